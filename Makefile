@@ -1,0 +1,79 @@
+# Everything this repository does from the command line. `make` alone explains itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+# How long `make fuzz` attacks each target, in seconds.
+FUZZ_SECONDS ?= 60
+
+FUZZ := --manifest-path fuzz/Cargo.toml
+PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
+HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
+
+.PHONY: help
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Play the story: five simulated servers, contenders, a dead server, a stalled holder. Needs nothing installed.
+	$(CARGO) run --quiet --bin demo
+
+.PHONY: test
+test: servers lint unit doc no-std corpus fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+	@echo "make test: all passed"
+
+.PHONY: servers
+servers: ## Install redis-server and etcd from the system's packages if they are missing.
+	@.ci/servers
+
+.PHONY: lint
+lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, licences.
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt $(FUZZ) --check
+	$(CARGO) fmt $(PROOF) --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy -p lock-proto --all-targets --no-default-features -- -D warnings
+	$(CARGO) clippy -p lock-proto --no-default-features --features driver -- -D warnings
+	$(CARGO) clippy -p lock-proto --no-default-features --features sim -- -D warnings
+	$(CARGO) clippy -p lock-smol --all-targets -- -D warnings
+	$(CARGO) clippy $(FUZZ) --all-targets -- -D warnings
+	.ci/check-lines
+	.ci/check-adapters
+	.ci/check-spec
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --all-features check; \
+	else echo "cargo-deny is not installed: licences and sources of the dependencies are not checked (cargo install cargo-deny)"; fi
+
+.PHONY: unit
+unit: servers ## All tests of all crates and features, and the examples in the documentation.
+	$(CARGO) test --workspace --all-features
+	$(CARGO) test -p lock-proto --no-default-features
+
+.PHONY: doc
+doc: ## Build the documentation; a warning is an error.
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
+
+.PHONY: no-std
+no-std: ## Prove that lock-proto without features needs no std.
+	$(CARGO) build $(PROOF)
+
+.PHONY: corpus
+corpus: ## Replay what fuzzing has found so far.
+	$(CARGO) test $(FUZZ)
+
+.PHONY: fuzz
+fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly toolchain and cargo-fuzz.
+	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
+	for target in $$($(CARGO) +nightly fuzz list); do \
+		$(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+.PHONY: fuzz-short
+fuzz-short:
+	@if $(HAS_FUZZ); then $(MAKE) fuzz FUZZ_SECONDS=10; \
+	else echo "no nightly toolchain with cargo-fuzz: the bounded fuzz run is skipped, the corpora were replayed"; fi
+
+.PHONY: bench
+bench: servers ## Measure, side by side with others.
+	$(CARGO) bench --workspace

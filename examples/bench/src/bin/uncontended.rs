@@ -1,0 +1,136 @@
+//! Lock and unlock, 64 tasks with a key each, one connection: this library and `rslock` in turn on one real server.
+//!
+//! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin uncontended [SECONDS [ours]]`. What counts is the ratio: both
+//! run in the same process, in turns, so that a noisy machine disturbs both. A third contestant, a bare socket with the same two commands
+//! pipelined, shows what the server itself allows.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lock_proto::redis::{Config, Endpoint};
+use lock_testkit::Redis;
+
+const TASKS: usize = 64;
+const ROUNDS: usize = 5;
+
+#[tokio::main]
+async fn main() {
+    let seconds: f64 = std::env::args().nth(1).map_or(2.0, |text| text.parse().expect("SECONDS is a number"));
+    let span = Duration::from_secs_f64(seconds);
+    let redis = Redis::start();
+    let url = redis.url();
+    if std::env::args().nth(2).is_some_and(|only| only == "ours") {
+        // For a profiler.
+        return println!("ours: {:.0}", ours(&url, span, false).await);
+    }
+    println!("{TASKS} tasks with a key each, {ROUNDS} rounds of {span:?}; lock + unlock cycles a second");
+    println!("{:>14} {:>14} {:>14} {:>14} {:>10}", "bare socket", "rslock", "ours", "ours, fenced", "ours/rslock");
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        let bare = bare(&redis, span);
+        let other = rslock(&url, span).await;
+        let ours = ours(&url, span, false).await;
+        let fenced = ours_fenced(&url, span).await;
+        ratios.push(ours / other);
+        println!("{bare:>14.0} {other:>14.0} {ours:>14.0} {fenced:>14.0} {:>10.2}", ours / other);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("ours/rslock, median of {ROUNDS} rounds: {:.2}", ratios[ROUNDS / 2]);
+}
+
+/// Runs `TASKS` tasks made by `task` for `span`, and gives the cycles a second that they counted.
+async fn measure<F>(span: Duration, mut task: impl FnMut(usize, Arc<AtomicBool>, Arc<AtomicU64>) -> F) -> f64
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let tasks: Vec<_> = (0..TASKS).map(|n| tokio::spawn(task(n, stop.clone(), count.clone()))).collect();
+    // The first cycles open connections.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (before, start) = (count.load(Ordering::Relaxed), Instant::now());
+    tokio::time::sleep(span).await;
+    let rate = (count.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("a task panicked");
+    }
+    rate
+}
+
+async fn ours(url: &str, span: Duration, fencing: bool) -> f64 {
+    let endpoint = Endpoint::parse(url).expect("a URL of the testkit");
+    let client = lock_tokio::Client::with_config(Config::new([endpoint]).fencing(fencing)).expect("good settings");
+    let rate = measure(span, |n, stop, count| {
+        let client = client.clone();
+        async move {
+            let name = format!("ours:{n}");
+            while !stop.load(Ordering::Relaxed) {
+                let guard = client.lock(&name).acquire().await.expect("granted");
+                guard.release().await;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    client.shutdown(Duration::from_secs(5)).await;
+    rate
+}
+
+async fn ours_fenced(url: &str, span: Duration) -> f64 {
+    ours(url, span, true).await
+}
+
+async fn rslock(url: &str, span: Duration) -> f64 {
+    let manager = rslock::LockManager::new(vec![url.to_owned()]);
+    measure(span, |n, stop, count| {
+        let manager = manager.clone();
+        async move {
+            let name = format!("rslock:{n}");
+            while !stop.load(Ordering::Relaxed) {
+                let lock = manager.lock(name.as_bytes(), Duration::from_secs(10)).await.expect("granted");
+                manager.unlock(&lock).await;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await
+}
+
+/// `TASKS` keys at once: all SETs in one write, all deletes in the next.
+fn bare(redis: &Redis, span: Duration) -> f64 {
+    const DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+    let mut socket = TcpStream::connect(redis.address()).expect("connect");
+    socket.set_nodelay(true).expect("nodelay");
+    let sha = redis.cli(&["SCRIPT", "LOAD", DELETE]);
+    let sha = sha.trim();
+    let mut takes = Vec::new();
+    let mut deletes = Vec::new();
+    for n in 0..TASKS {
+        let key = format!("bare:{n}");
+        command(&mut takes, &["SET", &key, "0123456789abcdef0123456789abcdef:1", "NX", "PX", "10000"]);
+        command(&mut deletes, &["EVALSHA", sha, "1", &key, "0123456789abcdef0123456789abcdef:1"]);
+    }
+    let (start, mut cycles) = (Instant::now(), 0);
+    while start.elapsed() < span {
+        exchange(&mut socket, &takes, TASKS * 5);
+        exchange(&mut socket, &deletes, TASKS * 4);
+        cycles += TASKS;
+    }
+    cycles as f64 / start.elapsed().as_secs_f64()
+}
+
+fn exchange(socket: &mut TcpStream, bytes: &[u8], answer: usize) {
+    socket.write_all(bytes).expect("write");
+    let mut buffer = vec![0; answer];
+    socket.read_exact(&mut buffer).expect("read");
+}
+
+fn command(out: &mut Vec<u8>, args: &[&str]) {
+    write!(out, "*{}\r\n", args.len()).expect("to memory");
+    for arg in args {
+        write!(out, "${}\r\n{arg}\r\n", arg.len()).expect("to memory");
+    }
+}

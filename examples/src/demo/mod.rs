@@ -1,0 +1,38 @@
+//! The demonstration: one server with fencing, then a quorum of five, told as a story and checked at the end.
+
+mod quorum;
+mod resource;
+mod single;
+mod story;
+
+use std::process::ExitCode;
+
+use story::Story;
+
+/// What ends the demonstration early.
+type Broken = Box<dyn core::error::Error + Send + Sync>;
+
+/// Runs both parts; exits with 0 if everything was as promised.
+#[must_use]
+pub fn main() -> ExitCode {
+    let story = Story::new();
+    let done = run(&story);
+    if let Err(error) = done {
+        story.broken(&format!("the demonstration stopped: {error}"));
+    }
+    if story.is_intact() {
+        story.tell("result: everything as promised");
+        ExitCode::SUCCESS
+    } else {
+        story.tell("result: BROKEN, see the lines marked with !!");
+        ExitCode::FAILURE
+    }
+}
+
+fn run(story: &Story) -> Result<(), Broken> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        single::run(story).await?;
+        quorum::run(story).await
+    })
+}

@@ -1,0 +1,81 @@
+//! Part 2: a quorum of five servers, of which two die while a lock is held, and then a third.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lock_proto::sim::redis::NodeConfig;
+use lock_tokio::Client;
+
+use super::Broken;
+use super::resource::Resource;
+use super::story::Story;
+use crate::serve::Served;
+
+const NAME: &str = "invoice:7";
+const WORKERS: u64 = 3;
+const ROUNDS: u64 = 10;
+const TTL: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn run(story: &Story) -> Result<(), Broken> {
+    story.title("Part 2: a quorum of five servers");
+    // Servers that were just started do not count in a quorum, since they may have lost their data. These say that they
+    // started an hour ago.
+    let start = |i| Served::start(NodeConfig::new(i).uptime(Duration::from_secs(3600)));
+    let mut servers = (1..=5).map(start).collect::<Result<Vec<_>, _>>()?;
+    let urls: Vec<String> = servers.iter().map(Served::url).collect();
+    story.tell(&format!("five independent servers listen; {WORKERS} workers add 1 to a number {ROUNDS} times each"));
+    let resource = Arc::new(Resource::default());
+
+    let client = Client::connect_quorum(&urls)?;
+    let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+    story.check(guard.fence().is_none(), "the holder of a quorum gets no fencing token: its type says so");
+    let workers: Vec<_> = (0..WORKERS).map(|_| tokio::spawn(work(urls.clone(), Arc::clone(&resource)))).collect();
+
+    for i in [1, 3] {
+        servers[i].kill();
+        story.tell(&format!("server {} is killed while the lock is held", i + 1));
+    }
+    let lost = tokio::time::timeout(TTL * 2, guard.lost()).await;
+    story
+        .check(lost.is_err() && guard.is_held(), "the lock is still held two TTLs later: three of five still renew it");
+    story.check(resource.summary().writes == 0, "the workers have waited meanwhile");
+    drop(guard);
+    story.tell("the holder drops its guard; the workers go on with three servers");
+    for worker in workers {
+        worker.await??;
+    }
+    let summary = resource.summary();
+    story.tell(&format!("the number is {} after {} writes", summary.value, summary.writes));
+    story.check(summary.value == WORKERS * ROUNDS, "no addition was lost");
+    story.check(summary.overlaps == 0, "no two workers were inside at once");
+
+    servers[0].kill();
+    story.tell("a third server is killed: two of five are no quorum");
+    let asked = Instant::now();
+    let refused = client.lock(NAME).ttl(TTL).wait(Duration::from_millis(500)).acquire().await;
+    match &refused {
+        Ok(_) => story.broken("two of five granted a lock"),
+        Err(error) => story.tell(&format!("a worker waited for {:?} and was told: {error}", asked.elapsed())),
+    }
+    story.check(refused.is_err(), "nobody gets the lock from a minority");
+
+    // What is owed to the dead servers cannot be settled; there is no use in waiting for it.
+    client.shutdown(Duration::from_millis(300)).await;
+    for (i, server) in servers.iter().enumerate().filter(|(i, _)| [2, 4].contains(i)) {
+        let held = server.with_node(|node, now| node.exists(now, NAME));
+        story.check(!held, &format!("no lock is left on server {}", i + 1));
+    }
+    Ok(())
+}
+
+async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Result<(), Broken> {
+    let client = Client::connect_quorum(&urls)?;
+    for _ in 0..ROUNDS {
+        let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+        guard.protect(resource.add_one(None)).await.output??;
+    }
+    client.shutdown(Duration::from_millis(300)).await;
+    Ok(())
+}

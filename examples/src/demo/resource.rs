@@ -1,0 +1,84 @@
+//! A thing that only one may use at a time: a number that is read, then written, with other tasks running in between.
+
+use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counts what its users do, and notices when two use it at once.
+#[derive(Debug, Default)]
+pub(super) struct Resource {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    value: u64,
+    users: u32,
+    overlaps: u32,
+    greatest_fence: u64,
+    writes: u32,
+    refused: u32,
+}
+
+/// What the resource saw.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Summary {
+    pub(super) value: u64,
+    pub(super) overlaps: u32,
+    pub(super) writes: u32,
+    pub(super) refused: u32,
+}
+
+/// A write that came with too old a fencing token.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("fencing token {given} is older than {greatest}")]
+pub(super) struct Stale {
+    given: u64,
+    greatest: u64,
+}
+
+impl Resource {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one, slowly: without a lock around it, concurrent users overwrite each other.
+    pub(super) async fn add_one(&self, fence: Option<u64>) -> Result<(), Stale> {
+        let read = {
+            let mut state = self.lock();
+            state.users += 1;
+            if state.users > 1 {
+                state.overlaps += 1;
+            }
+            state.value
+        };
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        self.lock().users -= 1;
+        self.write(read + 1, fence)
+    }
+
+    /// Writes, unless the fencing token is older than one that was seen.
+    pub(super) fn write(&self, value: u64, fence: Option<u64>) -> Result<(), Stale> {
+        let mut state = self.lock();
+        if let Some(given) = fence {
+            let greatest = state.greatest_fence;
+            // Equal ones are the same holder.
+            if given < greatest {
+                state.refused += 1;
+                return Err(Stale { given, greatest });
+            }
+            state.greatest_fence = given;
+        }
+        state.value = value;
+        state.writes += 1;
+        Ok(())
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        self.lock().value
+    }
+
+    pub(super) fn summary(&self) -> Summary {
+        let State { value, overlaps, writes, refused, .. } = *self.lock();
+        Summary { value, overlaps, writes, refused }
+    }
+}

@@ -1,0 +1,338 @@
+//! A flash sale with more buyers than goods, and a lock around "look how many are left, take one".
+//!
+//! The shop's code is as wrong as shops' code is: it reads the stock, works for a while, and writes back one less. Only the lock keeps
+//! that right. Every buyer is a process of its own, the server is simulated, and time is virtual, so nothing needs to be installed and
+//! every run of a seed is the same.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use lock_proto::redis::{Acquire, Event};
+use lock_proto::sim::{Rng, World};
+use lock_proto::{Instant, LockId};
+
+/// Buyers.
+pub const BUYERS: usize = 40;
+/// Goods.
+pub const STOCK: i64 = 15;
+/// The time limit of the lock, as in the story that this is taken from.
+pub const TTL: Duration = Duration::from_secs(10);
+const LOCK: &str = "sale";
+const READING: Duration = Duration::from_millis(20);
+const WORKING: Duration = Duration::from_millis(10);
+const RETRY: Duration = Duration::from_millis(50);
+const STALL_EVERY: u32 = 6;
+
+/// Which lock the shop uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// `SET key 1 NX PX 10000`, and `DEL key` at the end: no renewal, and no look at whose lock it is.
+    Naive,
+    /// The lock of this library; the shop asks `is_held()` before it writes.
+    Ours,
+    /// The same, and the stock's table refuses an old fencing token.
+    Fenced,
+}
+
+/// What happens to every sixth buyer between looking at the stock and writing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// A service that the shop calls takes longer than the TTL.
+    SlowService,
+    /// The whole process stands still for longer than the TTL.
+    Stopped,
+    /// It stands still after the last look at the lock, just before the write.
+    StoppedBeforeWrite,
+}
+
+impl Locking {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Naive, Self::Ours, Self::Fenced];
+}
+
+impl Stall {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::SlowService, Self::Stopped, Self::StoppedBeforeWrite];
+}
+
+impl fmt::Display for Locking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Naive => "SET NX, and DEL",
+            Self::Ours => "this library",
+            Self::Fenced => "this library + fencing",
+        })
+    }
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::SlowService => "slow service",
+            Self::Stopped => "process stopped",
+            Self::StoppedBeforeWrite => "stopped before write",
+        })
+    }
+}
+
+/// How a sale ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Orders that were confirmed.
+    pub orders: i64,
+    /// Orders that were dropped because the shop saw that it had lost the lock.
+    pub given_up: u32,
+    /// Writes that the stock's table refused.
+    pub refused: u32,
+}
+
+impl Outcome {
+    /// Goods that were sold and are not there.
+    #[must_use]
+    pub const fn oversold(&self) -> i64 {
+        if self.orders > STOCK { self.orders - STOCK } else { 0 }
+    }
+}
+
+/// Plays one sale.
+#[must_use]
+pub fn play(locking: Locking, stall: Stall, seed: u64) -> Outcome {
+    Sale::new(locking, stall, seed).run()
+}
+
+/// The table with the stock. It does what it is told, in the order in which it is told.
+struct Table {
+    left: i64,
+    greatest_fence: u64,
+}
+
+impl Table {
+    /// `UPDATE … SET left = …, fence = … WHERE fence <= …`. False if no row was changed.
+    const fn write(&mut self, left: i64, fence: Option<u64>) -> bool {
+        if let Some(fence) = fence {
+            if fence < self.greatest_fence {
+                return false;
+            }
+            self.greatest_fence = fence;
+        }
+        self.left = left;
+        true
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Ask,
+    Look,
+    Write { seen: i64, stopped: bool },
+}
+
+struct Sale {
+    locking: Locking,
+    stall: Stall,
+    world: World,
+    rng: Rng,
+    table: Table,
+    agenda: BTreeMap<(Instant, u64), (usize, Action)>,
+    serial: u64,
+    /// Who waits for the lock, and who has it.
+    locks: Vec<Option<LockId>>,
+    waiting: Vec<usize>,
+    /// How often somebody looked at the stock and found something.
+    looks: u32,
+    outcome: Outcome,
+}
+
+impl Sale {
+    fn new(locking: Locking, stall: Stall, seed: u64) -> Self {
+        let world = World::redis(1).clients(BUYERS).seed(seed).build();
+        let mut sale = Self {
+            locking,
+            stall,
+            world,
+            rng: Rng::new(seed),
+            table: Table { left: STOCK, greatest_fence: 0 },
+            agenda: BTreeMap::new(),
+            serial: 0,
+            locks: vec![None; BUYERS],
+            waiting: Vec::new(),
+            looks: 0,
+            outcome: Outcome { orders: 0, given_up: 0, refused: 0 },
+        };
+        for buyer in 0..BUYERS {
+            let arrival = sale.rng.duration(&(Duration::ZERO..Duration::from_millis(200)));
+            sale.plan(arrival, buyer, Action::Ask);
+        }
+        sale
+    }
+
+    fn plan(&mut self, after: Duration, buyer: usize, action: Action) {
+        self.serial += 1;
+        self.agenda.insert((self.world.now() + after, self.serial), (buyer, action));
+    }
+
+    fn run(mut self) -> Outcome {
+        // A buyer who waits for a lock is not on the agenda: then the end of somebody's lock is awaited.
+        while !self.agenda.is_empty() || !self.waiting.is_empty() {
+            let limit = self.agenda.first_key_value().map_or(TTL * 2, |((at, _), _)| at.since(self.world.now()));
+            let (waiting, locks) = (self.waiting.clone(), self.locks.clone());
+            let served = |world: &World| {
+                waiting
+                    .iter()
+                    .copied()
+                    .find(|buyer| locks[*buyer].is_some_and(|lock| world.grant(*buyer, lock).is_some()))
+            };
+            self.world.run_until(limit, |world| served(world).is_some());
+            if let Some(buyer) = served(&self.world) {
+                self.waiting.retain(|other| *other != buyer);
+                self.plan(READING, buyer, Action::Look);
+            } else if let Some((_, (buyer, action))) = self.agenda.pop_first() {
+                self.act(buyer, action);
+            }
+        }
+        self.outcome
+    }
+
+    fn act(&mut self, buyer: usize, action: Action) {
+        match action {
+            Action::Ask => self.ask(buyer),
+            Action::Look => {
+                let seen = self.table.left;
+                if seen <= 0 {
+                    self.give_back(buyer);
+                } else if self.stalls() {
+                    let stopped = self.stall != Stall::SlowService;
+                    if stopped {
+                        self.world.pause_client(buyer);
+                    }
+                    let pause = TTL + self.rng.duration(&(Duration::from_millis(500)..Duration::from_secs(5)));
+                    self.plan(pause, buyer, Action::Write { seen, stopped });
+                } else {
+                    self.plan(WORKING, buyer, Action::Write { seen, stopped: false });
+                }
+            }
+            Action::Write { seen, stopped } => {
+                let looked_before = stopped && self.stall == Stall::StoppedBeforeWrite;
+                if stopped {
+                    self.world.resume_client(buyer);
+                }
+                if looked_before || self.is_held(buyer) {
+                    self.write(buyer, seen);
+                } else {
+                    self.outcome.given_up += 1;
+                }
+                self.give_back(buyer);
+            }
+        }
+    }
+
+    /// Whether this buyer is one of those that stall.
+    const fn stalls(&mut self) -> bool {
+        self.looks += 1;
+        self.looks % STALL_EVERY == STALL_EVERY / 2
+    }
+
+    fn ask(&mut self, buyer: usize) {
+        match self.locking {
+            Locking::Naive => {
+                let ttl = TTL.as_millis().to_string();
+                if self.command(&["SET", LOCK, "1", "NX", "PX", &ttl]).starts_with(b"+OK") {
+                    self.plan(READING, buyer, Action::Look);
+                } else {
+                    self.plan(RETRY, buyer, Action::Ask);
+                }
+            }
+            Locking::Ours | Locking::Fenced => {
+                self.locks[buyer] = Some(self.world.acquire(buyer, Acquire::new(LOCK).ttl(TTL)));
+                self.waiting.push(buyer);
+            }
+        }
+    }
+
+    fn is_held(&self, buyer: usize) -> bool {
+        match self.locking {
+            // It has no means to know.
+            Locking::Naive => true,
+            Locking::Ours | Locking::Fenced => self.locks[buyer].is_some_and(|lock| self.world.is_held(buyer, lock)),
+        }
+    }
+
+    fn write(&mut self, buyer: usize, seen: i64) {
+        let fence = match self.locking {
+            Locking::Naive | Locking::Ours => None,
+            Locking::Fenced => {
+                self.locks[buyer].and_then(|lock| self.world.grant(buyer, lock)?.fence).map(|fence| fence.get())
+            }
+        };
+        if self.table.write(seen - 1, fence) {
+            self.outcome.orders += 1;
+        } else {
+            self.outcome.refused += 1;
+        }
+    }
+
+    fn give_back(&mut self, buyer: usize) {
+        match self.locking {
+            Locking::Naive => drop(self.command(&["DEL", LOCK])),
+            Locking::Ours | Locking::Fenced => {
+                if let Some(lock) = self.locks[buyer].take() {
+                    let over = self.world.events(buyer, lock).iter().any(|event| matches!(event, Event::Released(_)));
+                    if !over {
+                        self.world.abandon(buyer, lock);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Any client's command, by a connection of its own and without delay.
+    fn command(&mut self, args: &[&str]) -> Vec<u8> {
+        const CONN: u64 = u64::MAX;
+        let mut bytes = format!("*{}\r\n", args.len());
+        for arg in args {
+            bytes.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
+        }
+        self.world.on_node(0, "another client's command", |node, now| {
+            node.handle_connected(now, CONN);
+            node.handle_received(now, CONN, bytes.as_bytes());
+            let answer = node.outgoing(CONN).to_vec();
+            node.handle_disconnected(now, CONN);
+            answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_naive_lock_oversells_and_this_one_does_not() {
+        for seed in 0..20 {
+            for stall in Stall::ALL {
+                let naive = play(Locking::Naive, stall, seed);
+                assert!(naive.oversold() > 0, "{stall:?}, seed {seed}: {naive:?}");
+                let fenced = play(Locking::Fenced, stall, seed);
+                assert_eq!(fenced.orders, STOCK, "{stall:?}, seed {seed}: {fenced:?}");
+            }
+            for stall in [Stall::SlowService, Stall::Stopped] {
+                let ours = play(Locking::Ours, stall, seed);
+                assert_eq!(ours.orders, STOCK, "{stall:?}, seed {seed}: {ours:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_fencing_a_pause_before_the_write_is_beyond_any_lock() {
+        let oversold: i64 = (0..20).map(|seed| play(Locking::Ours, Stall::StoppedBeforeWrite, seed).oversold()).sum();
+        assert!(oversold > 0, "the story would be told wrong");
+    }
+
+    #[test]
+    fn a_seed_tells_one_story() {
+        for locking in Locking::ALL {
+            assert_eq!(play(locking, Stall::Stopped, 7), play(locking, Stall::Stopped, 7));
+        }
+    }
+}

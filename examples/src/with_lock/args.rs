@@ -1,0 +1,244 @@
+//! The command line.
+
+use core::fmt;
+use core::time::Duration;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
+use lexopt::Arg::{Long, Short, Value};
+use lock_proto::redis::{Config, DEFAULT_TTL, Endpoint, Poll, Wait, Wake};
+
+use super::duration;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+Runs a command while holding a distributed lock, as flock(1) does on one machine.
+
+usage: with-lock [OPTIONS] NAME [-- COMMAND ARGS...]
+
+Without COMMAND it holds the lock until it is interrupted.
+
+  --backend URL      redis://[user:password@]host[:port][/database]; once for one server, three or any larger odd number
+                     of times for a quorum. Default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379
+  --ttl TIME         how long the lock outlives the last sign of life [10s]
+  --wait TIME        how long to wait for it: forever, 0 for one try, or a time [forever]
+  --poll TIME        how often to try while waiting [50ms]
+  --wake HOW         notify: a release wakes one waiter; poll: polling alone [notify]
+  --runtime NAME     tokio, smol, async-std or blocking [tokio]
+  --grace TIME       time for the command to end itself before it is killed, at most half the TTL [ttl/3]
+  --quarantine TIME  quorum: how long a restarted server does not count; the longest TTL in use [10s, at least --ttl]
+
+The command finds LOCK_NAME, LOCK_TOKEN and LOCK_FENCE (not with a quorum) in its environment.
+A TIME is written like 500ms, 10s or 1m30s.
+
+exit code: that of the command (128+n if a signal ended it), or
+  64 usage   65 the key is in use by something else   69 too few servers answered   75 somebody else has the lock
+  76 the lock was lost before the command's end   77 refused by the server   126, 127 the command cannot be run, is not found
+";
+
+/// Which code drives the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Runtime {
+    /// `lock-tokio`.
+    Tokio,
+    /// `lock-smol` on smol.
+    Smol,
+    /// `lock-smol` on async-std.
+    AsyncStd,
+    /// Threads and `std::net`, see [`crate::blocking`].
+    Blocking,
+}
+
+/// A program and its arguments.
+pub type CommandLine = (OsString, Vec<OsString>);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Args {
+    /// The lock.
+    pub name: Vec<u8>,
+    /// How long it outlives the last sign of life.
+    pub ttl: Duration,
+    /// How long to wait for it.
+    pub wait: Wait,
+    /// Settings of the client.
+    pub config: Config,
+    /// What drives it.
+    pub runtime: Runtime,
+    /// Time between the request to end and the kill.
+    pub grace: Duration,
+    /// The command; `None` to hold until interrupted.
+    pub command: Option<CommandLine>,
+}
+
+/// What the command line asks for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Parsed {
+    /// Take the lock.
+    Run(Box<Args>),
+    /// Print this and end well.
+    Print(String),
+    /// Internal: become this command, bound to the life of the process `parent` (see [`super::child`]).
+    Become {
+        /// The process that holds the lock.
+        parent: i32,
+        /// The command.
+        command: CommandLine,
+    },
+}
+
+/// A command line that cannot be carried out. Names the value and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<lexopt::Error> for Usage {
+    fn from(error: lexopt::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+fn usage<T>(text: impl Into<String>) -> Result<T, Usage> {
+    Err(Usage(text.into()))
+}
+
+/// Reads the command line (without the program's name); `default_backends` is the value of `LOCK_BACKEND`.
+///
+/// # Errors
+///
+/// [`Usage`] names the first value that cannot be used, and what is allowed.
+pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>) -> Result<Parsed, Usage> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut backends: Vec<String> = Vec::new();
+    let mut name: Option<Vec<u8>> = None;
+    let mut command: Option<CommandLine> = None;
+    let (mut ttl, mut wait, mut poll) = (DEFAULT_TTL, Wait::Forever, Duration::from_millis(50));
+    let (mut wake, mut runtime) = (Wake::Notify, Runtime::Tokio);
+    let (mut grace, mut quarantine) = (None, None);
+    loop {
+        // Whatever follows `--` is the command, also what looks like an option.
+        if let Some(mut raw) = parser.try_raw_args()
+            && raw.peek().is_some_and(|next| next == "--")
+        {
+            raw.next();
+            let Some(program) = raw.next() else { return usage("no command after --") };
+            command = Some((program, raw.collect()));
+            break;
+        }
+        let Some(arg) = parser.next()? else { break };
+        match arg {
+            Long("backend") => backends.push(text(&mut parser)?),
+            Long("ttl") => ttl = time("--ttl", &text(&mut parser)?)?,
+            Long("wait") => {
+                wait = match text(&mut parser)?.as_str() {
+                    "forever" => Wait::Forever,
+                    other => match time("--wait", other) {
+                        Ok(Duration::ZERO) => Wait::Try,
+                        Ok(limit) => Wait::For(limit),
+                        Err(Usage(message)) => return usage(format!("{message}, or forever")),
+                    },
+                }
+            }
+            Long("poll") => poll = time("--poll", &text(&mut parser)?)?,
+            Long("wake") => {
+                wake = choice("--wake", &text(&mut parser)?, &[("notify", Wake::Notify), ("poll", Wake::Poll)])?
+            }
+            Long("runtime") => runtime = choice("--runtime", &text(&mut parser)?, &RUNTIMES)?,
+            Long("grace") => grace = Some(text(&mut parser)?),
+            Long("quarantine") => quarantine = Some(time("--quarantine", &text(&mut parser)?)?),
+            Long("help") | Short('h') => return Ok(Parsed::Print(HELP.to_owned())),
+            Long("version") | Short('V') => {
+                return Ok(Parsed::Print(format!("with-lock {}\n", env!("CARGO_PKG_VERSION"))));
+            }
+            Long(super::child::BECOME) => {
+                let parent = text(&mut parser)?.parse().map_err(|_| Usage("an internal option".into()))?;
+                let mut rest = parser.raw_args()?;
+                let Some(program) = rest.next() else { return usage("an internal option") };
+                return Ok(Parsed::Become { parent, command: (program, rest.collect()) });
+            }
+            Value(value) if name.is_none() => name = Some(value.into_vec()),
+            Value(value) => {
+                return usage(format!("{value:?} is one argument too many: the command comes after `--`"));
+            }
+            Long(_) | Short(_) => return Err(arg.unexpected().into()),
+        }
+    }
+    let Some(name) = name else { return usage("the name of the lock is missing") };
+    if backends.is_empty() {
+        let default = default_backends.filter(|list| !list.trim().is_empty()).unwrap_or("redis://127.0.0.1:6379");
+        backends.extend(default.split_whitespace().map(str::to_owned));
+    }
+    let grace = match grace {
+        Some(text) => read_grace(&text, ttl)?,
+        None => ttl / 3,
+    };
+    let config = Config::new(endpoints(&backends)?)
+        .poll(Poll::fixed(poll))
+        .wake(wake)
+        .quarantine(quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::redis::MAX_TTL)));
+    config.check().map_err(|error| Usage(error.to_string()))?;
+    Ok(Parsed::Run(Box::new(Args { name, ttl, wait, config, runtime, grace, command })))
+}
+
+const RUNTIMES: [(&str, Runtime); 4] = [
+    ("tokio", Runtime::Tokio),
+    ("smol", Runtime::Smol),
+    ("async-std", Runtime::AsyncStd),
+    ("blocking", Runtime::Blocking),
+];
+
+fn text(parser: &mut lexopt::Parser) -> Result<String, Usage> {
+    parser.value()?.into_string().map_err(|value| Usage(format!("{value:?} is no UTF-8")))
+}
+
+fn time(option: &str, value: &str) -> Result<Duration, Usage> {
+    duration::parse(value)
+        .ok_or_else(|| Usage(format!("{option}: {value:?} is no time: write it like 500ms, 10s or 1m30s")))
+}
+
+fn choice<T: Copy>(option: &str, value: &str, allowed: &[(&str, T)]) -> Result<T, Usage> {
+    match allowed.iter().find(|(name, _)| *name == value) {
+        Some((_, choice)) => Ok(*choice),
+        None => {
+            let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
+            usage(format!("{option}: {value:?} is none of {}", names.join(", ")))
+        }
+    }
+}
+
+/// The grace: a time, or a fraction of the TTL. More than half of the TTL would end the command before the first renewal is
+/// due.
+fn read_grace(value: &str, ttl: Duration) -> Result<Duration, Usage> {
+    let grace = match value.strip_prefix("ttl/").map(str::parse::<u32>) {
+        Some(Ok(divisor)) if divisor > 0 => ttl / divisor,
+        Some(_) => return usage(format!("--grace: {value:?} is no fraction of the TTL: write it like ttl/3")),
+        None => time("--grace", value)?,
+    };
+    if grace > ttl / 2 {
+        return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
+    }
+    Ok(grace)
+}
+
+/// The servers. A password is never part of a message.
+fn endpoints(backends: &[String]) -> Result<Vec<Endpoint>, Usage> {
+    let is_etcd = |url: &&String| url.starts_with("etcd://") || url.starts_with("etcds://");
+    match backends.iter().filter(is_etcd).count() {
+        0 => {}
+        n if n < backends.len() => return usage("--backend: redis:// and etcd:// cannot be mixed"),
+        1 => return usage("--backend: etcd:// is not supported yet: only redis:// is"),
+        _ => return usage("--backend: etcd:// may be given once, with its members separated by commas"),
+    }
+    backends.iter().map(|url| Endpoint::parse(url).map_err(|error| Usage(format!("--backend: {error}")))).collect()
+}
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+mod tests;

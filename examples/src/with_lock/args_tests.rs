@@ -1,0 +1,91 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+
+fn read(line: &[&str]) -> Result<Parsed, Usage> {
+    parse(line.iter().map(OsString::from), None)
+}
+
+fn run(line: &[&str]) -> Args {
+    match read(line) {
+        Ok(Parsed::Run(args)) => *args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let args = run(&["job"]);
+    assert_eq!(args.name, b"job");
+    assert_eq!((args.ttl, args.wait), (Duration::from_secs(10), Wait::Forever));
+    assert_eq!((args.runtime, args.command), (Runtime::Tokio, None));
+    assert_eq!(args.grace, Duration::from_secs(10) / 3);
+    let expected = Config::new([Endpoint::parse("redis://127.0.0.1:6379").unwrap()]);
+    assert_eq!(args.config, expected.poll(Poll::fixed(Duration::from_millis(50))).wake(Wake::Notify));
+}
+
+#[test]
+fn the_environment_names_the_backends_unless_the_line_does() {
+    let list = Some(" redis://a redis://b  redis://c ");
+    let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
+        Ok(Parsed::Run(args)) => args.config.nodes().len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(nodes(&["job"]), 3);
+    assert_eq!(nodes(&["--backend", "redis://d", "job"]), 1);
+}
+
+#[test]
+fn all_after_two_dashes_is_the_command() {
+    let args = run(&["--ttl=2s", "job", "--wait", "0", "--", "ls", "--ttl", "--", "-x"]);
+    let (program, rest) = args.command.unwrap();
+    assert_eq!(program, "ls");
+    assert_eq!(rest, ["--ttl", "--", "-x"]);
+    assert_eq!((args.ttl, args.wait), (Duration::from_secs(2), Wait::Try));
+}
+
+#[test]
+fn options_set_what_they_say() {
+    let args =
+        run(&["--runtime", "blocking", "--wake", "poll", "--poll", "1s", "--wait", "1m30s", "--grace", "1s", "job"]);
+    assert_eq!(args.runtime, Runtime::Blocking);
+    assert_eq!(args.grace, Duration::from_secs(1));
+    assert_eq!(args.wait, Wait::For(Duration::from_secs(90)));
+    assert_eq!(run(&["--ttl", "60s", "--grace", "ttl/2", "job"]).grace, Duration::from_secs(30));
+}
+
+#[test]
+fn a_bad_line_names_the_value() {
+    for (line, part) in [
+        (&["--ttl", "ten", "job"][..], "\"ten\""),
+        (&["--wait", "later", "job"], "\"later\""),
+        (&["--wake", "shout", "job"], "\"shout\" is none of notify, poll"),
+        (&["--runtime", "mio", "job"], "\"mio\" is none of tokio, smol, async-std, blocking"),
+        (&["--grace", "9s", "job"], "9s"),
+        (&["--grace", "ttl/0", "job"], "ttl/0"),
+        (&[], "name of the lock"),
+        (&["job", "ls"], "\"ls\""),
+        (&["job", "--"], "no command"),
+        (&["--frobnicate", "job"], "frobnicate"),
+        (&["--ttl"], "ttl"),
+        (&["--backend", "redis://a", "--backend", "redis://b", "job"], "2 nodes"),
+        (&["--backend", "redis://a", "--backend", "redis://a", "--backend", "redis://c", "job"], "same server"),
+        (&["--backend", "redis://a", "--backend", "etcd://b", "job"], "mixed"),
+        (&["--backend", "etcd://a:2379", "job"], "not supported yet"),
+        (&["--backend", "http://a", "job"], "--backend"),
+        (&["--poll", "0", "job"], "poll.every"),
+    ] {
+        match read(line) {
+            Err(Usage(message)) => assert!(message.contains(part), "{line:?}: {message}"),
+            Ok(parsed) => panic!("{line:?} was understood: {parsed:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let Err(Usage(message)) = read(&["--backend", "redis://u:hunter2@a:99999", "job"]) else { panic!("a bad port") };
+    assert!(!message.contains("hunter2"), "{message}");
+    let shown = format!("{:?}", run(&["--backend", "redis://u:hunter2@a", "job"]));
+    assert!(!shown.contains("hunter2"), "{shown}");
+}

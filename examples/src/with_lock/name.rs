@@ -1,0 +1,36 @@
+//! A lock's name on a terminal or in a log.
+
+use core::fmt::{self, Write as _};
+
+/// Shows a name in one line: control characters and bytes that are no UTF-8 are escaped.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c.is_control() {
+                    write!(f, "{}", c.escape_default())?;
+                } else {
+                    f.write_char(c)?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shown;
+
+    #[test]
+    fn one_line_whatever_the_bytes() {
+        assert_eq!(Shown("рахунок:42 x".as_bytes()).to_string(), "рахунок:42 x");
+        assert_eq!(Shown(b"a\nb\x1b[2J\xffc").to_string(), "a\\nb\\u{1b}[2J\\xffc");
+    }
+}

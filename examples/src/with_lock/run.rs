@@ -1,0 +1,325 @@
+//! The main thread: waits for the lock, starts the command, and ends it when the lock ends.
+
+use core::time::Duration;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use lock_proto::Instant;
+use lock_proto::driver::BootClock;
+use lock_proto::redis::{Blocked, Failure, Loss, Release};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::args::{Args, CommandLine, Parsed, Runtime, parse};
+use super::child::{self, Running};
+use super::name::Shown;
+use super::news::{Failed, Held, Holder, News};
+use super::{GOODBYE, exit, tasks, threads};
+
+/// The longest sleep: the timers of the system may stand still while the machine is suspended (requirement T4).
+const NAP: Duration = Duration::from_secs(1);
+
+/// Runs the tool; returns its exit code. To be called on the main thread, see [`Running::start`].
+pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>) -> u8 {
+    let args = match parse(args, default_backends) {
+        Ok(Parsed::Run(args)) => *args,
+        Ok(Parsed::Print(text)) => {
+            let _ = write!(std::io::stdout(), "{text}");
+            return 0;
+        }
+        Ok(Parsed::Become { parent, command }) => return child::become_command(parent, &command),
+        Err(error) => {
+            say(&error);
+            return exit::USAGE;
+        }
+    };
+    let (sender, news) = channel();
+    if let Err(error) = watch_signals(sender.clone()) {
+        say(&format_args!("signals cannot be watched: {error}"));
+        return exit::NOT_EXECUTABLE;
+    }
+    let started = match args.runtime {
+        Runtime::Blocking => threads::start(&args, sender.clone()),
+        Runtime::Tokio | Runtime::Smol | Runtime::AsyncStd => Ok(tasks::start(args.runtime, &args, sender.clone())),
+    };
+    let holder = match started {
+        Ok(holder) => holder,
+        Err(failed) => return explain(&args.name, &failed),
+    };
+    Main { args, holder, news, sender, clock: BootClock::new() }.run()
+}
+
+/// One line on stderr.
+fn say(what: &dyn core::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "with-lock: {what}");
+}
+
+fn watch_signals(news: Sender<News>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if news.send(News::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Says why there is no lock; returns the exit code.
+fn explain(name: &[u8], failed: &Failed) -> u8 {
+    let (code, failure) = match failed {
+        Failed::Usage(text) => {
+            say(text);
+            return exit::USAGE;
+        }
+        Failed::Servers(failure) => match failure {
+            Failure::TimedOut(report) if report.is_busy() => (exit::BUSY, failure),
+            Failure::KeyInUse(_) => (exit::KEY_IN_USE, failure),
+            Failure::Refused(_) => (exit::REFUSED, failure),
+            Failure::EqualNodes(..) => (exit::USAGE, failure),
+            // What else there may be in later versions: nothing was acquired, and no server said that somebody has it.
+            Failure::TimedOut(_) | Failure::ShuttingDown | _ => (exit::UNREACHABLE, failure),
+        },
+    };
+    say(&format_args!("{}: {failure}", Shown(name)));
+    code
+}
+
+struct Main {
+    args: Args,
+    holder: Box<dyn Holder>,
+    news: Receiver<News>,
+    sender: Sender<News>,
+    clock: BootClock,
+}
+
+impl Main {
+    fn run(self) -> u8 {
+        let held = match self.wait() {
+            Ok(held) => held,
+            Err(code) => return code,
+        };
+        let mut hold = Hold { until: self.clock.now(), held, clock: self.clock, lost: None };
+        match &self.args.command {
+            None => self.stay(&mut hold),
+            Some(command) => self.run_command(command, &mut hold),
+        }
+    }
+
+    fn say(&self, what: &dyn core::fmt::Display) {
+        say(&format_args!("{}: {what}", Shown(&self.args.name)));
+    }
+
+    /// Waits for the lock. Without it, the exit code.
+    fn wait(&self) -> Result<Held, u8> {
+        let mut told: Vec<Blocked> = Vec::new();
+        loop {
+            match self.next(NAP) {
+                Some(News::Held(held)) => return Ok(held),
+                Some(News::Blocked(why)) => {
+                    if !told.contains(&why) {
+                        self.say(&format_args!("waiting: {why}"));
+                        told.push(why);
+                    }
+                }
+                Some(News::Failed(failed)) => return Err(explain(&self.args.name, &failed)),
+                Some(News::Signal(signal)) => {
+                    self.stop();
+                    return Err(exit::by_signal(signal));
+                }
+                Some(News::Stopped(_) | News::Lost(_) | News::CommandEnded) | None => {}
+            }
+        }
+    }
+
+    /// Holds the lock until a signal or its loss.
+    fn stay(&self, hold: &mut Hold) -> u8 {
+        let name = Shown(&self.args.name);
+        let fence = hold.held.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
+        print(&format_args!("held {name} fence={fence} ttl={}", hold.held.ttl.as_millis()));
+        let loss = loop {
+            let left = hold.look();
+            match self.next(left) {
+                Some(News::Lost(loss)) => break Some(loss),
+                Some(News::Signal(_)) => break hold.loss_at_release(self.stop()),
+                Some(News::Blocked(_) | News::Held(_) | News::Failed(_) | News::Stopped(_) | News::CommandEnded)
+                | None => {}
+            }
+            hold.look();
+            if let Some(loss) = hold.lost {
+                break Some(loss);
+            }
+        };
+        let Some(loss) = loss else { return 0 };
+        print(&format_args!("lost {name} {}", word(loss)));
+        self.say(&format_args!("lost: {loss}"));
+        self.stop();
+        exit::LOST
+    }
+
+    /// Runs the command, for no longer than the lock is held.
+    fn run_command(&self, command: &CommandLine, hold: &mut Hold) -> u8 {
+        let env = [
+            ("LOCK_NAME", Some(self.args.name.clone())),
+            ("LOCK_TOKEN", Some(hold.held.token.clone().into_bytes())),
+            ("LOCK_FENCE", hold.held.fence.map(|fence| fence.to_string().into_bytes())),
+        ];
+        let running = match Running::start(command, &env, self.sender.clone()) {
+            Ok(running) => running,
+            Err(error) => {
+                let (code, words) = child::explain(command, &error);
+                say(&words);
+                self.stop();
+                return code;
+            }
+        };
+        self.supervise(&running, hold);
+        let code = running.wait().unwrap_or_else(|error| {
+            self.say(&format_args!("the command's end is not known: {error}"));
+            exit::NOT_EXECUTABLE
+        });
+        let lost_before = hold.lost;
+        let release = self.stop();
+        match lost_before.or_else(|| hold.loss_at_release(release)) {
+            None => code,
+            Some(loss) => {
+                if lost_before.is_none() {
+                    self.say(&format_args!("lost: {loss}, which was noticed only at the release"));
+                }
+                exit::LOST
+            }
+        }
+    }
+
+    /// Returns when the command has ended.
+    fn supervise(&self, running: &Running, hold: &mut Hold) {
+        let mut asked = false;
+        let mut kill_at = None;
+        loop {
+            // The clock first: after a pause of this process nothing that was told before it counts (requirement T2).
+            let left = hold.look();
+            let now = self.clock.now();
+            if hold.lost == Some(Loss::Expired) {
+                if kill_at.is_none_or(|at| at > now) {
+                    self.say(&format_args!("lost: {}; killing the command", Loss::Expired));
+                }
+                kill_at = Some(now);
+            } else if left <= self.args.grace && !asked {
+                self.say(&"no renewal is confirmed, and the lock ends soon: asking the command to end");
+                running.signal(Signal::TERM);
+                asked = true;
+            }
+            if kill_at.is_some_and(|at| at <= now) {
+                running.signal(Signal::KILL);
+            }
+            let next = match kill_at {
+                Some(at) => at.since(now),
+                None if asked => left,
+                None => left.saturating_sub(self.args.grace),
+            };
+            match self.next(next.max(Duration::from_millis(1))) {
+                Some(News::CommandEnded) => {
+                    hold.look();
+                    return;
+                }
+                Some(News::Lost(loss)) => {
+                    hold.lost.get_or_insert(loss);
+                    if loss != Loss::Expired && kill_at.is_none() {
+                        self.say(&format_args!("lost: {loss}; asking the command to end"));
+                        running.signal(Signal::TERM);
+                        asked = true;
+                        kill_at = Some(self.clock.now() + self.args.grace);
+                    }
+                }
+                Some(News::Signal(signal)) => {
+                    running.signal(if signal == SIGINT { Signal::INT } else { Signal::TERM });
+                }
+                Some(News::Blocked(_) | News::Held(_) | News::Failed(_) | News::Stopped(_)) | None => {}
+            }
+        }
+    }
+
+    /// The next news, for which it waits at most `limit`, and at most a nap.
+    fn next(&self, limit: Duration) -> Option<News> {
+        self.news.recv_timeout(limit.min(NAP)).ok()
+    }
+
+    /// Gives the lock back, or stops waiting for it; waits for the answer, but not for ever.
+    fn stop(&self) -> Option<Release> {
+        self.holder.stop();
+        // The release and the shutdown after it are limited by themselves.
+        let end = self.clock.now() + GOODBYE * 4;
+        loop {
+            let left = end.since(self.clock.now());
+            match self.next(left) {
+                Some(News::Stopped(release)) => return release,
+                Some(News::Failed(_)) => return None,
+                // Asked a second time, by somebody who will not wait.
+                Some(News::Signal(_)) => return None,
+                Some(News::Blocked(_) | News::Held(_) | News::Lost(_) | News::CommandEnded) => {}
+                None if left.is_zero() => return None,
+                None => {}
+            }
+        }
+    }
+}
+
+/// The lock that is held, as the main thread sees it.
+struct Hold {
+    held: Held,
+    clock: BootClock,
+    /// The end of its validity as it was last seen.
+    until: Instant,
+    lost: Option<Loss>,
+}
+
+impl Hold {
+    /// Looks at the lock and at the clock. Returns how long it is held for certain from now on; at the end of its validity it is
+    /// lost, whether or not anybody said so.
+    fn look(&mut self) -> Duration {
+        if self.lost.is_some() {
+            return Duration::ZERO;
+        }
+        let now = self.clock.now();
+        if let Some(left) = (self.held.remaining)() {
+            self.until = now + left;
+        } else if self.until <= now {
+            self.lost = Some(Loss::Expired);
+        }
+        self.until.since(now)
+    }
+
+    /// Whether the release shows a loss: the key was gone or another's while the lock was still valid by the clock, so it went
+    /// before its time.
+    fn loss_at_release(&self, release: Option<Release>) -> Option<Loss> {
+        let early = self.clock.now() < self.until;
+        match release {
+            Some(Release::Expired) if early => Some(Loss::Gone),
+            Some(Release::Taken) if early => Some(Loss::Taken),
+            _ => None,
+        }
+    }
+}
+
+/// One line on stdout.
+fn print(what: &dyn core::fmt::Display) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{what}");
+    let _ = stdout.flush();
+}
+
+/// The cause in one word.
+const fn word(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Expired => "expired",
+        Loss::Gone => "gone",
+        Loss::Taken => "taken",
+        Loss::MaxHold => "max-hold",
+        Loss::ShutDown => "shut-down",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,116 @@
+//! The lock driven by an async runtime, on a thread of its own. One function serves all runtimes: the handles are the same types on
+//! each.
+
+use core::future::poll_fn;
+use core::pin::Pin;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use lock_proto::driver::{AcquireError, Acquiring, Client, ConnectError, Guard};
+use lock_proto::redis::{Failure, Wait};
+use smol::channel::{Receiver, bounded};
+use smol::future::or;
+
+use super::GOODBYE;
+use super::args::{Args, Runtime};
+use super::news::{Failed, Held, Holder, News};
+
+struct Tasks {
+    stop: smol::channel::Sender<()>,
+}
+
+impl Holder for Tasks {
+    fn stop(&self) {
+        // Full if it was said already, closed if the task has ended.
+        let _ = self.stop.try_send(());
+    }
+}
+
+/// Asks for the lock.
+pub(super) fn start(runtime: Runtime, args: &Args, news: Sender<News>) -> Box<dyn Holder> {
+    let (stop, stopped) = bounded(1);
+    let args = args.clone();
+    thread::spawn(move || {
+        let config = args.config.clone();
+        let end = match runtime {
+            Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(async {
+                    hold(lock_tokio::Client::with_config(config).map(|c| c.into_inner()), &args, &news, &stopped).await
+                }),
+                Err(error) => News::Failed(Failed::Usage(format!("no tokio runtime: {error}"))),
+            },
+            Runtime::Smol => smol::block_on(async {
+                hold(lock_smol::Client::with_config(config).map(|c| c.into_inner()), &args, &news, &stopped).await
+            }),
+            Runtime::AsyncStd | Runtime::Blocking => async_std::task::block_on(async {
+                hold(lock_smol::async_std::Client::with_config(config).map(|c| c.into_inner()), &args, &news, &stopped)
+                    .await
+            }),
+        };
+        let _ = news.send(end);
+    });
+    Box::new(Tasks { stop })
+}
+
+/// Takes the lock and holds it until told to stop. Returns the last word.
+async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<News>, stop: &Receiver<()>) -> News {
+    let client = match client {
+        Ok(client) => client,
+        Err(error) => return News::Failed(Failed::Usage(error.to_string())),
+    };
+    let lock = client.lock(&args.name).ttl(args.ttl);
+    let lock = match args.wait {
+        Wait::Try => lock.try_once(),
+        Wait::For(limit) => lock.wait(limit),
+        Wait::Forever | _ => lock.wait_forever(),
+    };
+    let waiting = async { Some(told(lock.acquire(), news).await) };
+    let stopped = async {
+        let _ = stop.recv().await;
+        None
+    };
+    let last = match or(waiting, stopped).await {
+        Some(Ok(guard)) => News::Stopped(Some(keep(guard, news, stop).await)),
+        Some(Err(AcquireError::Failed(failure))) => News::Failed(Failed::Servers(failure)),
+        Some(Err(AcquireError::Misuse(misuse))) => News::Failed(Failed::Usage(misuse.to_string())),
+        Some(Err(AcquireError::ShutDown)) => News::Failed(Failed::Servers(Failure::ShuttingDown)),
+        Some(Err(error)) => News::Failed(Failed::Usage(error.to_string())),
+        None => News::Stopped(None),
+    };
+    // Whatever is left on the servers is taken back before the process ends.
+    client.shutdown(GOODBYE).await;
+    last
+}
+
+/// Waits for the lock, and tells why it still waits.
+async fn told(mut acquiring: Acquiring, news: &Sender<News>) -> Result<Guard, AcquireError> {
+    let mut last = None;
+    poll_fn(move |cx| {
+        let poll = Pin::new(&mut acquiring).poll(cx);
+        let blocked = acquiring.blocked();
+        if poll.is_pending() && blocked != last {
+            last = blocked;
+            let _ = blocked.map(|why| news.send(News::Blocked(why)));
+        }
+        poll
+    })
+    .await
+}
+
+async fn keep(guard: Guard, news: &Sender<News>, stop: &Receiver<()>) -> lock_proto::redis::Release {
+    let observer = guard.observer();
+    let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
+    let token = guard.token().to_string();
+    let _ = news.send(News::Held(Held { token, fence: guard.fence(), ttl: guard.ttl(), remaining }));
+    let lost = async {
+        let loss = guard.lost().await;
+        let _ = news.send(News::Lost(loss));
+        // The lock is given back only when the command has ended: until then its key may keep others out.
+        let _ = stop.recv().await;
+    };
+    let told = async {
+        let _ = stop.recv().await;
+    };
+    or(lost, told).await;
+    guard.release().await
+}

@@ -1,0 +1,136 @@
+//! The lock driven by threads, see [`crate::blocking`].
+
+use core::time::Duration;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use lock_proto::Misuse;
+use lock_proto::redis::{Acquire, Event, Wait};
+
+use super::GOODBYE;
+use super::args::Args;
+use super::news::{Failed, Held, Holder, News};
+use crate::blocking::{Client, Lock};
+
+struct Threads {
+    client: Client,
+    phase: Arc<Mutex<Phase>>,
+    news: Sender<News>,
+}
+
+enum Phase {
+    Waiting(Arc<Lock>),
+    Held(Arc<Lock>),
+    Stopped,
+}
+
+/// Asks for the lock.
+///
+/// # Errors
+///
+/// A value that cannot be used.
+pub(super) fn start(args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
+    let client = Client::start(args.config.clone()).map_err(|error| Failed::Usage(error.to_string()))?;
+    let wish = Wish { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
+    let lock = Arc::new(wish.request(&client).map_err(|error| Failed::Usage(error.to_string()))?);
+    let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
+    let teller = Teller { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), wish };
+    thread::spawn(move || teller.run(lock));
+    Ok(Box::new(Threads { client, phase, news }))
+}
+
+impl Holder for Threads {
+    fn stop(&self) {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        match core::mem::replace(&mut *phase, Phase::Stopped) {
+            Phase::Waiting(lock) => lock.abandon(),
+            // The answer to the release comes as an event.
+            Phase::Held(lock) if lock.release().is_ok() => return,
+            Phase::Held(_) | Phase::Stopped => {}
+        }
+        let (client, news) = (self.client.clone(), self.news.clone());
+        thread::spawn(move || {
+            client.shutdown(GOODBYE);
+            let _ = news.send(News::Stopped(None));
+        });
+    }
+}
+
+/// What is asked for, again if an offer was slept through.
+struct Wish {
+    acquire: Acquire,
+    wait: Wait,
+    since: Instant,
+}
+
+impl Wish {
+    fn request(&self, client: &Client) -> Result<Lock, Misuse> {
+        let wait = match self.wait {
+            Wait::For(limit) => Wait::For(limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(1))),
+            other @ (Wait::Try | Wait::Forever | _) => other,
+        };
+        client.request(self.acquire.clone().wait(wait))
+    }
+}
+
+/// Tells the main thread of everything that happens to the lock.
+struct Teller {
+    client: Client,
+    phase: Arc<Mutex<Phase>>,
+    news: Sender<News>,
+    wish: Wish,
+}
+
+impl Teller {
+    fn run(self, mut lock: Arc<Lock>) {
+        while let Some(event) = lock.next_event(None) {
+            let item = match event {
+                Event::Blocked(why) => News::Blocked(why),
+                Event::Granted(grant) => {
+                    let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+                    if matches!(*phase, Phase::Stopped) {
+                        return;
+                    }
+                    if lock.claim().is_err() {
+                        // Withdrawn at this moment, which the next event tells.
+                        continue;
+                    }
+                    *phase = Phase::Held(Arc::clone(&lock));
+                    let observed = Arc::clone(&lock);
+                    let remaining = Box::new(move || observed.remaining());
+                    News::Held(Held { token: grant.token.to_string(), fence: grant.fence, ttl: grant.ttl, remaining })
+                }
+                // This process was stopped for a third of the TTL while it waited. Ask again.
+                Event::Withdrawn => {
+                    let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+                    if matches!(*phase, Phase::Stopped) {
+                        return;
+                    }
+                    match self.wish.request(&self.client) {
+                        Ok(again) => {
+                            lock = Arc::new(again);
+                            *phase = Phase::Waiting(Arc::clone(&lock));
+                            continue;
+                        }
+                        Err(error) => News::Failed(Failed::Usage(error.to_string())),
+                    }
+                }
+                Event::Lost(loss) => News::Lost(loss),
+                Event::Failed(failure) => {
+                    self.client.shutdown(GOODBYE);
+                    News::Failed(Failed::Servers(failure))
+                }
+                Event::Released(release) => {
+                    self.client.shutdown(GOODBYE);
+                    News::Stopped(Some(release))
+                }
+                Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. } | _ => continue,
+            };
+            if self.news.send(item).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The command: its environment, its exit code, the signals.
+
+use lock_testkit::Redis;
+use rustix::process::Signal;
+
+use crate::harness::{Quorum, RUNTIMES, Scratch, Tool, assert_clean, run};
+
+#[test]
+fn its_exit_code_is_passed_on() {
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path("data"), "no program").unwrap();
+    let data = scratch.path("data");
+    for (command, code) in [
+        (&["true"][..], 0),
+        (&["sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "exit 76"], 76),
+        (&["sh", "-c", "kill -9 $$"], 128 + 9),
+        (&["sh", "-c", "kill -15 $$"], 128 + 15),
+        (&["/no/such/command"], 127),
+        (&["no-such-command-anywhere"], 127),
+        (&[&data], 126),
+    ] {
+        let ended = run(&redis, &[&["job", "--"], command].concat());
+        assert_eq!(ended.code, code, "{command:?}: {ended:?}");
+    }
+    assert_clean(&redis);
+}
+
+#[test]
+fn it_finds_the_lock_in_its_environment() {
+    let redis = Redis::start();
+    let mut fences = Vec::new();
+    for runtime in RUNTIMES {
+        let scratch = Scratch::new();
+        let (file, go) = (scratch.path("env"), scratch.path("go"));
+        let script =
+            format!(r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE" > {file}; until [ -e {go} ]; do sleep 0.01; done"#);
+        let tool = Tool::on(&redis, &["--runtime", runtime, "a job", "--", "sh", "-c", &script]);
+        let line = scratch.line("env");
+        let parts: Vec<&str> = line.split('|').collect();
+        assert_eq!(parts[0], "a job");
+        assert_eq!(parts[1], redis.cli(&["GET", "a job"]), "the token is the key's value");
+        fences.push(parts[2].parse::<u64>().unwrap());
+        std::fs::write(go, "").unwrap();
+        assert_eq!(tool.end().code, 0);
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "fences grow: {fences:?}");
+}
+
+#[test]
+fn a_quorum_has_no_fence_even_if_one_is_inherited() {
+    let quorum = Quorum::of(3);
+    let scratch = Scratch::new();
+    let script = format!(r#"echo "${{LOCK_FENCE-unset}} ${{LOCK_TOKEN:+set}}" > {}"#, scratch.path("env"));
+    let ended = quorum.start_with(&["job", "--", "sh", "-c", &script], &[("LOCK_FENCE", "7")]).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(scratch.line("env"), "unset set");
+}
+
+#[test]
+fn int_and_term_go_to_it_and_then_the_lock_is_released() {
+    let redis = Redis::start();
+    for (signal, name, code) in [(Signal::INT, "INT", 33), (Signal::TERM, "TERM", 34)] {
+        let scratch = Scratch::new();
+        let script =
+            format!("trap 'exit {code}' {name}; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"));
+        let tool = Tool::on(&redis, &["job", "--", "sh", "-c", &script]);
+        scratch.line("log");
+        tool.signal(signal);
+        let ended = tool.end();
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert_clean(&redis);
+    }
+}
+
+#[test]
+fn without_a_command_it_holds_until_a_signal() {
+    for runtime in RUNTIMES {
+        let redis = Redis::start();
+        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
+        tool.wait_for_out("held line\\nbreak fence=");
+        assert!(tool.out().ends_with(" ttl=1500\n"), "{}", tool.out());
+        // Kept alive past its TTL.
+        std::thread::sleep(core::time::Duration::from_millis(2200));
+        assert_eq!(redis.cli(&["EXISTS", "line\nbreak"]), "1", "{runtime}: not renewed");
+        tool.signal(Signal::INT);
+        let ended = tool.end();
+        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+        assert_clean(&redis);
+    }
+}

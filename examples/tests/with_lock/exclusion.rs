@@ -1,0 +1,121 @@
+//! Who may run beside whom.
+
+use core::time::Duration;
+use std::fs;
+use std::process::Command;
+
+use lock_testkit::{Redis, wait_until};
+use rustix::process::Signal;
+
+use crate::harness::{LONG, RUNTIMES, Scratch, Tool, assert_clean, run};
+
+/// A critical section that shouts if somebody else is in it.
+const SECTION: &str = r#"mkdir "$D/inside" || { echo overlap >> "$D/log"; exit 9; }
+echo in >> "$D/log"; sleep 0.03; rmdir "$D/inside""#;
+
+#[test]
+fn processes_on_one_name_never_overlap_whatever_drives_them() {
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let (dir, url) = (scratch.path(""), redis.url());
+    let mut tools = Vec::new();
+    for _ in 0..3 {
+        for runtime in RUNTIMES {
+            let line = ["--backend", &url, "--runtime", runtime, "section", "--", "sh", "-c", SECTION];
+            tools.push(Tool::start_with(&line, &[("D", &dir)]));
+        }
+    }
+    for tool in tools {
+        let ended = tool.end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+    assert_eq!(scratch.read("log"), "in\n".repeat(12));
+    assert_clean(&redis);
+}
+
+#[test]
+fn kill_9_takes_the_command_along_and_the_lock_ends_with_its_ttl() {
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let pid_file = scratch.path("pid");
+    let script = format!("echo $$ > {pid_file}; exec sleep 100");
+    let tool = Tool::on(&redis, &["--ttl", "2s", "job", "--", "sh", "-c", &script]);
+    let pid = scratch.line("pid");
+    assert!(crate::harness::is_alive(&pid));
+    let next = Tool::on(&redis, &["--ttl", "2s", "job", "--", "true"]);
+    next.wait_for_err("held by another client");
+    tool.signal(Signal::KILL);
+    assert!(wait_until(LONG, || !crate::harness::is_alive(&pid)), "the command outlives with-lock");
+    let ended = next.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_clean(&redis);
+}
+
+#[test]
+fn a_plain_client_is_excluded_and_excludes() {
+    let redis = Redis::start();
+    let tool = Tool::on(&redis, &["shared"]);
+    tool.wait_for_out("held shared");
+    assert_eq!(redis.cli(&["SET", "shared", "plain", "NX", "PX", "1000"]), "(nil)");
+    assert_eq!(tool.terminate().code, 0);
+
+    assert_eq!(redis.cli(&["SET", "shared", "plain", "NX", "PX", "700"]), "OK");
+    assert_eq!(run(&redis, &["--wait", "0", "shared", "--", "true"]).code, 75);
+    let ended = run(&redis, &["shared", "--", "true"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.took >= Duration::from_millis(300), "it did not wait for the plain client's lock to end: {ended:?}");
+}
+
+#[test]
+fn a_key_without_expiry_is_reported_and_waited_for() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "eternal", "somebody"]);
+    let tool = Tool::on(&redis, &["eternal", "--", "true"]);
+    tool.wait_for_err("held without expiry");
+    redis.cli(&["DEL", "eternal"]);
+    let ended = tool.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(ended.err.matches("without expiry").count(), 1, "told more than once: {ended:?}");
+}
+
+#[test]
+fn a_stopped_waiter_leaves_nothing_behind() {
+    for runtime in RUNTIMES {
+        let redis = Redis::start();
+        let holder = Tool::on(&redis, &["job"]);
+        holder.wait_for_out("held job");
+        let waiter = Tool::on(&redis, &["--runtime", runtime, "job", "--", "true"]);
+        waiter.wait_for_err("held by another client");
+        assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
+        assert_eq!(holder.terminate().code, 0);
+        assert_clean(&redis);
+    }
+}
+
+#[test]
+fn a_waiter_is_woken_by_the_release_and_not_by_its_next_poll() {
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let mut waits = Vec::new();
+    for round in 0..7 {
+        let holder = Tool::on(&redis, &["job"]);
+        holder.wait_for_out("held job");
+        let file = scratch.path(&format!("{round}"));
+        let script = format!("date +%s%N > {file}");
+        let waiter = Tool::on(&redis, &["--poll", "1s", "job", "--", "sh", "-c", &script]);
+        waiter.wait_for_err("held by another client");
+        let before = now_nanos();
+        assert_eq!(holder.terminate().code, 0);
+        assert_eq!(waiter.end().code, 0);
+        let began: u128 = fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        waits.push(began.saturating_sub(before) / 1_000_000);
+    }
+    waits.sort_unstable();
+    assert!(waits[waits.len() / 2] < 500, "milliseconds from the signal to the next command: {waits:?}");
+}
+
+/// By the clock that the command uses.
+fn now_nanos() -> u128 {
+    let out = Command::new("date").arg("+%s%N").output().unwrap();
+    String::from_utf8(out.stdout).unwrap().trim().parse().unwrap()
+}

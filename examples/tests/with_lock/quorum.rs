@@ -1,0 +1,62 @@
+//! Five servers.
+
+use core::time::Duration;
+
+use lock_testkit::wait_until;
+
+use crate::harness::{LONG, Quorum, RUNTIMES, Scratch};
+
+#[test]
+fn a_dead_minority_is_borne_and_a_dead_majority_is_told() {
+    let mut quorum = Quorum::of(5);
+    for dead in [1, 3] {
+        quorum.servers[dead].kill();
+    }
+    for runtime in RUNTIMES {
+        let ended = quorum.start(&["--runtime", runtime, "--wait", "10s", "job", "--", "true"]).end();
+        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+    }
+    quorum.servers[4].kill();
+    for runtime in RUNTIMES {
+        let ended = quorum.start(&["--runtime", runtime, "--wait", "2s", "job", "--", "true"]).end();
+        assert_eq!(ended.code, 69, "{runtime}: {ended:?}");
+        assert!((2000..8000).contains(&ended.took.as_millis()), "{ended:?}");
+    }
+    for alive in [0, 2] {
+        let gone = || quorum.servers[alive].keys().is_empty();
+        assert!(wait_until(LONG, gone), "left behind: {:?}", quorum.servers[alive].keys());
+    }
+}
+
+#[test]
+fn holders_of_a_quorum_exclude_each_other() {
+    let quorum = Quorum::of(3);
+    let holder = quorum.start(&["job"]);
+    holder.wait_for_out("held job fence=- ttl=1000");
+    assert_eq!(quorum.start(&["--wait", "0", "job", "--", "true"]).end().code, 75);
+    let waiter = quorum.start(&["job", "--", "true"]);
+    waiter.wait_for_err("held by another client");
+    assert_eq!(holder.terminate().code, 0);
+    let ended = waiter.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for server in &quorum.servers {
+        assert!(wait_until(LONG, || server.keys().is_empty()), "left behind: {:?}", server.keys());
+    }
+}
+
+#[test]
+fn a_minority_may_die_while_the_lock_is_held_and_a_majority_may_not() {
+    let mut quorum = Quorum::of(5);
+    let scratch = Scratch::new();
+    let script = format!("echo ready > {}; exec sleep 100", scratch.path("log"));
+    let mut tool = quorum.start(&["--grace", "200ms", "job", "--", "sh", "-c", &script]);
+    scratch.line("log");
+    quorum.servers[0].kill();
+    quorum.servers[1].kill();
+    // Three TTLs: it is renewed on the majority.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!tool.has_ended(), "{}", tool.err());
+    quorum.servers[2].kill();
+    let ended = tool.end();
+    assert!(ended.code == 76 || ended.code == 128 + 15, "{ended:?}");
+}

@@ -1,0 +1,116 @@
+//! What cannot be done ends with a code that says why.
+
+use core::time::Duration;
+
+use lock_testkit::Redis;
+
+use crate::harness::{FENCE_KEY, RUNTIMES, Tool, assert_clean, run};
+
+#[test]
+fn busy_and_unreachable_are_told_apart() {
+    let mut redis = Redis::start();
+    let holder = Tool::on(&redis, &["job"]);
+    holder.wait_for_out("held job");
+    for runtime in RUNTIMES {
+        for wait in ["0", "300ms"] {
+            let ended = run(&redis, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+            assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
+        }
+    }
+    assert_eq!(holder.terminate().code, 0);
+    redis.kill();
+    for runtime in RUNTIMES {
+        for wait in ["0", "300ms"] {
+            let ended = run(&redis, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+            assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
+            assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn for_ever_waits_for_a_server_that_is_not_there_yet() {
+    let mut redis = Redis::start();
+    redis.kill();
+    let tool = Tool::on(&redis, &["job", "--", "true"]);
+    tool.wait_for_err("too few servers answer");
+    redis.restart();
+    assert_eq!(tool.end().code, 0);
+}
+
+#[test]
+fn passwords_and_permissions() {
+    let redis = Redis::builder()
+        .password("pw")
+        .acl("worker", "on >secret ~lock:* +@all")
+        .acl("reader", "on >secret ~* +@read")
+        .start();
+    assert_eq!(run(&redis, &["lock:a", "--", "true"]).code, 0);
+    for runtime in RUNTIMES {
+        let none = format!("redis://127.0.0.1:{}", redis.port());
+        for (url, name) in [
+            (redis.url_with("worker", "wrong"), "lock:a"),
+            (none, "lock:a"),
+            (redis.url_with("reader", "secret"), "lock:a"),
+            (redis.url_with("worker", "secret"), "elsewhere"),
+        ] {
+            let ended = Tool::start(&["--backend", &url, "--runtime", runtime, name, "--", "true"]).end();
+            assert_eq!(ended.code, 77, "{runtime} {url} {name}: {ended:?}");
+            assert!(!ended.err.contains("secret") && !ended.err.contains("wrong@"), "a password is shown: {ended:?}");
+            assert_eq!(redis.cli(&["EXISTS", name]), "0", "something was left behind");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_no_lock() {
+    let redis = Redis::start();
+    redis.cli(&["RPUSH", "data", "1"]);
+    for runtime in RUNTIMES {
+        let ended = run(&redis, &["--runtime", runtime, "data", "--", "true"]);
+        assert_eq!(ended.code, 65, "{runtime}: {ended:?}");
+    }
+    assert_eq!(redis.keys(), ["data"].map(str::to_owned).into_iter().chain(fence(&redis)).collect::<Vec<_>>());
+}
+
+/// The counter, if it is there.
+fn fence(redis: &Redis) -> Option<String> {
+    redis.keys().into_iter().find(|key| key == FENCE_KEY)
+}
+
+#[test]
+fn usage_errors_name_the_value() {
+    let redis = Redis::start();
+    let (url, long) = (redis.url(), "n".repeat(513));
+    for (line, part) in [
+        (&["--backend", &url, "--backend", "redis://127.0.0.1:1", "job"][..], "2 nodes"),
+        (
+            &["--backend", &url, "--backend", "redis://b", "--backend", "redis://c", "--backend", "redis://d", "job"],
+            "4 nodes",
+        ),
+        (&["--backend", &url, "--backend", "etcd://127.0.0.1:1", "job"], "mixed"),
+        (&["--backend", "etcd://127.0.0.1:1", "job"], "not supported yet"),
+        (&["--backend", "ftp://127.0.0.1:1", "job"], "backend"),
+        (&["--backend", &url, "--ttl", "0", "job"], "TTL"),
+        (&["--backend", &url, "--ttl", "1ms", "job"], "1ms"),
+        (&["--backend", &url, "--ttl", "soon", "job"], "soon"),
+        (&["--backend", &url, &long], "513"),
+        (&["--backend", &url, ""], "1 to 512"),
+        (&["--backend", &url], "name"),
+    ] {
+        let ended = Tool::start(line).end();
+        assert_eq!(ended.code, 64, "{line:?}: {ended:?}");
+        assert!(ended.err.contains(part), "{line:?}: {ended:?}");
+        assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
+    }
+    let ended = Tool::start(&["--help"]).end();
+    assert!(ended.code == 0 && ended.out.contains("--backend"), "{ended:?}");
+}
+
+#[test]
+fn the_environment_names_the_backend() {
+    let redis = Redis::start();
+    let ended = Tool::start_with(&["job", "--", "true"], &[("LOCK_BACKEND", &redis.url())]).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_clean(&redis);
+}

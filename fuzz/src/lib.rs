@@ -1,0 +1,10 @@
+//! What the fuzz targets do with their bytes. Plain functions, so that tests on stable Rust replay the corpora by them.
+//!
+//! Each panics if a promise of the machine it drives is broken.
+#![forbid(unsafe_code)]
+
+mod pipe;
+mod url;
+
+pub use pipe::pipe;
+pub use url::url;

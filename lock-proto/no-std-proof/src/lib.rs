@@ -1,0 +1,44 @@
+//! Proof that `lock-proto` without features needs no std (requirement D1).
+//!
+//! A program has one panic handler and one global allocator, and std brings both. This library brings its own: if anything that
+//! it links pulled std in, it would not compile. `make no-std` builds it on the host, no other target is needed.
+#![no_std]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::panic::PanicInfo;
+use core::ptr;
+
+use lock_proto::redis::{Acquire, Client, Config, Endpoint};
+use lock_proto::{ClientId, Instant};
+
+/// Hands out nothing: this library is linked, never run.
+struct Nothing;
+
+// SAFETY: a null pointer says that there is no memory, which is always allowed.
+unsafe impl GlobalAlloc for Nothing {
+    unsafe fn alloc(&self, _: Layout) -> *mut u8 {
+        ptr::null_mut()
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+}
+
+#[global_allocator]
+static MEMORY: Nothing = Nothing;
+
+#[panic_handler]
+fn panic(_: &PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+/// Uses the machine from its beginning to its end, so that all of it is linked.
+#[unsafe(no_mangle)]
+pub extern "C" fn drive(nanos: u64) -> bool {
+    let now = Instant::from_nanos(nanos);
+    let Ok(node) = Endpoint::parse("redis://127.0.0.1") else { return false };
+    let Ok(mut client) = Client::new(now, Config::new([node]), ClientId::from_bits(1), 1) else { return false };
+    let Ok(lock) = client.acquire(now, &Acquire::new("proof")) else { return false };
+    client.handle_timeout(now);
+    let has_output = client.poll_output().is_some();
+    has_output && client.release(now, lock).is_ok() && client.next_deadline().is_some()
+}

@@ -1,0 +1,60 @@
+//! Errors of the operating system, translated once into what the machine knows.
+
+use std::io::{self, ErrorKind};
+
+use crate::fault::Fault;
+
+/// The error of an attempt to connect. Errors without a kind of their own come from the resolver.
+pub(super) fn of_connecting(error: &io::Error) -> Fault {
+    match of_stream(error) {
+        Fault::Transport | Fault::Closed => match error.kind() == ErrorKind::PermissionDenied {
+            true => Fault::Refused,
+            false => Fault::Unreachable,
+        },
+        fault @ (Fault::Unreachable
+        | Fault::Refused
+        | Fault::Reset
+        | Fault::TimedOut
+        | Fault::Protocol(_)
+        | Fault::NotNeeded) => fault,
+    }
+}
+
+/// The error of an open connection.
+pub(super) fn of_stream(error: &io::Error) -> Fault {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum of many kinds, which keeps growing")]
+    match error.kind() {
+        ErrorKind::UnexpectedEof => Fault::Closed,
+        // For a unix socket: there is no such path.
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => Fault::Refused,
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => Fault::Reset,
+        ErrorKind::TimedOut => Fault::TimedOut,
+        ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::NetworkDown
+        | ErrorKind::AddrNotAvailable => Fault::Unreachable,
+        _ => Fault::Transport,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_their_meaning() {
+        for (kind, connecting, open) in [
+            (ErrorKind::ConnectionRefused, Fault::Refused, Fault::Refused),
+            (ErrorKind::ConnectionReset, Fault::Reset, Fault::Reset),
+            (ErrorKind::BrokenPipe, Fault::Reset, Fault::Reset),
+            (ErrorKind::UnexpectedEof, Fault::Unreachable, Fault::Closed),
+            (ErrorKind::TimedOut, Fault::TimedOut, Fault::TimedOut),
+            (ErrorKind::HostUnreachable, Fault::Unreachable, Fault::Unreachable),
+            (ErrorKind::Other, Fault::Unreachable, Fault::Transport),
+            (ErrorKind::PermissionDenied, Fault::Refused, Fault::Transport),
+        ] {
+            let error = io::Error::from(kind);
+            assert_eq!((of_connecting(&error), of_stream(&error)), (connecting, open), "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What an application holds while it holds a lock.
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
+use core::time::Duration;
+
+use event_listener::EventListener;
+
+use super::shared::{Owner, Shared};
+use super::ticket::{Standing, Ticket, wait_for};
+use crate::error::Misuse;
+use crate::redis::{Fence, Loss, Release, Report, Token};
+use crate::time::Instant;
+
+/// A lock that is held, or was until it was lost.
+///
+/// Dropping it gives the lock back in the background: on any thread, with a runtime or without, without blocking. To
+/// learn what became of the lock, use [`release`](Self::release). It may move between tasks and threads.
+#[must_use = "a lock is given back as soon as its guard is dropped"]
+pub struct Guard {
+    hold: Hold,
+}
+
+impl Guard {
+    pub(super) const fn new(hold: Hold) -> Self {
+        Self { hold }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.hold.ticket.name
+    }
+
+    /// The value that the key holds. A lock passed on inside the client keeps its key and token.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        Token { client: self.hold.owner.shared.id, number: self.hold.ticket.terms().number }
+    }
+
+    /// The fencing token, to be checked by the resource; `None` for a quorum, or if fencing is off.
+    #[must_use]
+    pub fn fence(&self) -> Option<Fence> {
+        self.hold.ticket.terms().fence()
+    }
+
+    /// How long the key lives without a sign of life.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.hold.ticket.terms().ttl
+    }
+
+    /// Whether the lock is certainly held now. Compares the clock at each question, and does not depend on the driver
+    /// having run. Once false, it stays false.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold.ticket.is_held(self.hold.now())
+    }
+
+    /// How long the lock is certainly held if nothing more is heard from the servers.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.hold.ticket.remaining(self.hold.now())
+    }
+
+    /// Until when the lock is certainly held, on the host's clock; [`Instant::ZERO`] when it is over.
+    #[must_use]
+    pub fn valid_until(&self) -> Instant {
+        self.hold.ticket.valid_until()
+    }
+
+    /// Watches this lock from elsewhere, without keeping it.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer { shared: Arc::clone(&self.hold.owner.shared), ticket: Arc::clone(&self.hold.ticket) }
+    }
+
+    /// Waits until the lock is lost, and says why. Never ends otherwise.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping it.
+    pub async fn lost(&self) -> Loss {
+        let Hold { owner, ticket, .. } = &self.hold;
+        wait_for(&ticket.changed, || loss(ticket, owner.shared.now())).await
+    }
+
+    /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::redis::Renew::Manual) only.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtendError::Failed`] if too few servers confirmed it: the lock is still held for what was left, and another try may
+    /// succeed. [`ExtendError::Lost`] if it is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// The request begins at the first poll. Dropping the future does not take it back: the lock may live longer than is known.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        let Hold { owner, ticket, .. } = &self.hold;
+        let asked = owner.shared.verb(|core, now, _| core.extend(now, ticket));
+        let before = match asked {
+            Ok(answered) => answered,
+            Err(misuse) => {
+                return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
+            }
+        };
+        wait_for(&ticket.extended, || {
+            if let Some(loss) = loss(ticket, owner.shared.now()) {
+                return Some(Err(ExtendError::Lost(loss)));
+            }
+            Some(ticket.extension(before)?.map_err(ExtendError::Failed))
+        })
+        .await
+    }
+
+    /// Runs `work` for as long as the lock is held, then gives the lock back.
+    ///
+    /// If the lock is lost first, `work` is dropped where it stands and the output says why. The clock is compared
+    /// before each poll of `work`: after a pause it does not run on with a lock that has ended meanwhile. Between two polls it cannot
+    /// be stopped, so let it await often, and let the resource check the [fencing token](Self::fence).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and gives the lock back in the background.
+    pub async fn protect<F: Future>(self, work: F) -> Protected<F::Output> {
+        let output = {
+            let mut work = pin!(work);
+            let Hold { owner, ticket, .. } = &self.hold;
+            let mut listener: Option<EventListener> = None;
+            poll_fn(|cx| {
+                loop {
+                    if let Some(loss) = loss(ticket, owner.shared.now()) {
+                        return Poll::Ready(Err(loss));
+                    }
+                    match &mut listener {
+                        None => listener = Some(ticket.changed.listen()),
+                        Some(listening) => match Pin::new(listening).poll(cx) {
+                            Poll::Ready(()) => listener = None,
+                            Poll::Pending => break,
+                        },
+                    }
+                }
+                work.as_mut().poll(cx).map(Ok)
+            })
+            .await
+        };
+        Protected { output, release: self.release().await }
+    }
+
+    /// Gives the lock back and says what became of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// The release begins with the call, and goes on in the background if the future is dropped.
+    pub fn release(self) -> Releasing {
+        let mut hold = self.hold;
+        hold.given_back = true;
+        hold.owner.shared.verb(|core, now, batch| core.release(now, &hold.ticket, batch));
+        Releasing { hold }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.name().escape_ascii())
+            .field("fence", &self.fence())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Guard::protect`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the work may have been ended by the loss of the lock"]
+pub struct Protected<T> {
+    /// What the work returned, or why it was ended.
+    pub output: Result<T, Loss>,
+    /// What became of the lock.
+    pub release: Release,
+}
+
+/// Why a lock was not extended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The lock is lost.
+    #[error("the lock is lost: {0}")]
+    Lost(#[source] Loss),
+    /// Too few servers confirmed the extension. The lock is held for as long as before.
+    #[error("not extended: {0}")]
+    Failed(Report),
+    /// The lock cannot be extended.
+    #[error(transparent)]
+    Misuse(Misuse),
+}
+
+/// The future of [`Guard::release`]. The release goes on if it is dropped.
+#[must_use = "without awaiting it, nothing is known of the release; to drop the guard would do"]
+pub struct Releasing {
+    hold: Hold,
+}
+
+impl Future for Releasing {
+    type Output = Release;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Release> {
+        let released = self.hold.ticket.poll_released(cx);
+        if let Poll::Ready(outcome) = released {
+            tracing::debug!(lock = %self.hold.ticket.name.escape_ascii(), ?outcome, "lock released");
+        }
+        released
+    }
+}
+
+impl fmt::Debug for Releasing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Releasing").field("name", &self.hold.ticket.name.escape_ascii()).finish_non_exhaustive()
+    }
+}
+
+/// Watches a lock that somebody else's guard holds. Cheap to clone, and keeps neither the lock nor the client.
+#[derive(Clone)]
+pub struct Observer {
+    shared: Arc<Shared>,
+    ticket: Arc<Ticket>,
+}
+
+impl Observer {
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.ticket.name
+    }
+
+    /// Whether the lock is certainly held now, by the guard that this observer comes from. Once false, it stays false.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.ticket.is_held(self.shared.now())
+    }
+
+    /// How long the lock is certainly held if nothing more is heard from the servers.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.ticket.remaining(self.shared.now())
+    }
+
+    /// Waits until the hold is over: by loss, or, with `None`, because the guard gave it back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping it.
+    pub async fn lost(&self) -> Option<Loss> {
+        wait_for(&self.ticket.changed, || match self.ticket.standing(self.shared.now()) {
+            Standing::Held => None,
+            Standing::Lost(loss) => Some(Some(loss)),
+            Standing::GivenBack => Some(None),
+        })
+        .await
+    }
+
+    /// Waits until renewals fail and the end of validity is near, or until the hold is over. Wind the work down then.
+    /// If a renewal gets through after all, a new call waits again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping it.
+    pub async fn at_risk(&self) {
+        wait_for(&self.ticket.changed, || (self.ticket.is_at_risk() || !self.is_held()).then_some(())).await;
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer")
+            .field("name", &self.name().escape_ascii())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A claimed lock; gives it back when dropped.
+pub(super) struct Hold {
+    owner: Arc<Owner>,
+    ticket: Arc<Ticket>,
+    given_back: bool,
+}
+
+impl Hold {
+    pub(super) const fn new(owner: Arc<Owner>, ticket: Arc<Ticket>) -> Self {
+        Self { owner, ticket, given_back: false }
+    }
+
+    fn now(&self) -> Instant {
+        self.owner.shared.now()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.given_back {
+            self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
+        }
+    }
+}
+
+fn loss(ticket: &Ticket, now: Instant) -> Option<Loss> {
+    match ticket.standing(now) {
+        Standing::Lost(loss) => Some(loss),
+        Standing::Held | Standing::GivenBack => None,
+    }
+}

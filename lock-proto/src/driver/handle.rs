@@ -1,0 +1,273 @@
+//! What an application holds before it holds a lock: the client, the wish for a lock, the future that waits for it.
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+
+use super::guard::{Guard, Hold};
+use super::shared::{Owner, Shared};
+use super::ticket::{Progress, Ticket, wait_for};
+use crate::error::Misuse;
+use crate::redis::{Acquire, Blocked, DEFAULT_TTL, Failure, Fence, Renew, Wait};
+use crate::time::Instant;
+
+/// The handle of a client: makes locks. Cheap to clone; all clones share the connections.
+///
+/// When the last handle is gone (clients, waiting futures, guards), the driver shuts down by itself, as [`Client::shutdown`] with
+/// the configured time for a release.
+#[derive(Clone)]
+pub struct Client {
+    owner: Arc<Owner>,
+}
+
+impl Client {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { owner: Arc::new(Owner { shared }) }
+    }
+
+    /// The lock of this name: 1 to 512 bytes, and with the client's prefix the key in the store, byte for byte.
+    ///
+    /// Nothing is sent before [`Lock::acquire`] is awaited. Defaults: a TTL of 10 s, kept alive while the guard lives, waiting for
+    /// ever.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        Lock {
+            owner: Arc::clone(&self.owner),
+            name: name.as_ref().into(),
+            ttl: DEFAULT_TTL,
+            wait: Wait::Forever,
+            renew: Renew::Auto,
+        }
+    }
+
+    /// Ends this client, for all its clones: no new locks, waiters are answered, holders are told that their lock is lost, and what
+    /// is held is released. Returns when this is done, or when `within` is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// The shutdown begins at the first poll, and goes on if this future is dropped.
+    pub async fn shutdown(&self, within: Duration) -> Shutdown {
+        let shared = &self.owner.shared;
+        shared.verb(|core, now, _| core.shutdown(now, within));
+        wait_for(&shared.stopped, || shared.outcome()).await
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+/// What a shutdown came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// How many locks could not be given back in time. Their keys end at their TTL.
+    pub unreleased: u32,
+}
+
+/// A wish for a lock. Can be used again and again.
+#[derive(Clone)]
+#[must_use = "a lock is taken by `acquire().await`"]
+pub struct Lock {
+    owner: Arc<Owner>,
+    name: Arc<[u8]>,
+    ttl: Duration,
+    wait: Wait,
+    renew: Renew,
+}
+
+impl Lock {
+    /// How long the lock outlives the last sign of life of its holder. Default 10 s. It changes nothing about who renews.
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait for the lock while somebody else holds it. Independent of the TTL.
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Wait::For(wait);
+        self
+    }
+
+    /// Makes exactly one attempt; none if the lock is held or waited for in this client.
+    pub const fn try_once(mut self) -> Self {
+        self.wait = Wait::Try;
+        self
+    }
+
+    /// Waits for as long as it takes. The default.
+    pub const fn wait_forever(mut self) -> Self {
+        self.wait = Wait::Forever;
+        self
+    }
+
+    /// Who keeps the lock alive. Default [`Renew::Auto`].
+    pub const fn renew(mut self, renew: Renew) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Takes the lock.
+    ///
+    /// # Errors
+    ///
+    /// The future gives an [`AcquireError`] if the lock was not taken. Nothing of it is left behind then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing happens before the first poll. Dropping the future at any point gives the lock up: what was sent is
+    /// taken back in the background, also if the answer comes only later. A granted lock whose future is not polled is
+    /// withdrawn after a third of its TTL, so a future parked in a `select!` keeps nobody out; polled again, it waits anew
+    /// with what is left of its wait.
+    pub fn acquire(&self) -> Acquiring {
+        Acquiring { lock: self.clone(), deadline: None, ticket: None }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("name", &self.name.escape_ascii())
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("renew", &self.renew)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The future of [`Lock::acquire`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Acquiring {
+    lock: Lock,
+    /// The end of the wait, counted from the first poll.
+    deadline: Option<Instant>,
+    ticket: Option<Arc<Ticket>>,
+}
+
+impl Acquiring {
+    /// Why it still waits, as far as is known.
+    #[must_use]
+    pub fn blocked(&self) -> Option<Blocked> {
+        self.ticket.as_ref()?.blocked()
+    }
+
+    fn start(&mut self) -> Result<Arc<Ticket>, AcquireError> {
+        let Lock { owner, name, ttl, wait, renew } = &self.lock;
+        let want = Acquire::new(name).ttl(*ttl).renew(*renew);
+        let deadline = &mut self.deadline;
+        owner.shared.verb(|core, now, batch| {
+            let wait = match *wait {
+                Wait::For(limit) => Wait::For(deadline.get_or_insert(now + limit).since(now)),
+                Wait::Try => Wait::Try,
+                Wait::Forever => Wait::Forever,
+            };
+            core.acquire(now, &want.wait(wait), name, batch)
+        })
+    }
+
+    fn give_up(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.lock.owner.shared.verb(|core, now, batch| core.abandon(now, &ticket, batch));
+        }
+    }
+}
+
+impl Future for Acquiring {
+    type Output = Result<Guard, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            let Some(ticket) = &this.ticket else {
+                this.ticket = Some(this.start()?);
+                continue;
+            };
+            match ticket.poll_progress(cx) {
+                Progress::Waiting => return Poll::Pending,
+                Progress::Offered => {
+                    let owner = &this.lock.owner;
+                    if owner.shared.verb(|core, now, _| core.claim(now, ticket)) {
+                        tracing::debug!(
+                            lock = %ticket.name.escape_ascii(),
+                            fence = ticket.terms().fence().map(Fence::get),
+                            "lock granted"
+                        );
+                        let hold = Hold::new(Arc::clone(owner), Arc::clone(ticket));
+                        this.ticket = None;
+                        return Poll::Ready(Ok(Guard::new(hold)));
+                    }
+                }
+                Progress::Withdrawn => {}
+                Progress::Failed(failure) => {
+                    this.ticket = None;
+                    return Poll::Ready(Err(failure.into()));
+                }
+            }
+            // The offer stands no longer: this future was not polled for too long.
+            this.give_up();
+            match this.lock.wait {
+                Wait::Try => return Poll::Ready(Err(AcquireError::Withdrawn)),
+                Wait::For(_) | Wait::Forever => {}
+            }
+        }
+    }
+}
+
+impl Drop for Acquiring {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl fmt::Debug for Acquiring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquiring").field("lock", &self.lock).field("blocked", &self.blocked()).finish_non_exhaustive()
+    }
+}
+
+/// Why a lock was not taken. Nothing of the attempt is left behind, or what is left is being taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The wish cannot be carried out, whatever the servers say.
+    #[error(transparent)]
+    Misuse(Misuse),
+    /// It was tried, and this is what came of it.
+    #[error(transparent)]
+    Failed(Failure),
+    /// The only attempt was granted, but the future was not polled for a third of the TTL, so the lock was given back.
+    #[error("granted, but given back because the future was not polled in time")]
+    Withdrawn,
+    /// The client is shutting down, or its driver is gone.
+    #[error("the client was shut down")]
+    ShutDown,
+}
+
+impl From<Misuse> for AcquireError {
+    fn from(misuse: Misuse) -> Self {
+        match misuse {
+            Misuse::ShuttingDown => Self::ShutDown,
+            Misuse::Stale(_) | Misuse::NotHeld(_) | Misuse::TooMany { .. } | Misuse::Invalid(_) => Self::Misuse(misuse),
+        }
+    }
+}
+
+impl From<Failure> for AcquireError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::ShuttingDown => Self::ShutDown,
+            Failure::TimedOut(_) | Failure::KeyInUse(_) | Failure::Refused(_) | Failure::EqualNodes(..) => {
+                Self::Failed(failure)
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The async driver: runs a [`redis::Client`] over real connections, on any executor.
+//!
+//! It is written once for all runtimes. What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
+//! ([`Client`], [`Guard`] and the rest) are plain types that know nothing of it, so code that uses them fits every runtime.
+//!
+//! ```text
+//!  Client ─ Lock ─ Acquiring ─ Guard ─ Observer        any task, any thread
+//!     │ verbs           ▲ events
+//!  ┌──▼─────────────────┴──┐
+//!  │ Mutex<redis::Client>  │                           nothing but this is shared
+//!  └──▲─────────────────┬──┘
+//!     │ facts           ▼ connect, bytes, next deadline
+//!  Driver<H: Host>                                     one task, polled by your executor
+//! ```
+//!
+//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port it to another executor,
+//! implement [`Host`], call [`client`], and have the executor poll the [`Driver`]:
+//!
+//! ```
+//! use std::{io, time::Duration};
+//! use lock_proto::driver::{self, BootClock, Host};
+//! use lock_proto::redis::{Config, Target};
+//!
+//! #[derive(Clone)]
+//! struct Smol(BootClock);
+//!
+//! impl Host for Smol {
+//!     type Stream = smol::net::TcpStream;
+//!     fn now(&self) -> lock_proto::Instant {
+//!         self.0.now()
+//!     }
+//!     fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+//!         let target = target.clone();
+//!         async move {
+//!             match target {
+//!                 Target::Tcp { host, port } => smol::net::TcpStream::connect((&*host, port)).await,
+//!                 _ => Err(io::ErrorKind::Unsupported.into()),
+//!             }
+//!         }
+//!     }
+//!     fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+//!         async move {
+//!             smol::Timer::after(time).await;
+//!         }
+//!     }
+//! }
+//!
+//! # fn run(config: Config) -> Result<(), driver::ConnectError> {
+//! let (client, driver) = driver::client(Smol(BootClock::new()), config)?;
+//! smol::spawn(driver).detach();
+//! # drop(client); Ok(()) }
+//! ```
+
+mod clock;
+mod fault;
+mod guard;
+mod handle;
+mod run;
+mod shared;
+#[cfg(all(test, feature = "sim"))]
+mod tests;
+mod ticket;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+use std::io;
+
+use futures_io::{AsyncRead, AsyncWrite};
+
+pub use clock::BootClock;
+pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
+pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
+pub use run::Driver;
+
+use crate::error::ConfigError;
+use crate::id::ClientId;
+use crate::redis::{self, Target, UrlError};
+use crate::time::Instant;
+use shared::Shared;
+
+/// What the driver needs of a runtime.
+pub trait Host: Clone + Send + Sync + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The clock: monotonic, and counting through suspend where the system can (requirement T4). [`BootClock`] will do.
+    fn now(&self) -> Instant;
+
+    /// Connects. A name is to be resolved anew each time, so that a failover is followed. It needs no timeout: the future is dropped
+    /// when it has taken too long.
+    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + 'static + use<Self>;
+
+    /// Ends after `time`, or a little later. Ending early does no harm; the clock is compared.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + 'static + use<Self>;
+}
+
+/// A client of the servers in `config`, and the driver that does its work.
+///
+/// The driver must be polled, normally by spawning it. Its id and seed are taken from the system's entropy.
+///
+/// # Errors
+///
+/// The settings are out of range, or the system has no entropy.
+pub fn client<H: Host>(host: H, config: redis::Config) -> Result<(Client, Driver<H>), ConnectError> {
+    let mut random = [0; 24];
+    getrandom::fill(&mut random).map_err(|error| ConnectError::Entropy(error.into()))?;
+    let (id, seed) = random.split_at(16);
+    let id = ClientId::from_bits(id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)));
+    let seed = seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
+    with_identity(host, config, id, seed)
+}
+
+fn with_identity<H: Host>(
+    host: H,
+    config: redis::Config,
+    id: ClientId,
+    seed: u64,
+) -> Result<(Client, Driver<H>), ConnectError> {
+    let targets: Vec<_> = config.nodes().iter().map(|node| node.target.clone()).collect();
+    let machine = redis::Client::new(host.now(), config, id, seed)?;
+    let clock = host.clone();
+    let shared = Shared::new(id, Box::new(move || clock.now()), machine);
+    let handle = Client::new(alloc::sync::Arc::clone(&shared));
+    Ok((handle, Driver::new(host, shared, targets)))
+}
+
+/// A client could not be set up. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A setting or a URL is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system gave no random bytes for the client's id.
+    #[error("no entropy for the client's id")]
+    Entropy(#[source] io::Error),
+    /// There is no runtime to spawn the driver on.
+    #[error("no runtime to spawn the driver on: call this inside one")]
+    NoRuntime,
+}
+
+impl From<UrlError> for ConnectError {
+    fn from(error: UrlError) -> Self {
+        Self::Config(error.into())
+    }
+}

@@ -1,0 +1,301 @@
+//! The state that the driver and all handles share: the machine, and one ticket for each acquisition.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::task::Waker;
+use core::time::Duration;
+use std::sync::Mutex;
+
+use super::handle::{AcquireError, Shutdown};
+use super::ticket::{Ticket, locked};
+use crate::error::Misuse;
+use crate::id::{ClientId, ConnId, LockId};
+use crate::redis::{self, Acquire, Event, Loss, Output};
+use crate::time::Instant;
+
+/// Shared by the driver and every handle. Not generic, so that the handles are the same types on every runtime.
+pub(super) struct Shared {
+    pub(super) id: ClientId,
+    clock: Box<dyn Fn() -> Instant + Send + Sync>,
+    core: Mutex<Core>,
+    /// The driver has ended.
+    pub(super) stopped: event_listener::Event,
+}
+
+/// What the mutex protects. No user code (wakers, subscribers of logs, drops of tasks) runs while it is locked.
+pub(super) struct Core {
+    pub(super) client: redis::Client,
+    tickets: Vec<Option<Arc<Ticket>>>,
+    /// What only the driver can do: connect, disconnect, stop. Never an event.
+    pub(super) duties: Vec<Output>,
+    /// The open connections.
+    pub(super) lines: Vec<Line>,
+    /// When the driver wakes up by itself.
+    pub(super) armed: Instant,
+    pub(super) waker: Option<Waker>,
+    /// The driver was woken by a handle and has not yet looked.
+    pub(super) called: bool,
+    stopping: bool,
+    outcome: Option<Shutdown>,
+}
+
+/// An open connection as a handle sees it.
+pub(super) struct Line {
+    pub(super) conn: ConnId,
+    /// The socket takes no more bytes now; it will wake the driver by itself.
+    pub(super) blocked: bool,
+}
+
+/// Who must be told, collected under the mutex and told after it.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) wakers: Vec<Waker>,
+    pub(super) changed: Vec<Arc<Ticket>>,
+    pub(super) extended: Vec<Arc<Ticket>>,
+    notes: Vec<(Arc<Ticket>, Note)>,
+    /// Tickets the machine has finished with. Dropped outside the mutex, since a ticket may own the last waker of a task.
+    ended: Vec<Arc<Ticket>>,
+}
+
+enum Note {
+    AtRisk { valid_until: Instant },
+    Lost(Loss),
+}
+
+impl Batch {
+    pub(super) fn at_risk(&mut self, ticket: &Arc<Ticket>, valid_until: Instant) {
+        self.notes.push((Arc::clone(ticket), Note::AtRisk { valid_until }));
+    }
+
+    pub(super) fn lost(&mut self, ticket: &Arc<Ticket>, loss: Loss) {
+        self.notes.push((Arc::clone(ticket), Note::Lost(loss)));
+    }
+
+    /// Wakes everybody. To be called without any mutex.
+    pub(super) fn run(&mut self) {
+        for (ticket, note) in self.notes.drain(..) {
+            match note {
+                Note::AtRisk { valid_until } => {
+                    tracing::warn!(lock = %ticket.name.escape_ascii(), %valid_until, "lock at risk: renewals are not confirmed");
+                }
+                Note::Lost(loss) => {
+                    tracing::warn!(lock = %ticket.name.escape_ascii(), cause = %loss, "lock lost");
+                    ticket.extended.notify(usize::MAX);
+                }
+            }
+            ticket.changed.notify(usize::MAX);
+        }
+        for ticket in self.changed.drain(..) {
+            ticket.changed.notify(usize::MAX);
+        }
+        for ticket in self.extended.drain(..) {
+            ticket.extended.notify(usize::MAX);
+        }
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+        self.ended.clear();
+    }
+}
+
+impl Shared {
+    pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, client: redis::Client) -> Arc<Self> {
+        let core = Core {
+            client,
+            tickets: Vec::new(),
+            duties: Vec::new(),
+            lines: Vec::new(),
+            armed: Instant::MAX,
+            waker: None,
+            called: false,
+            stopping: false,
+            outcome: None,
+        };
+        Arc::new(Self { id, clock, core: Mutex::new(core), stopped: event_listener::Event::new() })
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
+    /// Works on the machine for a handle: drains what it says to other handles, and wakes the driver if there is something that only
+    /// the driver can do.
+    pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core, Instant, &mut Batch) -> R) -> R {
+        let mut batch = Batch::default();
+        let mut core = locked(&self.core);
+        // Read under the mutex, so that the machine sees time in order.
+        let now = self.now();
+        let result = work(&mut core, now, &mut batch);
+        core.drain(&mut batch);
+        let driver = core.call_driver();
+        drop(core);
+        batch.run();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        result
+    }
+
+    /// Works on the machine for the driver, which runs the batch itself.
+    pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core, Instant) -> R) -> R {
+        let mut core = locked(&self.core);
+        let now = self.now();
+        let result = work(&mut core, now);
+        core.drain(batch);
+        result
+    }
+
+    /// The driver has ended; nothing will be heard any more. `unreleased` if the machine has counted what is left.
+    pub(super) fn close(&self, unreleased: Option<u32>) {
+        let mut batch = Batch::default();
+        let mut core = locked(&self.core);
+        let tickets = core::mem::take(&mut core.tickets);
+        let mut left = 0;
+        for ticket in tickets.iter().flatten() {
+            left += u32::from(ticket.close(&mut batch));
+        }
+        core.stopping = true;
+        core.lines.clear();
+        let waker = core.waker.take();
+        core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
+        drop(core);
+        drop((tickets, waker));
+        batch.run();
+        self.stopped.notify(usize::MAX);
+    }
+
+    /// What the shutdown came to, once the driver has ended.
+    pub(super) fn outcome(&self) -> Option<Shutdown> {
+        locked(&self.core).outcome
+    }
+}
+
+impl Core {
+    fn is_closed(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    /// Gives the machine's events to their tickets, and keeps the rest for the driver.
+    pub(super) fn drain(&mut self, batch: &mut Batch) {
+        while let Some(output) = self.client.poll_output() {
+            match output {
+                Output::Event { lock, event } => self.tell(lock, event, batch),
+                Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. } => self.duties.push(output),
+            }
+        }
+    }
+
+    fn tell(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
+        let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
+        let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
+        if ticket.apply(event, batch) {
+            batch.ended.extend(slot.take());
+        }
+    }
+
+    /// The waker to be called if only the driver can go on, and does not know yet.
+    fn call_driver(&mut self) -> Option<Waker> {
+        if self.called || !self.needs_driver() {
+            return None;
+        }
+        self.called = true;
+        self.waker.clone()
+    }
+
+    fn needs_driver(&mut self) -> bool {
+        let Self { client, lines, .. } = self;
+        !self.duties.is_empty()
+            || client.next_deadline().is_some_and(|deadline| deadline < self.armed)
+            || lines.iter().any(|line| !line.blocked && !client.outgoing(line.conn).is_empty())
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        now: Instant,
+        want: &Acquire,
+        name: &Arc<[u8]>,
+        batch: &mut Batch,
+    ) -> Result<Arc<Ticket>, AcquireError> {
+        if self.is_closed() {
+            return Err(AcquireError::ShutDown);
+        }
+        let lock = self.client.acquire(now, want)?;
+        let ticket = Ticket::new(lock, Arc::clone(name));
+        let slot = lock.slot as usize;
+        if slot >= self.tickets.len() {
+            self.tickets.resize_with(slot + 1, || None);
+        }
+        if let Some(place) = self.tickets.get_mut(slot) {
+            batch.ended.extend(place.replace(Arc::clone(&ticket)));
+        }
+        Ok(ticket)
+    }
+
+    /// Takes the offer; false if it no longer stands.
+    pub(super) fn claim(&mut self, now: Instant, ticket: &Ticket) -> bool {
+        let Some(valid_until) = ticket.offer() else { return false };
+        if self.is_closed() || now >= valid_until || self.client.claim(now, ticket.lock).is_err() {
+            return false;
+        }
+        ticket.hold(valid_until);
+        true
+    }
+
+    pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<u32, Misuse> {
+        let answered = ticket.extensions();
+        if !self.is_closed() {
+            self.client.extend(now, ticket.lock)?;
+        }
+        Ok(answered)
+    }
+
+    pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
+        ticket.give_back(batch);
+        if self.is_closed() || self.client.release(now, ticket.lock).is_err() {
+            ticket.release_failed();
+            self.forget(ticket, batch);
+        }
+    }
+
+    pub(super) fn abandon(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
+        ticket.give_back(batch);
+        self.forget(ticket, batch);
+        if !self.is_closed() {
+            self.client.abandon(now, ticket.lock);
+        }
+    }
+
+    fn forget(&mut self, ticket: &Ticket, batch: &mut Batch) {
+        let slot = self.tickets.get_mut(ticket.lock.slot as usize);
+        if let Some(slot) = slot.filter(|slot| slot.as_ref().is_some_and(|own| own.lock == ticket.lock)) {
+            batch.ended.extend(slot.take());
+        }
+    }
+
+    pub(super) fn shutdown(&mut self, now: Instant, within: Duration) {
+        if !self.is_closed() {
+            self.stopping = true;
+            self.client.shutdown(now, within);
+        }
+    }
+
+    /// The last handle is gone.
+    fn orphaned(&mut self, now: Instant) {
+        if !self.stopping {
+            let within = self.client.config().release_within;
+            self.shutdown(now, within);
+        }
+    }
+}
+
+/// Held by every handle that keeps the client going; the last one to go shuts it down.
+pub(super) struct Owner {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.verb(|core, now, _| core.orphaned(now));
+    }
+}

@@ -1,0 +1,205 @@
+//! What a holder is told, and when.
+
+use core::cell::Cell;
+
+use super::world::{Task, World};
+use super::*;
+use crate::redis::Renew;
+
+fn held(world: &World, renew: Renew) -> (Client, Task<Driver<World>>, Guard) {
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).renew(renew).acquire()).unwrap();
+    world.settle(&mut driver);
+    (client, driver, guard)
+}
+
+#[test]
+fn a_held_lock_is_renewed() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    world.run(&mut driver, 5 * TTL);
+    assert!(guard.is_held() && world.has_key("a"));
+    let slept = world.with(|inner| inner.slept.clone());
+    assert!(slept.iter().all(|time| *time <= Duration::from_secs(1)), "requirement T4: {slept:?}");
+}
+
+#[test]
+fn validity_ends_by_the_clock_though_the_driver_never_runs() {
+    let world = World::new();
+    let (_client, _driver, guard) = held(&world, Renew::Auto);
+    let observer = guard.observer();
+    let mut lost = Box::pin(guard.lost());
+    assert!(poll(&mut lost).is_pending());
+    let left = guard.remaining();
+    world.pause(left - Duration::from_nanos(1));
+    assert!(guard.is_held() && observer.is_held());
+    world.pause(Duration::from_nanos(1));
+    assert!(!guard.is_held() && !observer.is_held());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert_eq!(poll(&mut lost), Poll::Ready(Loss::Expired));
+    assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Expired)));
+}
+
+/// The failure catalogue's L1 and K5: the first word after a pause is the loss, whatever lies in the sockets.
+#[test]
+fn after_a_pause_the_first_word_is_lost() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    world.pause(TTL / 3);
+    // The renewal has left; its answer comes while the process stands still.
+    while world.step(&mut driver) {
+        if world.with(|inner| inner.node.calls().values().sum::<u64>() > 0) && driver.wakes.count() > 1 {
+            break;
+        }
+    }
+    world.pause(2 * TTL);
+    let polled = Cell::new(false);
+    let mut protected = Box::pin(guard.protect(async { polled.set(true) }));
+    assert!(poll(&mut protected).is_pending(), "the release is under way");
+    assert!(!polled.get(), "the work must not run on");
+    let done = world.wait(&mut driver, protected);
+    assert_eq!(done.output, Err(Loss::Expired));
+    assert!(matches!(done.release, Release::Expired | Release::Released), "{done:?}");
+}
+
+#[test]
+fn nothing_resurrects_a_lock_that_was_seen_to_be_over() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    world.pause(2 * TTL);
+    assert!(!guard.is_held());
+    for _ in 0..50 {
+        world.step(&mut driver);
+        assert!(!guard.is_held());
+    }
+    world.run(&mut driver, TTL);
+    assert!(!guard.is_held());
+}
+
+#[test]
+fn protect_ends_the_work_when_the_key_is_gone() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    let observer = guard.observer();
+    let dropped = Cell::new(false);
+    struct Noticed<'a>(&'a Cell<bool>);
+    impl Drop for Noticed<'_> {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    let work = async {
+        let _noticed = Noticed(&dropped);
+        core::future::pending::<()>().await;
+    };
+    let mut protected = Box::pin(guard.protect(work));
+    assert!(poll(&mut protected).is_pending());
+    let now = world.time();
+    assert!(world.with(|inner| inner.node.remove(now, "a")));
+    world.run(&mut driver, TTL / 2);
+    let done = world.wait(&mut driver, protected);
+    assert!(dropped.get());
+    assert_eq!(done, Protected { output: Err(Loss::Gone), release: Release::Expired });
+    assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Gone)));
+}
+
+#[test]
+fn a_silent_server_puts_the_lock_at_risk_before_it_is_lost() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    let observer = guard.observer();
+    let (mut risk, mut lost) = (Box::pin(observer.at_risk()), Box::pin(guard.lost()));
+    assert!(poll(&mut risk).is_pending() && poll(&mut lost).is_pending());
+    let now = world.time();
+    world.with(|inner| {
+        inner.down = true;
+        inner.node.restart(now, true);
+    });
+    let mut warned = None;
+    for _ in 0..1000 {
+        world.run(&mut driver, Duration::from_millis(10));
+        if warned.is_none() && poll(&mut risk).is_ready() {
+            warned = Some(guard.remaining());
+        }
+        if poll(&mut lost).is_ready() {
+            break;
+        }
+    }
+    let warned = warned.unwrap();
+    assert!(warned > Duration::ZERO && warned <= TTL / 4, "{warned:?}");
+    assert!(!guard.is_held());
+}
+
+#[test]
+fn an_observer_hears_of_the_end_without_loss() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    let observer = guard.observer();
+    let (mut lost, mut risk) = (Box::pin(observer.lost()), Box::pin(observer.at_risk()));
+    assert!(poll(&mut lost).is_pending() && poll(&mut risk).is_pending());
+    drop(guard);
+    assert_eq!(poll(&mut lost), Poll::Ready(None));
+    assert_eq!(poll(&mut risk), Poll::Ready(()));
+    assert!(!observer.is_held());
+    world.settle(&mut driver);
+    assert!(!world.has_key("a"));
+}
+
+#[test]
+fn manual_locks_end_unless_extended() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Manual);
+    world.run(&mut driver, TTL / 2);
+    world.wait(&mut driver, guard.extend()).unwrap();
+    assert!(guard.remaining() > TTL * 9 / 10);
+    world.run(&mut driver, TTL * 9 / 10);
+    assert!(guard.is_held());
+    world.run(&mut driver, TTL);
+    assert_eq!(poll(&mut Box::pin(guard.lost())), Poll::Ready(Loss::Expired));
+    assert_eq!(world.wait(&mut driver, guard.extend()), Err(ExtendError::Lost(Loss::Expired)));
+}
+
+#[test]
+fn an_extension_that_is_not_confirmed_fails_or_loses() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Manual);
+    let now = world.time();
+    world.with(|inner| {
+        inner.down = true;
+        inner.node.restart(now, true);
+    });
+    let extended = world.wait(&mut driver, guard.extend());
+    assert!(matches!(extended, Err(ExtendError::Failed(_) | ExtendError::Lost(_))), "{extended:?}");
+}
+
+/// Requirement H5: an offer that nobody takes is withdrawn, and the future that is polled again waits anew.
+#[test]
+fn an_unclaimed_grant_is_withdrawn() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut parked = client.lock("a").ttl(TTL).acquire();
+    let mut once = client.lock("b").ttl(TTL).try_once().acquire();
+    assert!(poll(&mut parked).is_pending() && poll(&mut once).is_pending());
+    world.settle(&mut driver);
+    assert!(world.has_key("a") && world.has_key("b"));
+    world.run(&mut driver, TTL / 2);
+    assert!(!world.has_key("a") && !world.has_key("b"), "given back at a third of the TTL");
+    assert!(matches!(poll(&mut once), Poll::Ready(Err(AcquireError::Withdrawn))));
+    assert!(poll(&mut parked).is_pending());
+    assert!(world.wait(&mut driver, parked).unwrap().is_held());
+}
+
+#[test]
+fn a_parked_future_waits_no_longer_than_it_said() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut parked = client.lock("a").ttl(TTL).wait(TTL).acquire();
+    assert!(poll(&mut parked).is_pending());
+    world.run(&mut driver, TTL / 2);
+    let now = world.time();
+    world.with(|inner| inner.node.insert(now, "a", "somebody", Some(10 * TTL)));
+    let error = world.wait(&mut driver, parked).unwrap_err();
+    assert!(matches!(error, AcquireError::Failed(Failure::TimedOut(_))), "{error:?}");
+    let waited = world.time().since(Instant::ZERO);
+    assert!(waited >= TTL && waited < TTL + Duration::from_millis(100), "{waited:?}");
+}

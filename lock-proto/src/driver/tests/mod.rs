@@ -1,0 +1,291 @@
+//! The driver and its handles against a simulated server, step by step.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod cancel;
+mod hold;
+mod world;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::pin::{Pin, pin};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::Mutex;
+
+use super::*;
+use crate::error::{Invalid, Misuse};
+use crate::redis::{Answer, Cause, Failure, Loss, Release};
+use world::World;
+
+const TTL: Duration = Duration::from_secs(6);
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn take_and_give_back() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    assert_eq!(guard.name(), b"a");
+    assert_eq!(guard.ttl(), TTL);
+    assert!(guard.is_held() && guard.fence().is_some());
+    assert!(guard.remaining() > TTL / 2 && guard.remaining() < TTL);
+    let now = world.time();
+    assert_eq!(
+        world.with(|inner| inner.node.get(now, "a").map(<[u8]>::to_vec)),
+        Some(alloc::format!("{}", guard.token()).into_bytes())
+    );
+    assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
+    assert!(!world.has_key("a"));
+}
+
+#[test]
+fn a_bad_wish_is_told_at_once() {
+    let world = World::new();
+    let (client, _driver) = world.client();
+    let error = match poll(&mut client.lock("").acquire()) {
+        Poll::Ready(Err(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(error, AcquireError::Misuse(Misuse::Invalid(Invalid::NameLength { len: 0, max: 512 })));
+}
+
+#[test]
+fn one_attempt_says_busy() {
+    let world = World::new();
+    world.with(|inner| inner.node.insert(Instant::ZERO, "a", "somebody", Some(TTL)));
+    let (client, mut driver) = world.client();
+    let error = world.wait(&mut driver, client.lock("a").try_once().acquire()).unwrap_err();
+    let AcquireError::Failed(Failure::TimedOut(report)) = error else { panic!("{error:?}") };
+    assert!(report.is_busy() && matches!(&*report.nodes, [Answer::Taken(_)]), "{report}");
+}
+
+#[test]
+fn a_server_that_refuses_connections_is_named() {
+    let world = World::new();
+    world.with(|inner| inner.down = true);
+    let (client, mut driver) = world.client();
+    let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(1)).acquire()).unwrap_err();
+    let AcquireError::Failed(Failure::TimedOut(report)) = error else { panic!("{error:?}") };
+    assert_eq!(&*report.nodes, [Answer::Unreachable(Cause::Fault(crate::fault::Fault::Refused))]);
+    // It goes on trying: the server comes up, and the client works.
+    world.with(|inner| inner.down = false);
+    drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
+}
+
+#[test]
+fn a_socket_that_takes_and_gives_a_few_bytes_at_a_time() {
+    let world = World::new();
+    world.with(|inner| inner.mouthful = 7);
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
+}
+
+#[test]
+fn waiters_of_one_client_are_served_in_order() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let lock = client.lock("a");
+    let first = world.wait(&mut driver, lock.acquire()).unwrap();
+    let (mut second, mut third) = (lock.acquire(), lock.acquire());
+    assert!(poll(&mut second).is_pending() && poll(&mut third).is_pending());
+    assert!(second.blocked().is_some());
+    let before = first.fence();
+    drop(first);
+    assert!(poll(&mut third).is_pending());
+    let second = world.wait(&mut driver, second).unwrap();
+    assert!(second.fence() > before);
+    assert!(poll(&mut third).is_pending());
+    drop(second);
+    drop(world.wait(&mut driver, third).unwrap());
+    world.settle(&mut driver);
+    assert!(!world.has_key("a"));
+}
+
+#[test]
+fn many_calls_wake_the_driver_once() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    drop(world.wait(&mut driver, client.lock("warm-up").acquire()).unwrap());
+    world.settle(&mut driver);
+    let before = driver.wakes.count();
+    let mut waiting: Vec<_> = (0..64).map(|n| client.lock(alloc::format!("{n}")).acquire()).collect();
+    for acquiring in &mut waiting {
+        assert!(poll(acquiring).is_pending());
+    }
+    assert_eq!(driver.wakes.count() - before, 1);
+}
+
+#[test]
+fn shutdown_gives_back_what_is_held_and_answers_who_waits() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    let done = world.wait(&mut driver, client.shutdown(Duration::from_secs(1)));
+    assert_eq!(done, Shutdown { unreleased: 0 });
+    assert!(driver.is_done());
+    assert!(!guard.is_held());
+    assert_eq!(poll(&mut Box::pin(guard.lost())), Poll::Ready(Loss::ShutDown));
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(AcquireError::ShutDown))));
+    assert!(matches!(poll(&mut client.lock("b").acquire()), Poll::Ready(Err(AcquireError::ShutDown))));
+    assert!(!world.has_key("a"));
+    // A second one finds it done.
+    assert_eq!(poll(&mut Box::pin(client.shutdown(TTL))), Poll::Ready(Shutdown { unreleased: 0 }));
+}
+
+#[test]
+fn a_shutdown_that_cannot_reach_the_server_says_what_is_left() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let _guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let now = world.time();
+    world.with(|inner| {
+        inner.down = true;
+        inner.node.restart(now, true);
+    });
+    let done = world.wait(&mut driver, client.shutdown(Duration::from_secs(1)));
+    assert_eq!(done, Shutdown { unreleased: 1 });
+}
+
+#[test]
+fn the_driver_ends_with_the_last_handle() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    drop(client.clone());
+    drop(client);
+    world.settle(&mut driver);
+    assert!(!driver.is_done() && guard.is_held(), "a guard keeps its client");
+    let observer = guard.observer();
+    drop(guard);
+    world.run(&mut driver, Duration::from_secs(1));
+    assert!(driver.is_done(), "an observer does not keep it");
+    assert!(!world.has_key("a") && !observer.is_held());
+}
+
+#[test]
+fn a_driver_that_is_dropped_tells_everybody() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let other = world.wait(&mut driver, client.lock("b").acquire()).unwrap();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    let observer = guard.observer();
+    let mut lost = Box::pin(observer.lost());
+    assert!(poll(&mut lost).is_pending());
+    let mut releasing = other.release();
+    assert!(poll(&mut releasing).is_pending());
+    driver.kill();
+    assert_eq!(poll(&mut lost), Poll::Ready(Some(Loss::ShutDown)));
+    assert!(!guard.is_held());
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(AcquireError::ShutDown))));
+    assert_eq!(poll(&mut releasing), Poll::Ready(Release::Unknown));
+    assert_eq!(poll(&mut guard.release()), Poll::Ready(Release::Unknown));
+    let done = poll(&mut Box::pin(client.shutdown(TTL)));
+    assert_eq!(done, Poll::Ready(Shutdown { unreleased: 2 }));
+    drop(client);
+}
+
+/// Drops what it owns when the last clone of the waker is dropped, as a task of a simple executor does.
+struct Owning(#[expect(dead_code, reason = "owned to be dropped")] Mutex<Option<Guard>>);
+
+impl Wake for Owning {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_may_own_a_guard() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let owning = |name: &str| {
+        let mut acquiring = client.lock(name).acquire();
+        move |world: &World, driver: &mut _| {
+            let guard = world.wait(driver, &mut acquiring).unwrap();
+            Waker::from(Arc::new(Owning(Mutex::new(Some(guard)))))
+        }
+    };
+    // Replaced by another waker, dropped with its future, dropped after a release that nobody awaited, dropped with the client.
+    let wakers: Vec<_> = ["a", "b", "c", "d"].map(|name| owning(name)(&world, &mut driver)).into();
+    let [replaced, dropped, released, closed] = <[Waker; 4]>::try_from(wakers).unwrap();
+    let busy = world.wait(&mut driver, client.lock("busy").acquire()).unwrap();
+
+    let mut acquiring = client.lock("busy").acquire();
+    assert!(pin!(&mut acquiring).poll(&mut Context::from_waker(&replaced)).is_pending());
+    drop(replaced);
+    assert!(pin!(&mut acquiring).poll(&mut Context::from_waker(&dropped)).is_pending());
+    drop(dropped);
+    drop(acquiring);
+    let mut releasing = busy.release();
+    assert!(pin!(&mut releasing).poll(&mut Context::from_waker(&released)).is_pending());
+    drop((released, releasing));
+    world.settle(&mut driver);
+    for name in ["a", "b", "c"] {
+        assert!(!world.has_key(name), "the guard in the waker of {name} was dropped");
+    }
+    let _busy = world.wait(&mut driver, client.lock("busy").acquire()).unwrap();
+    let mut acquiring = client.lock("busy").acquire();
+    assert!(pin!(&mut acquiring).poll(&mut Context::from_waker(&closed)).is_pending());
+    drop(closed);
+    driver.kill();
+}
+
+/// A host whose clock fails once, under the driver's mutex.
+#[derive(Clone)]
+struct Faulty(World, Arc<AtomicBool>);
+
+impl Host for Faulty {
+    type Stream = world::Socket;
+
+    fn now(&self) -> Instant {
+        assert!(!self.1.load(Ordering::SeqCst), "the clock is broken");
+        self.0.now()
+    }
+
+    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+        self.0.connect(target)
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        self.0.sleep(time)
+    }
+}
+
+#[test]
+fn a_panic_elsewhere_poisons_nothing() {
+    let world = World::new();
+    let broken = Arc::new(AtomicBool::new(false));
+    let host = Faulty(world.clone(), Arc::clone(&broken));
+    let (client, driver) = client(host, World::config()).unwrap();
+    let mut driver = world::Task::new(driver);
+    let mut acquiring = client.lock("a").acquire();
+    assert!(poll(&mut acquiring).is_pending());
+    broken.store(true, Ordering::SeqCst);
+    let other = client.lock("b");
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll(&mut other.acquire()).is_ready())).is_err());
+    broken.store(false, Ordering::SeqCst);
+    let guard = world.wait(&mut driver, acquiring).unwrap();
+    assert!(guard.is_held());
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let world = World::new();
+    let mut config = World::config();
+    let mut node = config.nodes()[0].clone();
+    node.password = Some(redis::Secret::new("hunter2"));
+    config = redis::Config::new([node]);
+    let (client, driver) = with_identity(world, config, ClientId::from_bits(9), 1).unwrap();
+    let lock = client.lock("a");
+    let shown = alloc::format!("{client:?} {driver:?} {lock:?} {:?}", lock.acquire());
+    assert!(!shown.contains("hunter2") && shown.contains("node"), "{shown}");
+}

@@ -1,0 +1,352 @@
+//! A world of one simulated server, one clock and no threads, in which every step of the driver is taken by hand.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::io;
+use std::sync::Mutex;
+
+use futures_io::{AsyncRead, AsyncWrite};
+
+use super::super::ticket::locked;
+use super::super::{Client, Driver, Host, with_identity};
+use crate::id::ClientId;
+use crate::redis::{Config, Endpoint, Protocol, Target};
+use crate::sim::redis::{Node, NodeConfig};
+use crate::time::Instant;
+
+/// The server, the clock and the connections.
+#[derive(Clone)]
+pub(super) struct World(Arc<Shared>);
+
+struct Shared {
+    now: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) node: Node,
+    /// New connections are refused.
+    pub(super) down: bool,
+    /// How many bytes a socket takes at a time.
+    pub(super) mouthful: usize,
+    /// Every sleep that the driver asked for.
+    pub(super) slept: Vec<Duration>,
+    sleeps: Vec<(Instant, Waker)>,
+    wires: BTreeMap<u64, Wire>,
+    serial: u64,
+}
+
+#[derive(Default)]
+struct Wire {
+    to_node: Vec<u8>,
+    to_client: Vec<u8>,
+    hung_up: bool,
+    closed: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let node = Node::new(Instant::ZERO, NodeConfig::new(1));
+        let inner = Inner {
+            node,
+            down: false,
+            mouthful: usize::MAX,
+            slept: Vec::new(),
+            sleeps: Vec::new(),
+            wires: BTreeMap::new(),
+            serial: 0,
+        };
+        Self(Arc::new(Shared { now: AtomicU64::new(0), inner: Mutex::new(inner) }))
+    }
+
+    pub(super) fn config() -> Config {
+        Config::new([Endpoint {
+            target: Target::Tcp { host: "node".into(), port: 6379 },
+            username: None,
+            password: None,
+            database: 0,
+            client_name: None,
+            protocol: Protocol::Resp2,
+        }])
+    }
+
+    pub(super) fn client(&self) -> (Client, Task<Driver<Self>>) {
+        self.client_with(1, Self::config())
+    }
+
+    pub(super) fn client_with(&self, id: u128, config: Config) -> (Client, Task<Driver<Self>>) {
+        let (client, driver) = with_identity(self.clone(), config, ClientId::from_bits(id), 7).unwrap();
+        (client, Task::new(driver))
+    }
+
+    pub(super) fn time(&self) -> Instant {
+        Instant::from_nanos(self.0.now.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Inner) -> R) -> R {
+        work(&mut locked(&self.0.inner))
+    }
+
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        let now = self.time();
+        self.with(|inner| inner.node.exists(now, key))
+    }
+
+    /// Time passes, and nothing else happens: the process is stopped.
+    pub(super) fn pause(&self, time: Duration) {
+        let wakers: Vec<_> = {
+            let mut inner = locked(&self.0.inner);
+            let now = self.time() + time;
+            self.0.now.store(now.as_nanos(), Ordering::SeqCst);
+            let (due, later) = core::mem::take(&mut inner.sleeps).into_iter().partition(|(until, _)| *until <= now);
+            inner.sleeps = later;
+            let due: Vec<(Instant, Waker)> = due;
+            due.into_iter().map(|(_, waker)| waker).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Carries bytes one way. True if there were any.
+    fn carry(&self, to_node: bool) -> bool {
+        let mut wakers = Vec::new();
+        let mut moved = false;
+        {
+            let mut inner = locked(&self.0.inner);
+            let now = self.time();
+            let Inner { node, wires, .. } = &mut *inner;
+            if node.next_deadline().is_some_and(|deadline| deadline <= now) {
+                node.handle_timeout(now);
+            }
+            for (&id, wire) in wires.iter_mut() {
+                if to_node && !wire.to_node.is_empty() {
+                    moved = true;
+                    node.handle_received(now, id, &core::mem::take(&mut wire.to_node));
+                    wakers.extend(wire.writer.take());
+                }
+                if to_node && wire.hung_up && !wire.closed {
+                    moved = true;
+                    node.handle_disconnected(now, id);
+                    wire.closed = true;
+                }
+                if !to_node && !node.outgoing(id).is_empty() {
+                    moved = true;
+                    wire.to_client.extend_from_slice(node.outgoing(id));
+                    node.consume(id, usize::MAX);
+                    wakers.extend(wire.reader.take());
+                }
+            }
+            while let Some(id) = node.poll_closed() {
+                moved = true;
+                node.handle_disconnected(now, id);
+                if let Some(wire) = wires.get_mut(&id) {
+                    wire.closed = true;
+                    wakers.extend(wire.reader.take());
+                }
+            }
+            wires.retain(|_, wire| !(wire.hung_up && wire.closed));
+        }
+        wakers.into_iter().for_each(Waker::wake);
+        moved
+    }
+
+    /// The smallest step: the driver runs, or bytes travel one way. False if all is quiet.
+    pub(super) fn step(&self, driver: &mut Task<impl Future<Output = ()>>) -> bool {
+        driver.poll() || self.carry(true) || self.carry(false)
+    }
+
+    /// Steps until all is quiet at this moment.
+    pub(super) fn settle(&self, driver: &mut Task<impl Future<Output = ()>>) {
+        for _ in 0..10_000 {
+            if !self.step(driver) {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// Lets time pass, from one timer to the next.
+    pub(super) fn run(&self, driver: &mut Task<impl Future<Output = ()>>, time: Duration) {
+        let end = self.time() + time;
+        self.settle(driver);
+        while self.time() < end {
+            let next = self.with(|inner| {
+                let node = inner.node.next_deadline();
+                inner.sleeps.iter().map(|(until, _)| *until).chain(node).min()
+            });
+            let now = self.time();
+            let step = next.map_or(end, |next| next.min(end)).since(now).max(Duration::from_nanos(1));
+            self.pause(step);
+            self.settle(driver);
+        }
+    }
+
+    /// Settles until the future is done.
+    pub(super) fn wait<F: Future>(&self, driver: &mut Task<impl Future<Output = ()>>, future: F) -> F::Output {
+        let mut future = pin!(future);
+        for _ in 0..1000 {
+            if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return done;
+            }
+            if !self.step(driver) {
+                self.run(driver, Duration::from_millis(20));
+            }
+        }
+        panic!("the future does not end");
+    }
+}
+
+impl Host for World {
+    type Stream = Socket;
+
+    fn now(&self) -> Instant {
+        self.time()
+    }
+
+    fn connect(&self, _target: &Target) -> impl Future<Output = io::Result<Socket>> + Send + use<> {
+        let world = self.clone();
+        async move {
+            let now = world.time();
+            let id = world.with(|inner| {
+                if inner.down {
+                    return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+                }
+                inner.serial += 1;
+                inner.node.handle_connected(now, inner.serial);
+                inner.wires.insert(inner.serial, Wire::default());
+                Ok(inner.serial)
+            })?;
+            Ok(Socket { world, id })
+        }
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let world = self.clone();
+        let until = world.time() + time;
+        world.with(|inner| inner.slept.push(time));
+        poll_fn(move |cx| {
+            if world.time() >= until {
+                return Poll::Ready(());
+            }
+            world.with(|inner| inner.sleeps.push((until, cx.waker().clone())));
+            Poll::Pending
+        })
+    }
+}
+
+pub(super) struct Socket {
+    world: World,
+    id: u64,
+}
+
+impl Socket {
+    fn with_wire<R>(&self, work: impl FnOnce(&mut Wire, usize) -> R) -> Option<R> {
+        self.world.with(|inner| Some(work(inner.wires.get_mut(&self.id)?, inner.mouthful)))
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = self.with_wire(|wire, mouthful| {
+            if wire.to_client.is_empty() && !wire.closed {
+                wire.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let count = wire.to_client.len().min(buffer.len()).min(mouthful);
+            buffer[..count].copy_from_slice(&wire.to_client[..count]);
+            wire.to_client.drain(..count);
+            Poll::Ready(Ok(count))
+        });
+        read.unwrap_or(Poll::Ready(Ok(0)))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = self.with_wire(|wire, mouthful| {
+            let room = mouthful.saturating_sub(wire.to_node.len()).min(bytes.len());
+            if room == 0 {
+                wire.writer = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            wire.to_node.extend_from_slice(&bytes[..room]);
+            Poll::Ready(Ok(room))
+        });
+        written.unwrap_or_else(|| Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.with_wire(|wire, _| wire.hung_up = true);
+    }
+}
+
+/// A future that is polled when it was woken.
+pub(super) struct Task<F: Future> {
+    future: Option<Pin<alloc::boxed::Box<F>>>,
+    pub(super) wakes: Arc<Wakes>,
+    seen: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Wakes(AtomicUsize);
+
+impl Wakes {
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl<F: Future<Output = ()>> Task<F> {
+    pub(super) fn new(future: F) -> Self {
+        let wakes = Arc::new(Wakes(AtomicUsize::new(1)));
+        Self { future: Some(alloc::boxed::Box::pin(future)), wakes, seen: 0 }
+    }
+
+    /// True if it was woken, and so polled.
+    pub(super) fn poll(&mut self) -> bool {
+        let Some(future) = &mut self.future else { return false };
+        let wakes = self.wakes.count();
+        if wakes == self.seen {
+            return false;
+        }
+        self.seen = wakes;
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            self.future = None;
+        }
+        true
+    }
+
+    pub(super) const fn is_done(&self) -> bool {
+        self.future.is_none()
+    }
+
+    /// The runtime is gone.
+    pub(super) fn kill(&mut self) {
+        self.future = None;
+    }
+}

@@ -1,0 +1,381 @@
+//! What the driver and the handles know of one acquisition.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use event_listener::EventListener;
+
+use super::shared::Batch;
+use crate::id::LockId;
+use crate::redis::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
+use crate::time::Instant;
+
+/// One acquisition, shared by the driver and its handles. It outlives the machine's own record, so that an observer can
+/// still ask about a lock that has ended.
+pub(super) struct Ticket {
+    pub(super) lock: LockId,
+    pub(super) name: Arc<[u8]>,
+    /// End of validity in nanoseconds, 0 when it is over. Read without any lock, so that `is_held` costs a clock reading. Who sees
+    /// it in the past sets it to 0, and nothing raises it from there: a lock once seen to be over is never held again.
+    until: AtomicU64,
+    state: Mutex<State>,
+    /// Loss, risk or end.
+    pub(super) changed: event_listener::Event,
+    /// An extension was answered.
+    pub(super) extended: event_listener::Event,
+}
+
+struct State {
+    stage: Stage,
+    terms: Terms,
+    /// Why it was lost. Stays when it is given back.
+    loss: Option<Loss>,
+    blocked: Option<Blocked>,
+    at_risk: bool,
+    /// The guard is gone; what still happens to the lock is nobody's loss.
+    given_back: bool,
+    /// How many extensions were answered, and what the last one said if it failed.
+    extensions: u32,
+    unextended: Option<Box<Report>>,
+    /// The one future that waits for the acquisition or for the release.
+    waker: Option<Waker>,
+}
+
+enum Stage {
+    Waiting,
+    Offered { valid_until: Instant },
+    Withdrawn,
+    Failed(Box<Failure>),
+    Held,
+    Released(Release),
+}
+
+/// What was granted. A [`Grant`] without what all grants of a client have in common: there may be many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Terms {
+    /// The token's.
+    pub(super) number: u64,
+    /// 0 if there is none.
+    fence: u64,
+    pub(super) ttl: Duration,
+}
+
+impl Terms {
+    fn of(grant: &Grant) -> Self {
+        Self { number: grant.token.number, fence: grant.fence.map_or(0, Fence::get), ttl: grant.ttl }
+    }
+
+    pub(super) fn fence(&self) -> Option<Fence> {
+        (self.fence != 0).then_some(Fence(self.fence))
+    }
+}
+
+/// What a future that waits for a lock sees.
+pub(super) enum Progress {
+    Waiting,
+    Offered,
+    Withdrawn,
+    Failed(Failure),
+}
+
+/// How a hold stands at a certain time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Held,
+    Lost(Loss),
+    GivenBack,
+}
+
+impl Ticket {
+    pub(super) fn new(lock: LockId, name: Arc<[u8]>) -> Arc<Self> {
+        Arc::new(Self {
+            lock,
+            name,
+            until: AtomicU64::new(0),
+            state: Mutex::new(State {
+                stage: Stage::Waiting,
+                terms: Terms::default(),
+                loss: None,
+                blocked: None,
+                at_risk: false,
+                given_back: false,
+                extensions: 0,
+                unextended: None,
+                waker: None,
+            }),
+            changed: event_listener::Event::new(),
+            extended: event_listener::Event::new(),
+        })
+    }
+
+    // What the driver writes. The batch collects what must be woken once no mutex is held any more.
+
+    /// Takes an event of the machine. True for the last event of the acquisition.
+    pub(super) fn apply(self: &Arc<Self>, event: Event, batch: &mut Batch) -> bool {
+        let mut state = locked(&self.state);
+        match event {
+            Event::Blocked(why) => {
+                state.blocked = Some(why);
+                batch.wakers.extend(state.waker.take());
+                false
+            }
+            Event::Granted(grant) => {
+                state.stage = Stage::Offered { valid_until: grant.valid_until };
+                state.terms = Terms::of(&grant);
+                batch.wakers.extend(state.waker.take());
+                false
+            }
+            Event::Withdrawn => {
+                state.stage = Stage::Withdrawn;
+                batch.wakers.extend(state.waker.take());
+                true
+            }
+            Event::Failed(failure) => {
+                state.stage = Stage::Failed(Box::new(failure));
+                batch.wakers.extend(state.waker.take());
+                true
+            }
+            Event::Renewed { valid_until } => {
+                self.prolong(valid_until);
+                state.at_risk = false;
+                state.extensions = state.extensions.wrapping_add(1);
+                state.unextended = None;
+                if let Stage::Offered { valid_until: until } = &mut state.stage {
+                    *until = valid_until;
+                }
+                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                false
+            }
+            Event::ExtendFailed(report) => {
+                state.extensions = state.extensions.wrapping_add(1);
+                state.unextended = Some(Box::new(report));
+                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                false
+            }
+            Event::AtRisk { valid_until } => {
+                state.at_risk = true;
+                batch.at_risk(self, valid_until);
+                false
+            }
+            Event::Lost(loss) => {
+                self.until.store(0, Ordering::Release);
+                if matches!(state.stage, Stage::Held) {
+                    state.loss = Some(loss);
+                    if !state.given_back {
+                        batch.lost(self, loss);
+                    }
+                } else {
+                    // It ends before it was claimed: it was never held.
+                    state.stage = Stage::Withdrawn;
+                    batch.wakers.extend(state.waker.take());
+                }
+                false
+            }
+            Event::Released(release) => {
+                self.until.store(0, Ordering::Release);
+                state.stage = Stage::Released(release);
+                batch.wakers.extend(state.waker.take());
+                true
+            }
+        }
+    }
+
+    /// The driver is gone: nothing will be heard any more. True if a key of this acquisition may be left in the store.
+    pub(super) fn close(self: &Arc<Self>, batch: &mut Batch) -> bool {
+        let mut state = locked(&self.state);
+        self.until.store(0, Ordering::Release);
+        let left = match state.stage {
+            Stage::Waiting => {
+                state.stage = Stage::Failed(Box::new(Failure::ShuttingDown));
+                false
+            }
+            Stage::Offered { .. } => {
+                state.stage = Stage::Failed(Box::new(Failure::ShuttingDown));
+                true
+            }
+            Stage::Held => {
+                let told = state.given_back || state.loss.is_some();
+                if !told {
+                    state.loss = Some(Loss::ShutDown);
+                    batch.lost(self, Loss::ShutDown);
+                }
+                state.stage = Stage::Released(Release::Unknown);
+                true
+            }
+            Stage::Withdrawn | Stage::Failed(_) | Stage::Released(_) => false,
+        };
+        batch.wakers.extend(state.waker.take());
+        left
+    }
+
+    fn prolong(&self, valid_until: Instant) {
+        let new = valid_until.as_nanos();
+        let _ = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new));
+    }
+
+    // What the handles ask.
+
+    /// Until when the offer would be valid, if there is one.
+    pub(super) fn offer(&self) -> Option<Instant> {
+        match locked(&self.state).stage {
+            Stage::Offered { valid_until } => Some(valid_until),
+            Stage::Waiting | Stage::Withdrawn | Stage::Failed(_) | Stage::Held | Stage::Released(_) => None,
+        }
+    }
+
+    /// The offer was taken.
+    pub(super) fn hold(&self, valid_until: Instant) {
+        locked(&self.state).stage = Stage::Held;
+        self.until.store(valid_until.as_nanos(), Ordering::Release);
+    }
+
+    /// The guard gives the lock back, or was dropped.
+    pub(super) fn give_back(self: &Arc<Self>, batch: &mut Batch) {
+        locked(&self.state).given_back = true;
+        self.until.store(0, Ordering::Release);
+        batch.changed.extend((self.changed.total_listeners() > 0).then(|| Arc::clone(self)));
+    }
+
+    /// The machine does not know the lock (any more), so no answer will come, unless it came already.
+    pub(super) fn release_failed(&self) {
+        let mut state = locked(&self.state);
+        if !matches!(state.stage, Stage::Released(_)) {
+            state.stage = Stage::Released(Release::Unknown);
+        }
+    }
+
+    /// How far the acquisition is; registers the waker if there is nothing to do.
+    pub(super) fn poll_progress(&self, cx: &Context<'_>) -> Progress {
+        let mut state = locked(&self.state);
+        match &state.stage {
+            Stage::Waiting => {
+                let old = watch(&mut state.waker, cx);
+                drop(state);
+                drop(old);
+                Progress::Waiting
+            }
+            Stage::Offered { .. } => Progress::Offered,
+            Stage::Failed(failure) => Progress::Failed(Failure::clone(failure)),
+            Stage::Withdrawn | Stage::Released(_) | Stage::Held => Progress::Withdrawn,
+        }
+    }
+
+    /// The result of the release.
+    pub(super) fn poll_released(&self, cx: &Context<'_>) -> Poll<Release> {
+        let mut state = locked(&self.state);
+        if let Stage::Released(release) = state.stage {
+            return Poll::Ready(release);
+        }
+        let old = watch(&mut state.waker, cx);
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// What was granted; zeros before.
+    pub(super) fn terms(&self) -> Terms {
+        locked(&self.state).terms
+    }
+
+    pub(super) fn blocked(&self) -> Option<Blocked> {
+        locked(&self.state).blocked
+    }
+
+    pub(super) fn valid_until(&self) -> Instant {
+        Instant::from_nanos(self.until.load(Ordering::Acquire))
+    }
+
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
+        self.valid_until().since(now)
+    }
+
+    /// Whether the lock is held at `now`. Once false, always false (requirements T2 and T3).
+    pub(super) fn is_held(&self, now: Instant) -> bool {
+        let mut until = self.until.load(Ordering::Acquire);
+        loop {
+            if now.as_nanos() < until {
+                return true;
+            }
+            if until == 0 {
+                return false;
+            }
+            match self.until.compare_exchange_weak(until, 0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return false,
+                Err(current) => until = current,
+            }
+        }
+    }
+
+    pub(super) fn standing(&self, now: Instant) -> Standing {
+        if self.is_held(now) {
+            return Standing::Held;
+        }
+        let state = locked(&self.state);
+        match state.loss {
+            Some(loss) => Standing::Lost(loss),
+            // The clock says so, before the machine does.
+            None if matches!(state.stage, Stage::Held) && !state.given_back => Standing::Lost(Loss::Expired),
+            None => Standing::GivenBack,
+        }
+    }
+
+    pub(super) fn is_at_risk(&self) -> bool {
+        locked(&self.state).at_risk
+    }
+
+    /// How many extensions were answered.
+    pub(super) fn extensions(&self) -> u32 {
+        locked(&self.state).extensions
+    }
+
+    /// The answer to an extension that was asked for when `before` had been answered.
+    pub(super) fn extension(&self, before: u32) -> Option<Result<(), Report>> {
+        let state = locked(&self.state);
+        (state.extensions != before).then(|| match &state.unextended {
+            Some(report) => Err(Report::clone(report)),
+            None => Ok(()),
+        })
+    }
+}
+
+/// Locks a mutex. A panic of another thread leaves nothing half done that could not be worked on with.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stores the waker. The old one is handed back, to be dropped when no mutex is held: dropping it may drop a task, and with it
+/// a guard.
+fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
+    match slot {
+        Some(waker) if waker.will_wake(cx.waker()) => None,
+        Some(_) | None => slot.replace(cx.waker().clone()),
+    }
+}
+
+/// Waits until `check` has something to say. It is asked first at every poll, so that a clock it reads counts even if nothing
+/// was notified.
+pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
+    let mut listener: Option<EventListener> = None;
+    poll_fn(move |cx| {
+        loop {
+            if let Some(found) = check() {
+                return Poll::Ready(found);
+            }
+            match &mut listener {
+                // Checked once more after this, so that nothing is missed in between.
+                None => listener = Some(event.listen()),
+                Some(listening) => match Pin::new(listening).poll(cx) {
+                    Poll::Ready(()) => listener = None,
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    })
+    .await
+}

@@ -1,0 +1,124 @@
+//! Which lock is due next: a binary heap whose entries can be moved.
+//!
+//! A heap in one vector allocates nothing when a renewal moves its timer, which a tree would; and finding what is due costs
+//! O(due · log n), never O(locks) (requirement M7).
+
+use alloc::vec::Vec;
+
+use crate::time::Instant;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// Deadlines of numbered slots, earliest first; at equal times the lower slot first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Deadlines {
+    heap: Vec<(Instant, u32)>,
+    /// Where each slot stands in the heap.
+    place: Vec<u32>,
+}
+
+impl Deadlines {
+    /// The earliest deadline, and whose it is.
+    pub(crate) fn first(&self) -> Option<(Instant, u32)> {
+        self.heap.first().copied()
+    }
+
+    /// Sets, moves or removes the deadline of `slot`.
+    pub(crate) fn set(&mut self, slot: u32, deadline: Option<Instant>) {
+        let index = slot as usize;
+        if self.place.len() <= index {
+            if deadline.is_none() {
+                return;
+            }
+            self.place.resize(index + 1, NOWHERE);
+        }
+        match (self.place[index], deadline) {
+            (NOWHERE, None) => {}
+            (NOWHERE, Some(at)) => {
+                self.heap.push((at, slot));
+                self.up(self.heap.len() - 1);
+            }
+            (place, Some(at)) => {
+                let place = place as usize;
+                let before = self.heap[place].0;
+                self.heap[place].0 = at;
+                if at < before {
+                    self.up(place);
+                } else {
+                    self.down(place);
+                }
+            }
+            (place, None) => {
+                let place = place as usize;
+                self.place[index] = NOWHERE;
+                self.heap.swap_remove(place);
+                if place < self.heap.len() {
+                    self.up(place);
+                    self.down(place);
+                }
+            }
+        }
+    }
+
+    fn up(&mut self, mut place: usize) {
+        while place > 0 {
+            let parent = (place - 1) / 2;
+            if self.heap[parent] <= self.heap[place] {
+                break;
+            }
+            self.heap.swap(parent, place);
+            self.note(place);
+            place = parent;
+        }
+        self.note(place);
+    }
+
+    fn down(&mut self, mut place: usize) {
+        loop {
+            let mut least = place;
+            for child in [2 * place + 1, 2 * place + 2] {
+                if child < self.heap.len() && self.heap[child] < self.heap[least] {
+                    least = child;
+                }
+            }
+            if least == place {
+                break;
+            }
+            self.heap.swap(least, place);
+            self.note(place);
+            place = least;
+        }
+        self.note(place);
+    }
+
+    fn note(&mut self, place: usize) {
+        let slot = self.heap[place].1;
+        self.place[slot as usize] = place as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retry::mix;
+    use alloc::collections::BTreeMap;
+
+    #[test]
+    fn agrees_with_a_sorted_map() {
+        let mut heap = Deadlines::default();
+        let mut model = BTreeMap::new();
+        for n in 0..20_000 {
+            let slot = (mix(1, n) % 64) as u32;
+            let deadline = match mix(2, n) % 4 {
+                0 => None,
+                _ => Some(Instant::from_nanos(mix(3, n) % 1_000)),
+            };
+            heap.set(slot, deadline);
+            match deadline {
+                Some(at) => model.insert(slot, at),
+                None => model.remove(&slot),
+            };
+            assert_eq!(heap.first(), model.iter().map(|(slot, at)| (*at, *slot)).min());
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Waiting and trying: rounds, polling, wake-ups (requirements A2-A8, A10, Q1, Q2).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+
+use super::context::{Context, NodeSet};
+use super::debt::{Debt, Take};
+use super::round::{Hopeless, Round, Verdict, Vote};
+use super::watchdog::{Hold, Holder, Phase};
+use super::{Listening, Lock, Stage, Waiter};
+use crate::id::NodeId;
+use crate::redis::config::Wake;
+use crate::redis::event::{Answer, Blocked, Event, Failure, Report};
+use crate::redis::request::{Expiry, Reply, Request};
+use crate::retry::{doubled, jitter};
+use crate::time::Instant;
+
+/// While a node will tell of the release, polling is the safety net only.
+const NOTIFIED_POLL_FACTOR: u32 = 10;
+/// The first node of a quorum has told of a release: the others get this long to follow.
+const HINT_GATHERING: Duration = Duration::from_millis(5);
+/// Waiters that all wait for the same expiry are spread over this.
+const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
+
+impl Lock {
+    /// One attempt on every node, for the head.
+    pub(super) fn start_round(&mut self, ctx: &mut Context<'_>) {
+        while let (Some((a, b)), false) = (ctx.equal, self.queue.is_empty()) {
+            self.fail(ctx, 0, |_| Failure::EqualNodes(a, b));
+        }
+        let Some(&head) = self.queue.front() else {
+            self.stage = Stage::Idle;
+            return;
+        };
+        // Whatever came before is spent; from here on the new number is alive.
+        self.stage = Stage::Idle;
+        let spent = self.spent(ctx);
+        *ctx.number += 1;
+        let number = *ctx.number;
+        let first = self.tries == 0;
+        self.tries = self.tries.saturating_add(1);
+        if let Some(listening) = &mut self.listening {
+            listening.hinted = NodeSet::default();
+        }
+        let quorum = ctx.nodes.len() > 1;
+        let mut round = Round {
+            number,
+            started: ctx.now,
+            deadline: quorum.then(|| ctx.now + head.ttl.round_timeout(ctx.config)),
+            ttl: head.ttl,
+            votes: ctx.nodes.iter().map(|_| Vote::Asked).collect(),
+            fence: None,
+            hinted: false,
+        };
+        let fence_block = if quorum || !ctx.config.fencing { 0 } else { ctx.config.fence_block };
+        for index in 0..ctx.nodes.len() {
+            let node = NodeId::new(index as u16);
+            if let Some(answer) = ctx.nodes[index].excluded(ctx.now) {
+                round.votes[index] = Vote::No(answer);
+                continue;
+            }
+            let debt = self.debts.of(node);
+            let clean = first && debt.is_clear();
+            let request =
+                Request::Take { key: self.key.clone(), number, spent, ttl_ms: head.ttl.ms(), fence_block, clean };
+            let serial = ctx.send(node, request, head.ttl.patience(ctx.config));
+            debt.take_sent(Take { serial, number, emitted: ctx.now, ttl: head.ttl });
+        }
+        self.stage = Stage::Trying(round);
+        self.judge(ctx);
+    }
+
+    /// An attempt has its answer.
+    pub(super) fn take_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, take: Take, reply: &Reply) {
+        let until = take.ttl.until(take.emitted, ctx.config);
+        match &mut self.stage {
+            Stage::Trying(round) if round.number == take.number => {
+                // A node that turned out to be young may not vote, and what it granted is given back with the rest.
+                match (ctx.nodes.get(node.index()).and_then(|node| node.excluded(ctx.now)), reply) {
+                    (Some(answer), Reply::Granted { .. }) => {
+                        if let Some(vote) = round.votes.get_mut(node.index()) {
+                            *vote = Vote::No(answer);
+                        }
+                        self.debts.of(node).found();
+                    }
+                    (Some(_) | None, _) => round.answer(node, until, reply),
+                }
+                self.judge(ctx);
+            }
+            Stage::Held(hold) if hold.number == take.number => {
+                hold.answered(ctx.now, node, take.emitted, take.ttl, reply, ctx.config);
+                self.after_answer(ctx);
+            }
+            Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) | Stage::Held(_) => {
+                if let Some(lost) = self.lost.iter_mut().find(|lost| lost.number == take.number) {
+                    // Told Lost, guard still out: nothing is deleted before it comes back (requirement H6).
+                    lost.nodes.insert(node);
+                    return;
+                }
+                if let Some(debt) = self.debts.get_mut(node) {
+                    let send = debt.straggled(reply);
+                    self.settle_debt(ctx, node, send);
+                }
+            }
+        }
+    }
+
+    /// Decides the round as early as it can be decided.
+    pub(super) fn judge(&mut self, ctx: &mut Context<'_>) {
+        let Stage::Trying(round) = &self.stage else { return };
+        match round.verdict(ctx.now, ctx.quorum()) {
+            Verdict::Open => {}
+            Verdict::Won => self.win(ctx),
+            Verdict::Lost => self.lose_round(ctx),
+        }
+    }
+
+    fn win(&mut self, ctx: &mut Context<'_>) {
+        let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        self.tries = 0;
+        self.answers = Vec::new();
+        self.stop_listening(ctx);
+        let Some(waiter) = self.next_waiter() else {
+            // Everybody left; the round was kept for a head that is gone.
+            self.end_round(ctx, &round, true);
+            return;
+        };
+        let holder = Holder::new(ctx.now, waiter);
+        let mut hold = Hold::new(ctx.now, &round, holder, ctx.config, ctx.seed);
+        // The round may have been started for another head with a shorter TTL.
+        if waiter.ttl > round.ttl {
+            hold.holder.phase = Phase::Preparing;
+            hold.extend(ctx.now);
+        }
+        self.stage = Stage::Held(hold);
+        self.offer(ctx);
+        self.watch(ctx);
+    }
+
+    /// Gives back what the round may have won.
+    fn end_round(&mut self, ctx: &mut Context<'_>, round: &Round, announce: bool) {
+        for (index, vote) in round.votes.iter().enumerate() {
+            let node = NodeId::new(index as u16);
+            let landed = match vote {
+                Vote::Yes { .. } | Vote::Asked | Vote::No(Answer::Unknown(_)) => true,
+                Vote::No(_) => self.debts.get(node).is_some_and(Debt::has_found),
+            };
+            if landed {
+                self.owe(ctx, node, round.number, announce);
+            }
+        }
+    }
+
+    fn lose_round(&mut self, ctx: &mut Context<'_>) {
+        let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let quorum = ctx.quorum();
+        self.answers = round.answers().collect();
+        self.end_round(ctx, &round, false);
+        let Some(&head) = self.queue.front() else {
+            self.nobody_waits(ctx);
+            return;
+        };
+        if let Some(hopeless) = round.hopeless(quorum) {
+            return self.fail(
+                ctx,
+                0,
+                match hopeless {
+                    Hopeless::KeyInUse => Failure::KeyInUse,
+                    Hopeless::Refused => Failure::Refused,
+                },
+            );
+        }
+        if head.wait == crate::redis::Wait::Try {
+            return self.fail(ctx, 0, Failure::TimedOut);
+        }
+        let blocked = self.why_blocked(quorum);
+        if self.blocked != Some(blocked) {
+            self.blocked = Some(blocked);
+            ctx.tell(head.id, Event::Blocked(blocked));
+        }
+        if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
+            self.start_listening(ctx);
+        }
+        let until = self.next_attempt(ctx, &round, blocked);
+        self.stage = Stage::Paused { until };
+        if round.hinted {
+            // A release was signalled while the attempt was under way: once more, and no release falls between.
+            self.start_round(ctx);
+        }
+    }
+
+    fn why_blocked(&self, quorum: usize) -> Blocked {
+        let count = |wanted: fn(&Answer) -> bool| self.answers.iter().filter(|answer| wanted(answer)).count();
+        let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
+        if reachable < quorum {
+            Blocked::Unreachable
+        } else if count(|answer| matches!(answer, Answer::Taken(Expiry::Never))) > self.answers.len() - quorum {
+            Blocked::HeldWithoutExpiry
+        } else {
+            Blocked::Held
+        }
+    }
+
+    fn next_attempt(&self, ctx: &Context<'_>, round: &Round, blocked: Blocked) -> Instant {
+        let n = *ctx.number;
+        let poll = ctx.config.poll;
+        let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
+        let notified = self.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
+        if notified || blocked == Blocked::Unreachable {
+            every *= NOTIFIED_POLL_FACTOR;
+        }
+        let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));
+        if let Some(left) = round.free_in(ctx.quorum()) {
+            // A key expires when its time is *over*; and not all waiters may come at once.
+            let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
+            at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
+        }
+        let granted = self.answers.iter().any(|answer| matches!(answer, Answer::Granted));
+        if granted && self.answers.len() > 1 && blocked == Blocked::Held {
+            // A split vote: after a random delay longer than a round (requirement Q2).
+            let took = ctx.now.since(round.started);
+            at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, took * 2 + poll.every / 2));
+        }
+        at
+    }
+
+    // --- wake-up (requirement A7) ---
+
+    fn start_listening(&mut self, ctx: &mut Context<'_>) {
+        if ctx.config.wake == Wake::Notify && self.listening.is_none() {
+            self.listening = Some(Listening::default());
+            ctx.listen(&self.key, true);
+        }
+    }
+
+    pub(super) fn stop_listening(&mut self, ctx: &mut Context<'_>) {
+        self.blocked = None;
+        if self.listening.take().is_some() {
+            ctx.listen(&self.key, false);
+        }
+    }
+
+    /// A node will tell of a release from now on: announce, try again, wait, so that no release falls between.
+    pub(crate) fn listens(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+        self.catch_up(ctx);
+        let quorum = ctx.quorum();
+        let Some(listening) = &mut self.listening else { return };
+        listening.heard.insert(node);
+        if listening.retried || listening.heard.len() < quorum {
+            return;
+        }
+        listening.retried = true;
+        self.attempt_soon(ctx);
+    }
+
+    /// A node will not tell of a release any more.
+    pub(crate) fn deaf(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+        self.catch_up(ctx);
+        let Some(listening) = &mut self.listening else { return };
+        listening.heard.remove(node);
+        listening.retried = false;
+        if let Stage::Paused { until } = &mut self.stage {
+            *until = (*until).min(ctx.now + ctx.config.poll.every);
+        }
+    }
+
+    /// A node tells of a release. Whether somebody here waits for it.
+    pub(crate) fn hint(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
+        self.catch_up(ctx);
+        let quorum = ctx.quorum();
+        let Some(listening) = &mut self.listening else { return false };
+        listening.hinted.insert(node);
+        if listening.hinted.len() >= quorum {
+            self.attempt_soon(ctx);
+        } else if let Stage::Paused { until } = &mut self.stage {
+            *until = (*until).min(ctx.now + HINT_GATHERING);
+        } else {
+            self.attempt_soon(ctx);
+        }
+        true
+    }
+
+    fn attempt_soon(&mut self, ctx: &mut Context<'_>) {
+        match &mut self.stage {
+            Stage::Paused { .. } => self.start_round(ctx),
+            Stage::Trying(round) => round.hinted = true,
+            Stage::Idle | Stage::Held(_) => {}
+        }
+    }
+
+    // --- the queue ---
+
+    pub(super) fn next_waiter(&mut self) -> Option<Waiter> {
+        let waiter = self.queue.pop_front()?;
+        if self.queue.is_empty() {
+            // A lock that is held quietly keeps no room for waiters.
+            self.queue = VecDeque::new();
+        }
+        if let Some(deadline) = waiter.deadline() {
+            self.waits.remove(&(deadline, waiter.id));
+        }
+        Some(waiter)
+    }
+
+    /// The waiter at `place` has failed: tell it, and let the next one try.
+    pub(super) fn fail(&mut self, ctx: &mut Context<'_>, place: usize, failure: impl FnOnce(Report) -> Failure) {
+        let Some(waiter) = self.queue.get(place).copied() else { return };
+        let waited = ctx.now.since(waiter.since);
+        let nodes: Box<[Answer]> = match &self.stage {
+            Stage::Trying(round) if place == 0 => {
+                // What this round has not answered yet, the last one has.
+                let old = |index: usize| self.answers.get(index).cloned().unwrap_or_default();
+                let silent = |(index, answer)| if answer == Answer::Silent { old(index) } else { answer };
+                round.answers().enumerate().map(silent).collect()
+            }
+            Stage::Held(_) => Box::default(),
+            Stage::Trying(_) | Stage::Idle | Stage::Paused { .. } => self.answers.iter().cloned().collect(),
+        };
+        ctx.end(waiter.id, Event::Failed(failure(Report { waited, nodes })));
+        self.leave_queue(ctx, place);
+    }
+
+    /// A waiter leaves. The round under way goes on for the next one; a new head never sleeps on.
+    pub(super) fn leave_queue(&mut self, ctx: &mut Context<'_>, place: usize) {
+        if let Some(waiter) = self.queue.remove(place)
+            && let Some(deadline) = waiter.deadline()
+        {
+            self.waits.remove(&(deadline, waiter.id));
+        }
+        if self.queue.is_empty() {
+            return self.nobody_waits(ctx);
+        }
+        if place == 0 {
+            self.blocked = None;
+            match &mut self.stage {
+                Stage::Idle | Stage::Paused { .. } => self.start_round(ctx),
+                Stage::Trying(_) | Stage::Held(_) => {}
+            }
+        }
+    }
+
+    /// The last waiter has left: what was under way is given back.
+    pub(super) fn nobody_waits(&mut self, ctx: &mut Context<'_>) {
+        self.stop_listening(ctx);
+        self.tries = 0;
+        self.answers.clear();
+        match mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Trying(round) => self.end_round(ctx, &round, true),
+            Stage::Held(hold) => self.stage = Stage::Held(hold),
+            Stage::Idle | Stage::Paused { .. } => {}
+        }
+    }
+}

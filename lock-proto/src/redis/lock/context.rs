@@ -1,0 +1,111 @@
+//! What a lock's machine sees of its surroundings, and its only way out.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use core::time::Duration;
+
+use crate::id::{CallId, LockId, NodeId};
+use crate::redis::config::Config;
+use crate::redis::event::{Answer, Event, LocksOutput};
+use crate::redis::request::{Identity, Key, Request, ServerError};
+use crate::time::Instant;
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Node {
+    /// Until when it does not count for new rounds, because it may have lost its data in a restart (requirement Q6).
+    pub(crate) young_until: Option<Instant>,
+    /// Its age cannot be read, and that keeps it out.
+    pub(crate) age_refused: Option<ServerError>,
+    /// Tells one server process from another.
+    pub(crate) run_id: Option<Box<str>>,
+}
+
+impl Node {
+    /// Why it does not count for a new round at `now`.
+    pub(crate) fn excluded(&self, now: Instant) -> Option<Answer> {
+        if let Some(error) = &self.age_refused {
+            return Some(Answer::Rejected(error.clone()));
+        }
+        self.young_until.filter(|until| now < *until).map(|_| Answer::TooYoung)
+    }
+}
+
+/// The surroundings of one step.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) identity: &'a Identity,
+    pub(crate) nodes: &'a [Node],
+    /// Two nodes that turned out to be one server.
+    pub(crate) equal: Option<(NodeId, NodeId)>,
+    pub(crate) stopping: bool,
+    pub(crate) seed: u64,
+    /// The slot of the lock, for its calls.
+    pub(crate) name: u32,
+    /// The last number that a token of this client had.
+    pub(crate) number: &'a mut u64,
+    /// The last serial of a call.
+    pub(crate) serial: &'a mut u64,
+    pub(crate) out: &'a mut VecDeque<LocksOutput>,
+    /// Acquisitions that had their last event.
+    pub(crate) ended: &'a mut Vec<LockId>,
+}
+
+impl Context<'_> {
+    pub(crate) fn quorum(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// Emits a request and gives the serial of its call.
+    pub(crate) fn send(&mut self, node: NodeId, request: Request, patience: Duration) -> u64 {
+        *self.serial += 1;
+        let call = CallId { name: self.name, node, serial: *self.serial };
+        self.out.push_back(LocksOutput::Send { call, request, patience });
+        call.serial
+    }
+
+    pub(crate) fn tell(&mut self, lock: LockId, event: Event) {
+        self.out.push_back(LocksOutput::Event { lock, event });
+    }
+
+    /// Tells an acquisition for the last time.
+    pub(crate) fn end(&mut self, lock: LockId, event: Event) {
+        self.tell(lock, event);
+        self.ended.push(lock);
+    }
+
+    pub(crate) fn listen(&mut self, key: &Key, on: bool) {
+        let key = key.clone();
+        self.out.push_back(if on { LocksOutput::Listen { key } } else { LocksOutput::Unlisten { key } });
+    }
+}
+
+/// A set of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct NodeSet(u16);
+
+impl NodeSet {
+    pub(crate) fn insert(&mut self, node: NodeId) {
+        self.0 |= 1u16.checked_shl(u32::from(node.0)).unwrap_or(0);
+    }
+
+    pub(crate) fn remove(&mut self, node: NodeId) {
+        self.0 &= !1u16.checked_shl(u32::from(node.0)).unwrap_or(0);
+    }
+
+    pub(crate) fn contains(self, node: NodeId) -> bool {
+        self.0 & 1u16.checked_shl(u32::from(node.0)).unwrap_or(0) != 0
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = NodeId> {
+        (0..u16::BITS as u16).map(NodeId::new).filter(move |node| self.contains(*node))
+    }
+
+    pub(crate) const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}

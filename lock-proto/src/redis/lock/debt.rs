@@ -1,0 +1,321 @@
+//! What one node is still owed under one name: the compensating delete (requirement A4).
+//!
+//! An attempt that was given up may have written its token, or may still write it: a stopped server executes what a closed
+//! connection had sent. So the delete is repeated until it is confirmed by a request younger than every attempt it covers, and
+//! where an attempt ended Unknown the node is looked at once more a TTL later. A node's silence ends nothing.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::context::NodeSet;
+use crate::id::NodeId;
+use crate::redis::request::{Cause, ErrorClass, Reply};
+use crate::redis::validity::Ttl;
+use crate::time::Instant;
+
+/// An attempt on this node that has no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Take {
+    pub(crate) serial: u64,
+    pub(crate) number: u64,
+    pub(crate) emitted: Instant,
+    pub(crate) ttl: Ttl,
+}
+
+/// A delete that has no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Delete {
+    pub(crate) serial: u64,
+    pub(crate) emitted: Instant,
+    /// The highest number that it may delete.
+    pub(crate) covers: u64,
+    /// Every attempt had its answer when it was emitted.
+    settled: bool,
+    /// Something more became owed meanwhile.
+    again: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Step {
+    #[default]
+    Clear,
+    Sent(Delete),
+    /// Confirmed, but attempts are still without an answer: to be repeated after the last one.
+    Settling {
+        covers: u64,
+    },
+    /// To be repeated, because the server could not.
+    Retry {
+        at: Instant,
+    },
+    /// To be repeated when the node is back.
+    Stalled,
+    /// Confirmed, to be looked at once more.
+    Check {
+        at: Instant,
+    },
+}
+
+/// The attempts on one node, and the delete that it is owed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Debt {
+    takes: Vec<Take>,
+    /// The longest TTL of the attempts that ended Unknown; zero if none did.
+    ghost_ttl: Duration,
+    /// A spent token was granted here while a delete was under way.
+    present: bool,
+    /// The number that the delete will most likely find.
+    number: u64,
+    /// Whether the delete wakes a waiter.
+    announce: bool,
+    retries: u8,
+    step: Step,
+}
+
+/// Whether a delete has to be sent now.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Send {
+    Now,
+    No,
+}
+
+impl Debt {
+    /// Nothing is out, nothing is owed, nothing can appear.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.takes.is_empty() && self.step == Step::Clear && self.ghost_ttl.is_zero() && !self.present
+    }
+
+    /// Whether an attempt of ours may be on the node, now or later.
+    pub(crate) fn may_have_landed(&self) -> bool {
+        !self.takes.is_empty() || !self.ghost_ttl.is_zero()
+    }
+
+    /// Whether the delete is to wake a waiter.
+    pub(crate) const fn announces(&self) -> bool {
+        self.announce
+    }
+
+    /// The number that a delete will most likely find.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn take_sent(&mut self, take: Take) {
+        self.number = self.number.max(take.number);
+        self.takes.push(take);
+    }
+
+    /// A token was granted here that will have to be deleted.
+    pub(crate) const fn found(&mut self) {
+        self.present = true;
+    }
+
+    pub(crate) const fn has_found(&self) -> bool {
+        self.present
+    }
+
+    /// The attempt with this serial has its answer.
+    pub(crate) fn settle(&mut self, serial: u64, reply: &Reply) -> Option<Take> {
+        let place = self.takes.iter().position(|take| take.serial == serial)?;
+        let take = self.takes.swap_remove(place);
+        if matches!(reply, Reply::Unknown(_)) {
+            self.ghost_ttl = self.ghost_ttl.max(take.ttl.duration());
+        }
+        Some(take)
+    }
+
+    /// An attempt whose number is spent has its answer: what has to follow.
+    pub(crate) fn straggled(&mut self, reply: &Reply) -> Send {
+        match reply {
+            Reply::Granted { .. } => {
+                self.present = true;
+                if matches!(self.step, Step::Sent(_)) { Send::No } else { self.owe(0, false) }
+            }
+            Reply::Unknown(_) => self.owe(0, false),
+            Reply::Busy { .. }
+            | Reply::Rejected(_)
+            | Reply::NotSent(_)
+            | Reply::Extended
+            | Reply::Deleted { .. }
+            | Reply::Absent
+            | Reply::Taken
+            | Reply::Announced => match self.step {
+                Step::Settling { covers } if self.is_settled(covers) => Send::Now,
+                Step::Settling { .. }
+                | Step::Clear
+                | Step::Sent(_)
+                | Step::Retry { .. }
+                | Step::Stalled
+                | Step::Check { .. } => Send::No,
+            },
+        }
+    }
+
+    /// Something of a spent number may be here: delete it.
+    pub(crate) fn owe(&mut self, number: u64, announce: bool) -> Send {
+        self.number = self.number.max(number);
+        self.announce |= announce;
+        self.retries = 0;
+        match &mut self.step {
+            Step::Sent(delete) => {
+                delete.again = true;
+                Send::No
+            }
+            Step::Clear | Step::Settling { .. } | Step::Retry { .. } | Step::Stalled | Step::Check { .. } => Send::Now,
+        }
+    }
+
+    /// No attempt whose number is spent is without an answer.
+    fn is_settled(&self, covers: u64) -> bool {
+        self.takes.iter().all(|take| take.number > covers)
+    }
+
+    pub(crate) fn delete_sent(&mut self, serial: u64, emitted: Instant, covers: u64) {
+        let settled = self.is_settled(covers);
+        self.step = Step::Sent(Delete { serial, emitted, covers, settled, again: false });
+    }
+
+    /// The delete under way, if it has this serial.
+    pub(crate) fn delete(&self, serial: u64) -> Option<Delete> {
+        match self.step {
+            Step::Sent(delete) if delete.serial == serial => Some(delete),
+            Step::Sent(_)
+            | Step::Clear
+            | Step::Settling { .. }
+            | Step::Retry { .. }
+            | Step::Stalled
+            | Step::Check { .. } => None,
+        }
+    }
+
+    /// The delete under way has its answer.
+    pub(crate) fn answered(&mut self, now: Instant, delete: Delete, reply: &Reply) -> Send {
+        match reply {
+            Reply::Deleted { .. } | Reply::Absent | Reply::Taken => {
+                let deleted = matches!(reply, Reply::Deleted { .. });
+                if delete.again || (self.present && !delete.settled && !deleted) {
+                    self.present = false;
+                    return Send::Now;
+                }
+                self.present = false;
+                self.retries = 0;
+                self.step = if !self.is_settled(delete.covers) {
+                    Step::Settling { covers: delete.covers }
+                } else if self.ghost_ttl.is_zero() {
+                    self.announce = false;
+                    Step::Clear
+                } else {
+                    let at = now + self.ghost_ttl;
+                    self.ghost_ttl = Duration::ZERO;
+                    Step::Check { at }
+                };
+            }
+            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
+            Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
+                self.retries = self.retries.saturating_add(1);
+                self.step = match error.class {
+                    // It will not be allowed later either; what may be there ends at its TTL.
+                    ErrorClass::Refused if self.takes.is_empty() => {
+                        *self = Self::default();
+                        Step::Clear
+                    }
+                    ErrorClass::Refused
+                    | ErrorClass::Transient
+                    | ErrorClass::Reconnect
+                    | ErrorClass::KeyInUse
+                    | ErrorClass::Unclear => {
+                        let pause = crate::retry::doubled(
+                            Duration::from_millis(20),
+                            self.retries.into(),
+                            Duration::from_secs(2),
+                        );
+                        Step::Retry { at: now + pause }
+                    }
+                };
+            }
+            // No delete is answered like this; to be on the safe side, ask again later.
+            Reply::Granted { .. } | Reply::Busy { .. } | Reply::Extended | Reply::Announced => {
+                self.step = Step::Retry { at: now + Duration::from_secs(1) };
+            }
+        }
+        Send::No
+    }
+
+    /// The node is reachable again.
+    pub(crate) fn node_up(&self) -> Send {
+        match self.step {
+            Step::Stalled | Step::Retry { .. } => Send::Now,
+            Step::Clear | Step::Sent(_) | Step::Settling { .. } | Step::Check { .. } => Send::No,
+        }
+    }
+
+    pub(crate) fn timeout(&self, now: Instant) -> Send {
+        match self.deadline() {
+            Some(at) if at <= now => Send::Now,
+            Some(_) | None => Send::No,
+        }
+    }
+
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
+        match self.step {
+            Step::Retry { at } | Step::Check { at } => Some(at),
+            Step::Clear | Step::Sent(_) | Step::Settling { .. } | Step::Stalled => None,
+        }
+    }
+
+    /// Whether all that is left is the second look, which nobody has to wait for.
+    pub(crate) const fn is_only_a_check(&self) -> bool {
+        matches!(self.step, Step::Check { .. })
+    }
+}
+
+/// The debts of all nodes. Only those that are not clear take room: a lock that is held quietly has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Debts(Vec<(NodeId, Debt)>);
+
+impl Debts {
+    pub(crate) fn get(&self, node: NodeId) -> Option<&Debt> {
+        self.0.iter().find(|(at, _)| *at == node).map(|(_, debt)| debt)
+    }
+
+    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut Debt> {
+        self.0.iter_mut().find(|(at, _)| *at == node).map(|(_, debt)| debt)
+    }
+
+    /// The debt of `node`, a clear one if there is none yet.
+    pub(crate) fn of(&mut self, node: NodeId) -> &mut Debt {
+        let place = self.0.iter().position(|(at, _)| *at == node).unwrap_or_else(|| {
+            self.0.push((node, Debt::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[place].1
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Debt> {
+        self.0.iter().map(|(_, debt)| debt)
+    }
+
+    /// The nodes that a delete has to be sent to now.
+    pub(crate) fn due(&self, now: Instant) -> NodeSet {
+        let mut nodes = NodeSet::default();
+        for (node, debt) in &self.0 {
+            if debt.timeout(now) == Send::Now {
+                nodes.insert(*node);
+            }
+        }
+        nodes
+    }
+
+    /// Forgets what is clear.
+    pub(crate) fn tidy(&mut self) {
+        self.0.retain(|(_, debt)| !debt.is_clear());
+        if self.0.is_empty() {
+            self.0 = Vec::new();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|(_, debt)| debt.is_clear())
+    }
+}

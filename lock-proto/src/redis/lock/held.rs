@@ -1,0 +1,247 @@
+//! From the grant to its end: offers, renewals, loss, and giving back (requirements H1-H6, U1, A8).
+
+use core::mem;
+
+use super::context::{Context, NodeSet};
+use super::debt::{Debt, Take};
+use super::give_back::GiveBack;
+use super::watchdog::{Extended, Hold, Holder, Phase, Wish};
+use super::{Lock, LostHold, Stage};
+use crate::id::{LockId, NodeId};
+use crate::redis::event::{Event, Grant, Loss, Release, Report};
+use crate::redis::request::{Reply, Request};
+use crate::time::Instant;
+
+impl Lock {
+    /// Tells the holder, once its grant is good enough.
+    pub(super) fn offer(&mut self, ctx: &mut Context<'_>) {
+        let quorum = ctx.quorum();
+        let Stage::Held(hold) = &mut self.stage else { return };
+        if hold.holder.phase != Phase::Offered {
+            return;
+        }
+        hold.holder.since = ctx.now;
+        let valid_until = hold.valid_until(quorum);
+        hold.told = valid_until;
+        let grant = Grant {
+            token: ctx.identity.token(hold.number),
+            fence: hold.fence(),
+            ttl: hold.ttl.duration(),
+            valid_until,
+        };
+        let id = hold.holder.id();
+        ctx.tell(id, Event::Granted(grant));
+    }
+
+    /// Does what is due for the hold: withdraws an unclaimed offer, warns, renews, tops up.
+    pub(super) fn watch(&mut self, ctx: &mut Context<'_>) {
+        let quorum = ctx.quorum();
+        let Stage::Held(hold) = &mut self.stage else { return };
+        let holder = &mut hold.holder;
+        if holder.phase == Phase::Offered && holder.since + holder.ttl().claim_within() <= ctx.now {
+            let id = holder.id();
+            ctx.tell(id, Event::Withdrawn);
+            return self.return_guard(ctx, id, false);
+        }
+        let until = hold.valid_until(quorum);
+        let holder = &mut hold.holder;
+        if holder.phase == Phase::Held && !holder.warned && until.back(holder.ttl().at_risk(ctx.config)) <= ctx.now {
+            holder.warned = true;
+            ctx.tell(holder.id(), Event::AtRisk { valid_until: until });
+        }
+        self.send_due(ctx);
+    }
+
+    fn send_due(&mut self, ctx: &mut Context<'_>) {
+        let quorum = ctx.quorum();
+        for index in 0..ctx.nodes.len() {
+            let node = NodeId::new(index as u16);
+            let spent = self.spent(ctx);
+            let Stage::Held(hold) = &mut self.stage else { return };
+            let ttl = hold.holder.ttl();
+            let wish = hold.due(ctx.now, node, quorum);
+            let serial = match wish {
+                None => continue,
+                Some(Wish::Extend) => {
+                    let request = Request::Extend { key: self.key.clone(), number: hold.number, ttl_ms: ttl.ms() };
+                    ctx.send(node, request, ttl.patience(ctx.config))
+                }
+                Some(Wish::TopUp) => {
+                    let number = hold.number;
+                    let key = self.key.clone();
+                    let request = Request::Take { key, number, spent, ttl_ms: ttl.ms(), fence_block: 0, clean: false };
+                    let serial = ctx.send(node, request, ttl.patience(ctx.config));
+                    self.debts.of(node).take_sent(Take { serial, number, emitted: ctx.now, ttl });
+                    serial
+                }
+            };
+            hold.sent(ctx.now, node, serial);
+        }
+        if let Stage::Held(hold) = &mut self.stage {
+            hold.renewed(ctx.now, ctx.seed);
+        }
+    }
+
+    /// An answer that is neither an attempt's nor a delete's.
+    pub(super) fn renewal_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
+        let Stage::Held(hold) = &mut self.stage else { return };
+        let call = hold.shares.get(node.index()).and_then(|share| share.call);
+        let Some(call) = call.filter(|call| call.serial == serial) else { return };
+        hold.answered(ctx.now, node, call.emitted, call.ttl, reply, ctx.config);
+        self.after_answer(ctx);
+    }
+
+    /// What follows from a change of the hold's shares.
+    pub(super) fn after_answer(&mut self, ctx: &mut Context<'_>) {
+        self.catch_up(ctx);
+        let quorum = ctx.quorum();
+        let Stage::Held(hold) = &mut self.stage else { return };
+        let until = hold.valid_until(quorum);
+        let held = hold.holder.phase == Phase::Held;
+        let id = hold.holder.id();
+        let longer = until > hold.told;
+        if longer {
+            hold.told = until;
+            hold.holder.warned = false;
+        }
+        match hold.extended(ctx.now, quorum) {
+            Extended::Done if !held => {
+                hold.holder.phase = Phase::Offered;
+                self.offer(ctx);
+            }
+            Extended::Failed if !held => {
+                // No full TTL to be had: the waiter goes back to the front, and contends anew.
+                let waiter = hold.holder.waiter;
+                self.give_back_hold(ctx, None);
+                if let Some(deadline) = waiter.deadline() {
+                    self.waits.insert((deadline, waiter.id));
+                }
+                self.queue.push_front(waiter);
+                if matches!(self.stage, Stage::Idle) {
+                    self.start_round(ctx);
+                }
+                return;
+            }
+            Extended::Done => ctx.tell(id, Event::Renewed { valid_until: until }),
+            Extended::Failed => {
+                let waited = ctx.now.since(hold.told);
+                let nodes = hold.report().into();
+                ctx.tell(id, Event::ExtendFailed(Report { waited, nodes }));
+            }
+            Extended::Open if held && longer => ctx.tell(id, Event::Renewed { valid_until: until }),
+            Extended::Open => {}
+        }
+        self.watch(ctx);
+    }
+
+    /// The hold is lost: its holder is told before anything else, and the waiters contend anew.
+    pub(super) fn lose(&mut self, ctx: &mut Context<'_>, loss: Loss) {
+        let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let nodes = self.nodes_of(&hold);
+        let id = hold.holder.id();
+        match hold.holder.phase {
+            Phase::Held => {
+                ctx.tell(id, Event::Lost(loss));
+                // Nothing that ends the key's life is sent before the guard comes back (requirement H6).
+                let valid_until = hold.valid_until(ctx.quorum());
+                self.lost.push(LostHold { id, number: hold.number, valid_until, nodes });
+            }
+            Phase::Offered => {
+                ctx.end(id, Event::Withdrawn);
+                self.delete_from(ctx, hold.number, nodes);
+            }
+            Phase::Preparing => {
+                self.delete_from(ctx, hold.number, nodes);
+                let waiter = hold.holder.waiter;
+                if let Some(deadline) = waiter.deadline() {
+                    self.waits.insert((deadline, waiter.id));
+                }
+                self.queue.push_front(waiter);
+            }
+        }
+        if !self.queue.is_empty() {
+            self.start_round(ctx);
+        }
+    }
+
+    /// The guard of a holder, or of one that was told `Lost`, comes back.
+    pub(super) fn return_guard(&mut self, ctx: &mut Context<'_>, id: LockId, answer: bool) {
+        if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
+            let lost = self.lost.swap_remove(place);
+            if answer {
+                self.await_release(ctx, id, lost.number, lost.valid_until, lost.nodes);
+            } else {
+                ctx.ended.push(id);
+            }
+            self.delete_from(ctx, lost.number, lost.nodes);
+            return self.answer_releases(ctx);
+        }
+        let quorum = ctx.quorum();
+        let Stage::Held(hold) = &mut self.stage else { return };
+        if hold.holder.id() != id {
+            return;
+        }
+        let alive = ctx.now < hold.keys_until(quorum);
+        if alive && !ctx.stopping && !self.queue.is_empty() && hold.may_pass_on(ctx.now) {
+            if answer {
+                ctx.tell(id, Event::Released(Release::Released));
+            }
+            ctx.ended.push(id);
+            return self.pass_on(ctx);
+        }
+        if !answer {
+            ctx.ended.push(id);
+        }
+        self.give_back_hold(ctx, answer.then_some(id));
+    }
+
+    /// The next waiter of this client gets the lock, without a command (requirement A8).
+    fn pass_on(&mut self, ctx: &mut Context<'_>) {
+        let Some(waiter) = self.next_waiter() else { return };
+        let quorum = ctx.quorum();
+        if let Stage::Held(hold) = &mut self.stage {
+            hold.pass_on(ctx.now, Holder::new(ctx.now, waiter), quorum, ctx.seed);
+        }
+        self.offer(ctx);
+        self.watch(ctx);
+    }
+
+    /// Gives the lock back to the servers. `answer` is who waits for the outcome.
+    pub(super) fn give_back_hold(&mut self, ctx: &mut Context<'_>, answer: Option<LockId>) {
+        let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let nodes = self.nodes_of(&hold);
+        if let Some(id) = answer {
+            self.await_release(ctx, id, hold.number, hold.keys_until(ctx.quorum()), nodes);
+        }
+        self.delete_from(ctx, hold.number, nodes);
+        if !self.queue.is_empty() {
+            // The turn is over: stay away for one wake-up round, so that other processes get in.
+            self.stage = Stage::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip };
+        }
+        self.answer_releases(ctx);
+    }
+
+    fn await_release(&mut self, ctx: &Context<'_>, id: LockId, number: u64, valid_until: Instant, nodes: NodeSet) {
+        let asked = (0..ctx.nodes.len()).map(|index| nodes.contains(NodeId::new(index as u16)));
+        let until = ctx.now + ctx.config.release_within;
+        self.giving_back.push(GiveBack::new(ctx.now, id, number, valid_until, until, asked));
+    }
+
+    fn delete_from(&mut self, ctx: &mut Context<'_>, number: u64, nodes: NodeSet) {
+        for node in nodes.iter() {
+            self.owe(ctx, node, number, true);
+        }
+    }
+
+    /// Where the token of a hold may be.
+    fn nodes_of(&self, hold: &Hold) -> NodeSet {
+        let mut nodes = NodeSet::default();
+        for (index, share) in hold.shares.iter().enumerate() {
+            let node = NodeId::new(index as u16);
+            if share.until.is_some() || self.debts.get(node).is_some_and(Debt::may_have_landed) {
+                nodes.insert(node);
+            }
+        }
+        nodes
+    }
+}

@@ -1,0 +1,399 @@
+//! The machine of one lock name in one client: who waits, who contends, who holds, and what is owed.
+//!
+//! Waiters of the same name queue first in, first out, and only the head contends with other clients (requirement A8). At most one
+//! token of the client is alive under a name: that of the round under way, or that of the hold. All other numbers are spent,
+//! but for those of holders that were told `Lost` and have not given their guard back.
+
+mod contend;
+mod context;
+mod debt;
+mod give_back;
+mod held;
+mod round;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests")]
+mod tests;
+mod watchdog;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+pub(crate) use context::{Context, Node, NodeSet};
+use debt::{Debt, Debts, Send};
+use give_back::GiveBack;
+use round::Round;
+use watchdog::{Hold, Phase};
+
+use super::event::{Answer, Blocked, Event, Failure, Loss, Renew, Report, Wait};
+use super::request::{Key, Reply, Request};
+use super::token::Spent;
+use super::validity::Ttl;
+use crate::error::Misuse;
+use crate::id::{LockId, NodeId};
+use crate::time::{Instant, millis_up};
+
+/// One acquisition that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Waiter {
+    pub(crate) id: LockId,
+    pub(crate) ttl: Ttl,
+    pub(crate) renew: Renew,
+    pub(crate) wait: Wait,
+    pub(crate) since: Instant,
+}
+
+impl Waiter {
+    fn deadline(&self) -> Option<Instant> {
+        match self.wait {
+            Wait::For(limit) => Some(self.since + limit),
+            Wait::Try | Wait::Forever => None,
+        }
+    }
+}
+
+/// What the client does about the lock right now.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Stage {
+    /// Nothing: nobody waits.
+    Idle,
+    /// The head waits for its next attempt.
+    Paused {
+        until: Instant,
+    },
+    Trying(Round),
+    Held(Hold),
+}
+
+/// A holder that was told `Lost` and whose guard is still out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LostHold {
+    id: LockId,
+    number: u64,
+    valid_until: Instant,
+    /// Where its token may still be.
+    nodes: NodeSet,
+}
+
+/// The wake-up of the head, from the first busy answer to the grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Listening {
+    /// Nodes that will tell of a release.
+    heard: NodeSet,
+    /// Nodes that told of one since the last attempt.
+    hinted: NodeSet,
+    /// The attempt that follows the announcement has been made.
+    retried: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Lock {
+    key: Key,
+    queue: VecDeque<Waiter>,
+    /// When waits run out, of those that do.
+    waits: BTreeSet<(Instant, LockId)>,
+    stage: Stage,
+    debts: Debts,
+    lost: Vec<LostHold>,
+    giving_back: Vec<GiveBack>,
+    listening: Option<Listening>,
+    /// Attempts since the last grant.
+    tries: u32,
+    /// What each node last answered to an attempt; empty before the first.
+    answers: Vec<Answer>,
+    /// What the head was last told.
+    blocked: Option<Blocked>,
+}
+
+impl Lock {
+    pub(crate) fn new(key: Key) -> Self {
+        Self {
+            key,
+            queue: VecDeque::new(),
+            waits: BTreeSet::new(),
+            stage: Stage::Idle,
+            debts: Debts::default(),
+            lost: Vec::new(),
+            giving_back: Vec::new(),
+            listening: None,
+            tries: 0,
+            answers: Vec::new(),
+            blocked: None,
+        }
+    }
+
+    pub(crate) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Gives up what is not needed any more; called after each step.
+    pub(crate) fn tidy(&mut self) {
+        self.debts.tidy();
+    }
+
+    /// Nothing is left to do or to remember.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+            && self.queue.is_empty()
+            && self.lost.is_empty()
+            && self.giving_back.is_empty()
+            && self.debts.is_empty()
+    }
+
+    /// Nothing is left that a shutdown has to wait for.
+    pub(crate) fn is_drained(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+            && self.giving_back.is_empty()
+            && self.debts.iter().all(|debt| debt.is_clear() || debt.is_only_a_check())
+    }
+
+    /// Holds whose release nobody has confirmed.
+    pub(crate) fn unreleased(&self) -> u32 {
+        self.giving_back.len() as u32
+    }
+
+    pub(crate) const fn is_held(&self) -> bool {
+        matches!(self.stage, Stage::Held(_))
+    }
+
+    /// The end of validity, if this acquisition holds the lock.
+    pub(crate) fn valid_until(&self, id: LockId, quorum: usize) -> Option<Instant> {
+        match &self.stage {
+            Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Held => {
+                Some(hold.valid_until(quorum))
+            }
+            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => None,
+        }
+    }
+
+    // --- verbs ---
+
+    pub(crate) fn acquire(&mut self, ctx: &mut Context<'_>, waiter: Waiter) {
+        self.catch_up(ctx);
+        if let Some((a, b)) = ctx.equal {
+            return ctx.end(waiter.id, Event::Failed(Failure::EqualNodes(a, b)));
+        }
+        let first = self.queue.is_empty() && matches!(self.stage, Stage::Idle);
+        if !first && waiter.wait == Wait::Try {
+            // Busy in this client: no attempt is made (requirement A5).
+            let report = Report { waited: core::time::Duration::ZERO, nodes: Box::default() };
+            return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
+        }
+        if let Some(deadline) = waiter.deadline() {
+            self.waits.insert((deadline, waiter.id));
+        }
+        self.queue.push_back(waiter);
+        if first {
+            self.start_round(ctx);
+        } else {
+            ctx.tell(waiter.id, Event::Blocked(Blocked::Local));
+        }
+    }
+
+    pub(crate) fn claim(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+        self.catch_up(ctx);
+        match &mut self.stage {
+            Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Offered => {
+                hold.claim();
+                self.watch(ctx);
+                Ok(())
+            }
+            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => Err(Misuse::NotHeld(id)),
+        }
+    }
+
+    pub(crate) fn extend(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+        self.catch_up(ctx);
+        match &mut self.stage {
+            Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Held => {
+                hold.extend(ctx.now);
+                self.watch(ctx);
+                Ok(())
+            }
+            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => Err(Misuse::NotHeld(id)),
+        }
+    }
+
+    /// The guard comes back: `release`.
+    pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+        self.catch_up(ctx);
+        if self.queue.iter().any(|waiter| waiter.id == id) || self.giving_back.iter().any(|back| back.id == id) {
+            return Err(Misuse::NotHeld(id));
+        }
+        self.return_guard(ctx, id, true);
+        Ok(())
+    }
+
+    /// Whatever state the acquisition is in, it is over: what `Drop` calls.
+    pub(crate) fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
+        self.catch_up(ctx);
+        if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
+            self.giving_back.swap_remove(place);
+            ctx.ended.push(id);
+        } else if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {
+            self.leave_queue(ctx, place);
+            ctx.ended.push(id);
+        } else {
+            self.return_guard(ctx, id, false);
+        }
+    }
+
+    /// Answers who waits, gives back what is held (requirement U2).
+    pub(crate) fn shut_down(&mut self, ctx: &mut Context<'_>) {
+        self.catch_up(ctx);
+        while let Some(waiter) = self.queue.pop_back() {
+            self.waits.clear();
+            ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
+        }
+        self.nobody_waits(ctx);
+        while let Some(lost) = self.lost.first() {
+            self.return_guard(ctx, lost.id, true);
+        }
+        if let Stage::Held(hold) = &self.stage {
+            let holder = hold.holder;
+            match holder.phase {
+                Phase::Held => {
+                    ctx.tell(holder.id(), Event::Lost(Loss::ShutDown));
+                    self.return_guard(ctx, holder.id(), true);
+                }
+                Phase::Offered | Phase::Preparing => {
+                    ctx.end(holder.id(), Event::Failed(Failure::ShuttingDown));
+                    self.give_back_hold(ctx, None);
+                }
+            }
+        }
+    }
+
+    // --- facts ---
+
+    pub(crate) fn reply(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
+        self.catch_up(ctx);
+        if let Some(debt) = self.debts.get_mut(node)
+            && let Some(take) = debt.settle(serial, reply)
+        {
+            return self.take_answered(ctx, node, take, reply);
+        }
+        if let Some(debt) = self.debts.get_mut(node)
+            && let Some(delete) = debt.delete(serial)
+        {
+            let send = debt.answered(ctx.now, delete, reply);
+            for back in &mut self.giving_back {
+                back.answered(node, delete, reply);
+            }
+            self.settle_debt(ctx, node, send);
+            return self.answer_releases(ctx);
+        }
+        self.renewal_answered(ctx, node, serial, reply);
+    }
+
+    /// A node is reachable again.
+    pub(crate) fn node_up(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+        self.catch_up(ctx);
+        if let Some(debt) = self.debts.get(node) {
+            let send = debt.node_up();
+            self.settle_debt(ctx, node, send);
+        }
+        match &mut self.stage {
+            Stage::Held(hold) => {
+                hold.node_up(ctx.now, node);
+                self.watch(ctx);
+            }
+            Stage::Paused { .. } if self.blocked == Some(Blocked::Unreachable) => self.start_round(ctx),
+            Stage::Paused { .. } | Stage::Trying(_) | Stage::Idle => {}
+        }
+    }
+
+    pub(crate) fn timeout(&mut self, ctx: &mut Context<'_>) {
+        self.catch_up(ctx);
+        self.watch(ctx);
+        while let Some(&(deadline, id)) = self.waits.first() {
+            if deadline > ctx.now {
+                break;
+            }
+            self.waits.remove(&(deadline, id));
+            if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {
+                self.fail(ctx, place, Failure::TimedOut);
+            }
+        }
+        match &self.stage {
+            Stage::Trying(_) => self.judge(ctx),
+            Stage::Paused { until } if *until <= ctx.now => self.start_round(ctx),
+            Stage::Paused { .. } | Stage::Idle | Stage::Held(_) => {}
+        }
+        for node in self.debts.due(ctx.now).iter() {
+            self.settle_debt(ctx, node, Send::Now);
+        }
+        self.answer_releases(ctx);
+    }
+
+    /// The next thing to happen by itself, and what it is.
+    pub(crate) fn deadline(&self, quorum: usize, config: &super::Config) -> Option<(Instant, &'static str)> {
+        let stage = match &self.stage {
+            Stage::Idle => None,
+            Stage::Paused { until } => Some((*until, "next attempt")),
+            Stage::Trying(round) => round.deadline.map(|at| (at, "end of a round")),
+            Stage::Held(hold) => Some((hold.deadline(quorum, config), "watchdog")),
+        };
+        let waits = self.waits.first().map(|(at, _)| (*at, "end of a wait"));
+        let releases = self.giving_back.iter().map(|back| (back.until, "end of a release")).min();
+        let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "compensating delete"));
+        [stage, waits, releases, debts].into_iter().flatten().min()
+    }
+
+    // --- what is owed ---
+
+    /// The numbers that may be replaced or deleted, given the one that is alive.
+    fn spent(&self, ctx: &Context<'_>) -> Spent {
+        let last = match &self.stage {
+            Stage::Trying(round) => round.number - 1,
+            Stage::Held(hold) => hold.number - 1,
+            Stage::Idle | Stage::Paused { .. } => *ctx.number,
+        };
+        let lost = self.lost.iter().map(|hold| hold.number);
+        match (lost.clone().min(), lost.max()) {
+            (Some(first), Some(after)) => Spent { upto: first - 1, after, last: last.max(after) },
+            (_, _) => Spent::all_to(last),
+        }
+    }
+
+    fn owe(&mut self, ctx: &mut Context<'_>, node: NodeId, number: u64, announce: bool) {
+        let send = self.debts.of(node).owe(number, announce);
+        self.settle_debt(ctx, node, send);
+    }
+
+    fn settle_debt(&mut self, ctx: &mut Context<'_>, node: NodeId, send: Send) {
+        if send == Send::No {
+            return;
+        }
+        let spent = self.spent(ctx);
+        let debt = self.debts.of(node);
+        let signal_ms = if debt.announces() { millis_up(ctx.config.signal_life) } else { 0 };
+        // A number that is alive or lost is not what is looked for.
+        let number = if spent.contains(debt.number()) { debt.number() } else { 0 };
+        let request = Request::Release { key: self.key.clone(), number, spent, signal_ms };
+        let serial = ctx.send(node, request, ctx.config.request_timeout);
+        debt.delete_sent(serial, ctx.now, spent.last);
+    }
+
+    fn answer_releases(&mut self, ctx: &mut Context<'_>) {
+        let quorum = ctx.quorum();
+        let now = ctx.now;
+        self.giving_back.retain(|back| match back.outcome(now, quorum) {
+            Some(release) => {
+                ctx.end(back.id, Event::Released(release));
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Before anything else: a hold whose validity is over is lost, whatever the news (requirement T2).
+    fn catch_up(&mut self, ctx: &mut Context<'_>) {
+        if let Stage::Held(hold) = &self.stage
+            && let Some(loss) = hold.loss(ctx.now, ctx.quorum())
+        {
+            self.lose(ctx, loss);
+        }
+    }
+}

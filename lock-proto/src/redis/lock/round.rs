@@ -1,0 +1,143 @@
+//! One round of attempts, one on each node (requirements Q1, Q2; one node is the quorum of one).
+
+use alloc::vec::Vec;
+
+use crate::id::NodeId;
+use crate::redis::event::Answer;
+use crate::redis::request::{Cause, ErrorClass, Expiry, Reply};
+use crate::redis::validity::{Ttl, quorum_until};
+use crate::time::Instant;
+
+/// What one node said in this round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Vote {
+    /// Nothing yet.
+    Asked,
+    /// Yes, and it counts until then.
+    Yes { until: Instant },
+    /// Anything else.
+    No(Answer),
+}
+
+/// A round under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Round {
+    pub(crate) number: u64,
+    pub(crate) started: Instant,
+    /// When it stops waiting; `None` for one node, whose connection has a timeout of its own.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) ttl: Ttl,
+    pub(crate) votes: Vec<Vote>,
+    /// The first fencing token of the block that was granted.
+    pub(crate) fence: Option<u64>,
+    /// A release was signalled meanwhile: try once more.
+    pub(crate) hinted: bool,
+}
+
+/// How a round stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Open,
+    Won,
+    Lost,
+}
+
+/// Why a round can never be won.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hopeless {
+    KeyInUse,
+    Refused,
+}
+
+impl Round {
+    pub(crate) fn verdict(&self, now: Instant, quorum: usize) -> Verdict {
+        let open = self.votes.iter().filter(|vote| **vote == Vote::Asked).count();
+        let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
+        // Won only if the grants still count (requirement Q2); grants that came too late never will.
+        let until = quorum_until(self.votes.iter().map(Vote::until), quorum);
+        if until.is_some_and(|until| now < until) {
+            return Verdict::Won;
+        }
+        if yes + open < quorum || self.deadline.is_some_and(|deadline| deadline <= now) || open == 0 {
+            return Verdict::Lost;
+        }
+        Verdict::Open
+    }
+
+    /// A node has answered. `until` is when its grant would end.
+    pub(crate) fn answer(&mut self, node: NodeId, until: Instant, reply: &Reply) {
+        let Some(vote) = self.votes.get_mut(node.index()) else { return };
+        *vote = match reply {
+            Reply::Granted { fence } => {
+                self.fence = *fence;
+                Vote::Yes { until }
+            }
+            Reply::Busy { expires } => Vote::No(Answer::Taken(*expires)),
+            Reply::Rejected(error) => Vote::No(Answer::Rejected(error.clone())),
+            Reply::NotSent(cause) => Vote::No(Answer::Unreachable(cause.clone())),
+            Reply::Unknown(cause) => Vote::No(Answer::Unknown(cause.clone())),
+            // Not what a take is answered with.
+            Reply::Extended | Reply::Deleted { .. } | Reply::Absent | Reply::Taken | Reply::Announced => {
+                Vote::No(Answer::Unknown(Cause::Fault(crate::Fault::Protocol(crate::Breach::WrongReply))))
+            }
+        };
+    }
+
+    /// Whether more nodes refuse for good than a quorum can do without.
+    pub(crate) fn hopeless(&self, quorum: usize) -> Option<Hopeless> {
+        let count = |wanted: fn(&Answer) -> bool| {
+            self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if wanted(answer))).count()
+        };
+        let key_in_use =
+            count(|answer| matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse));
+        let refused = count(|answer| match answer {
+            Answer::Rejected(error) | Answer::Unreachable(Cause::Server(error)) => error.class == ErrorClass::Refused,
+            Answer::Silent
+            | Answer::Granted
+            | Answer::Taken(_)
+            | Answer::Unreachable(Cause::Fault(_))
+            | Answer::Unknown(_)
+            | Answer::TooYoung => false,
+        });
+        if self.votes.len() - key_in_use - refused >= quorum {
+            None
+        } else if refused >= key_in_use {
+            Some(Hopeless::Refused)
+        } else {
+            Some(Hopeless::KeyInUse)
+        }
+    }
+
+    /// How soon enough of the holders that were seen end by themselves.
+    pub(crate) fn free_in(&self, quorum: usize) -> Option<core::time::Duration> {
+        let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
+        let mut ends: Vec<_> = self
+            .votes
+            .iter()
+            .filter_map(|vote| match vote {
+                Vote::No(Answer::Taken(Expiry::In(left))) => Some(*left),
+                Vote::Asked | Vote::Yes { .. } | Vote::No(_) => None,
+            })
+            .collect();
+        ends.sort_unstable();
+        ends.get(quorum.saturating_sub(yes).max(1) - 1).copied()
+    }
+
+    /// What is reported of each node.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
+        self.votes.iter().map(|vote| match vote {
+            Vote::Asked => Answer::Silent,
+            Vote::Yes { .. } => Answer::Granted,
+            Vote::No(answer) => answer.clone(),
+        })
+    }
+}
+
+impl Vote {
+    pub(crate) const fn until(&self) -> Option<Instant> {
+        match self {
+            Self::Yes { until } => Some(*until),
+            Self::Asked | Self::No(_) => None,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Step tests of one lock through the hub, without any connection: typed requests in, typed replies out.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::redis::*;
+use crate::{CallId, ClientId, Instant, LockId, NodeId};
+
+fn ms(n: u64) -> Instant {
+    Instant::from_millis(1_000_000 + n)
+}
+
+fn for_ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A hub, and what it has put out.
+struct Hub {
+    locks: Locks,
+    sent: Vec<(CallId, Request)>,
+    events: Vec<(LockId, Event)>,
+}
+
+impl Hub {
+    fn new(nodes: usize, change: impl FnOnce(Config) -> Config) -> Self {
+        let endpoints = (0..nodes).map(|n| Endpoint {
+            target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
+            username: None,
+            password: None,
+            database: 0,
+            client_name: None,
+            protocol: Protocol::Resp2,
+        });
+        let config = change(Config::new(endpoints).wake(Wake::Poll));
+        let locks = Locks::new(ms(0), config, ClientId::from_bits(7), 42).unwrap();
+        Self { locks, sent: vec![], events: vec![] }
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.locks.poll_output() {
+            match output {
+                LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
+                LocksOutput::Event { lock, event } => self.events.push((lock, event)),
+                LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
+            }
+        }
+    }
+
+    fn acquire(&mut self, at: u64, want: Acquire) -> LockId {
+        let id = self.locks.acquire(ms(at), &want).unwrap();
+        self.drain();
+        id
+    }
+
+    fn at(&mut self, at: u64) {
+        self.locks.handle_timeout(ms(at));
+        self.drain();
+    }
+
+    /// The requests sent since the last look.
+    fn requests(&mut self) -> Vec<(CallId, Request)> {
+        core::mem::take(&mut self.sent)
+    }
+
+    fn one(&mut self) -> (CallId, Request) {
+        let mut all = self.requests();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
+    }
+
+    fn reply(&mut self, at: u64, call: CallId, reply: Reply) {
+        self.locks.handle_reply(ms(at), call, &reply);
+        self.drain();
+    }
+
+    fn told(&mut self) -> Vec<Event> {
+        core::mem::take(&mut self.events).into_iter().map(|(_, event)| event).collect()
+    }
+
+    /// An acquisition that is granted and claimed at once.
+    fn held(&mut self, at: u64, want: Acquire) -> LockId {
+        let id = self.acquire(at, want);
+        for (call, _) in self.requests() {
+            self.reply(at, call, Reply::Granted { fence: Some(100) });
+        }
+        self.locks.claim(ms(at), id).unwrap();
+        assert!(matches!(self.told()[..], [Event::Granted(_)]));
+        id
+    }
+}
+
+fn want() -> Acquire {
+    Acquire::new("a").ttl(for_ms(9_000))
+}
+
+fn lost_connection() -> Reply {
+    Reply::Unknown(Cause::Fault(crate::Fault::Reset))
+}
+
+#[test]
+fn uncontended_is_one_request_to_take_and_one_to_release() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.held(0, want());
+    hub.locks.release(ms(5), id).unwrap();
+    hub.drain();
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Release { .. }));
+    hub.reply(6, call, Reply::Deleted { number: 1 });
+    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    assert_eq!(hub.locks.next_deadline(), None, "no timer runs when all is over");
+    assert_eq!(hub.locks.release(ms(7), id), Err(crate::Misuse::Stale(id)));
+}
+
+#[test]
+fn t1_validity_counts_from_the_emission_not_from_the_reply() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, want());
+    let (call, _) = hub.one();
+    hub.reply(4_000, call, Reply::Granted { fence: None });
+    hub.locks.claim(ms(4_000), id).unwrap();
+    assert_eq!(hub.locks.valid_until(id), Some(ms(9_000 - 92)));
+}
+
+#[test]
+fn t2_after_a_pause_the_first_word_is_lost_and_a_late_renewal_resurrects_nothing() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.held(0, want());
+    hub.at(3_000);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { .. }));
+    // The process stands still; the answer was in the socket all the time.
+    hub.reply(20_000, call, Reply::Extended);
+    assert_eq!(hub.told(), [Event::Lost(Loss::Expired)]);
+    assert_eq!(hub.locks.valid_until(id), None);
+    assert_eq!(hub.requests(), [], "nothing is sent before the guard comes back");
+    hub.locks.release(ms(20_001), id).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(20_002, call, Reply::Taken);
+    assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
+}
+
+#[test]
+fn h1_renews_at_a_third_and_each_renewal_moves_the_end() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, want());
+    let mut at = 0;
+    for _ in 0..20 {
+        let due = hub.locks.next_deadline().unwrap().since(ms(0)).as_millis() as u64;
+        assert!((2_700..=3_001).contains(&(due - at)), "{}", due - at);
+        at = due + 1;
+        hub.at(at);
+        let (call, _) = hub.one();
+        hub.reply(at, call, Reply::Extended);
+        assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(at + 9_000 - 92) }]);
+    }
+}
+
+#[test]
+fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, want());
+    let (call, _) = hub.one();
+    hub.reply(1, call, Reply::Granted { fence: None });
+    hub.at(3_001);
+    assert!(matches!(hub.told()[..], [Event::Granted(_), Event::Withdrawn]));
+    assert!(matches!(hub.one().1, Request::Release { .. }));
+    assert_eq!(hub.locks.claim(ms(3_002), id), Err(crate::Misuse::Stale(id)));
+}
+
+#[test]
+fn a8_a_waiter_of_the_same_client_gets_the_lock_without_a_request() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    let second = hub.acquire(1, want());
+    assert_eq!(hub.told(), [Event::Blocked(Blocked::Local)]);
+    hub.locks.release(ms(2), first).unwrap();
+    hub.drain();
+    assert_eq!(hub.requests(), []);
+    let told = hub.told();
+    assert_eq!(told[0], Event::Released(Release::Released));
+    assert!(matches!(&told[1], Event::Granted(grant) if grant.fence == Some(Fence(101))), "{told:?}");
+    hub.locks.claim(ms(2), second).unwrap();
+}
+
+#[test]
+fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    hub.acquire(1, want());
+    hub.locks.release(ms(150), first).unwrap();
+    hub.drain();
+    assert!(matches!(hub.one().1, Request::Release { .. }), "really released");
+    let next = hub.locks.next_deadline().unwrap();
+    assert!(next >= ms(155), "{next}");
+    hub.locks.handle_timeout(next);
+    hub.drain();
+    assert!(matches!(hub.one().1, Request::Take { .. }));
+}
+
+#[test]
+fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    hub.acquire(1, want().renew(Renew::Manual));
+    hub.told();
+    hub.locks.release(ms(50), first).unwrap();
+    hub.drain();
+    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { ttl_ms: 9_000, .. }));
+    hub.reply(51, call, Reply::Extended);
+    assert!(matches!(&hub.told()[..], [Event::Granted(grant)] if grant.valid_until == ms(50 + 9_000 - 92)));
+}
+
+#[test]
+fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, want());
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { number: 1, .. }));
+    hub.reply(10, call, lost_connection());
+    // The delete is asked for at once, and its connection is down as well.
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Release { spent, .. } if spent.contains(1)));
+    hub.reply(10, call, Reply::NotSent(Cause::Fault(crate::Fault::Reset)));
+    hub.locks.handle_node_up(ms(20), NodeId::new(0), None);
+    hub.drain();
+    let sent = hub.requests();
+    let [(delete, Request::Release { spent: old, .. }), (take, Request::Take { number: 2, spent, .. })] = &sent[..]
+    else {
+        panic!("{sent:?}");
+    };
+    assert!(old.contains(1) && spent.contains(1) && !spent.contains(2));
+    hub.reply(21, *delete, Reply::Absent);
+    hub.reply(21, *take, Reply::Granted { fence: None });
+    hub.locks.claim(ms(21), id).unwrap();
+    // Once more a TTL later: what a stopped server still had may have landed.
+    hub.at(3_021);
+    hub.requests();
+    hub.at(9_022);
+    let looked = hub.requests();
+    let delete = looked.iter().find(|(_, request)| matches!(request, Request::Release { .. }));
+    assert!(matches!(delete, Some((_, Request::Release { spent, .. })) if spent.contains(1) && !spent.contains(2)));
+}
+
+#[test]
+fn a5_try_makes_one_attempt_and_none_if_the_lock_is_busy_here() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.acquire(0, want().wait(Wait::Try));
+    let (call, _) = hub.one();
+    hub.reply(1, call, Reply::Busy { expires: Expiry::In(for_ms(500)) });
+    let told = hub.told();
+    assert!(matches!(&told[..], [Event::Failed(Failure::TimedOut(report))] if report.is_busy()), "{told:?}");
+    assert_eq!(hub.locks.next_deadline(), None);
+    hub.held(2, want());
+    hub.acquire(3, want().wait(Wait::Try));
+    assert_eq!(hub.requests(), []);
+    assert!(matches!(&hub.told()[..], [Event::Failed(Failure::TimedOut(report))] if report.is_busy()));
+}
+
+#[test]
+fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, want());
+    let (take, _) = hub.one();
+    hub.locks.abandon(ms(1), id);
+    hub.drain();
+    let (delete, request) = hub.one();
+    assert!(matches!(request, Request::Release { spent, signal_ms, .. } if spent.contains(1) && signal_ms > 0));
+    hub.reply(2, take, Reply::Granted { fence: None });
+    hub.reply(2, delete, Reply::Deleted { number: 1 });
+    assert_eq!(hub.told(), []);
+    assert_eq!(hub.requests(), []);
+    assert_eq!(hub.locks.next_deadline(), None);
+}
+
+#[test]
+fn h6_a_lost_holder_keeps_its_token_from_being_replaced() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    hub.acquire(1, want());
+    hub.at(20_000);
+    let (_, request) = hub.one();
+    assert!(matches!(request, Request::Take { number: 2, spent, .. } if !spent.contains(1)), "{request:?}");
+    hub.locks.release(ms(20_001), first).unwrap();
+    hub.drain();
+    assert!(matches!(hub.one().1, Request::Release { spent, .. } if spent.contains(1) && !spent.contains(2)));
+}
+
+#[test]
+fn h2_transient_failures_are_retried_until_the_end_and_a_clear_no_ends_at_once() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, want());
+    hub.at(3_000);
+    let mut tries = 0;
+    while tries < 5 {
+        let (call, _) = hub.one();
+        let next = hub.locks.now_for_test();
+        hub.locks.handle_reply(next, call, &Reply::Rejected(ServerError::classify("MISCONF no")));
+        hub.drain();
+        let at = hub.locks.next_deadline().unwrap();
+        hub.locks.handle_timeout(at);
+        hub.drain();
+        tries += 1;
+    }
+    let told = hub.told();
+    assert!(told.iter().all(|event| matches!(event, Event::AtRisk { .. })), "{told:?}");
+    let (call, _) = hub.one();
+    let now = hub.locks.now_for_test();
+    hub.locks.handle_reply(now, call, &Reply::Taken);
+    hub.drain();
+    assert_eq!(hub.told(), [Event::Lost(Loss::Taken)]);
+}
+
+#[test]
+fn q2_a_lost_round_gives_back_what_it_won() {
+    let mut hub = Hub::new(5, |c| c.unknown_age(UnknownAge::Trust));
+    hub.acquire(0, want());
+    let takes = hub.requests();
+    assert_eq!(takes.len(), 5);
+    for (call, _) in &takes[..2] {
+        hub.reply(1, *call, Reply::Granted { fence: None });
+    }
+    for (call, _) in &takes[2..] {
+        hub.reply(1, *call, Reply::Busy { expires: Expiry::In(for_ms(900)) });
+    }
+    let deletes = hub.requests();
+    assert_eq!(deletes.len(), 2, "only where something was granted: {deletes:?}");
+    assert!(deletes.iter().all(|(_, request)| matches!(request, Request::Release { .. })));
+}
+
+#[test]
+fn q1_decided_at_the_quorum_and_stragglers_count_as_top_ups() {
+    let mut hub = Hub::new(5, |c| c.unknown_age(UnknownAge::Trust));
+    let id = hub.acquire(0, want());
+    let takes = hub.requests();
+    for (call, _) in &takes[..3] {
+        hub.reply(1, *call, Reply::Granted { fence: None });
+    }
+    assert!(matches!(hub.told()[..], [Event::Granted(Grant { fence: None, .. })]));
+    hub.locks.claim(ms(1), id).unwrap();
+    hub.reply(500, takes[3].0, Reply::Granted { fence: None });
+    // One of the first three loses it: four less one is still a quorum.
+    hub.at(3_000);
+    let extends = hub.requests();
+    let on_first = extends.iter().find(|(call, _)| call.node() == NodeId::new(0)).unwrap();
+    hub.reply(3_001, on_first.0, Reply::Absent);
+    assert_eq!(hub.told(), []);
+    assert!(hub.locks.valid_until(id).is_some());
+}

@@ -1,0 +1,374 @@
+//! One grant and its watchdog: renewals, loss, and the waiters it is passed on to (requirements H1-H5, Q3, Q4, A8).
+//!
+//! The watchdog is a part of the grant and dies with it: nothing can be renewed that is not held.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Waiter;
+use super::round::{Round, Vote};
+use crate::id::{LockId, NodeId};
+use crate::redis::config::Config;
+use crate::redis::event::{Answer, Fence, Loss, Renew};
+use crate::redis::request::Reply;
+use crate::redis::validity::{Ttl, quorum_until};
+use crate::retry::jitter;
+use crate::time::Instant;
+
+/// What one node has confirmed of this grant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Share {
+    /// Until when the node's key counts; `None` if it is not there.
+    pub(crate) until: Option<Instant>,
+    /// When the last confirmed request was emitted.
+    confirmed: Instant,
+    /// The request under way.
+    pub(crate) call: Option<Call>,
+    /// The last failure, until something succeeds.
+    trouble: Option<Box<Trouble>>,
+}
+
+/// Why a node does not confirm.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Trouble {
+    answer: Answer,
+    /// When to try again; `None` until the next renewal.
+    retry_at: Option<Instant>,
+}
+
+impl Share {
+    fn retry_at(&self) -> Option<Instant> {
+        self.trouble.as_ref().and_then(|trouble| trouble.retry_at)
+    }
+
+    /// The retry is due, or not wanted any more.
+    fn forget_retry(&mut self) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.retry_at = None;
+        }
+    }
+}
+
+/// A renewal or top-up that has no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub(crate) serial: u64,
+    pub(crate) emitted: Instant,
+    pub(crate) ttl: Ttl,
+}
+
+/// Where the holder is on its way to the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// The grant gets a full TTL before the holder is told.
+    Preparing,
+    /// Told, and not claimed yet.
+    Offered,
+    /// Claimed.
+    Held,
+}
+
+/// Who has the grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Holder {
+    pub(crate) waiter: Waiter,
+    /// When it was told.
+    pub(crate) since: Instant,
+    pub(crate) phase: Phase,
+    /// It was told that its validity ends soon.
+    pub(crate) warned: bool,
+}
+
+impl Holder {
+    pub(crate) const fn new(now: Instant, waiter: Waiter) -> Self {
+        Self { waiter, since: now, phase: Phase::Offered, warned: false }
+    }
+
+    pub(crate) const fn id(&self) -> LockId {
+        self.waiter.id
+    }
+
+    pub(crate) const fn ttl(&self) -> Ttl {
+        self.waiter.ttl
+    }
+
+    pub(crate) const fn renew(&self) -> Renew {
+        self.waiter.renew
+    }
+}
+
+/// A token that is held on a quorum of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Hold {
+    pub(crate) number: u64,
+    pub(crate) shares: Vec<Share>,
+    pub(crate) holder: Holder,
+    /// The TTL that the keys were last given.
+    pub(crate) ttl: Ttl,
+    /// The next fencing token and the end of the block; `None` without fencing.
+    fences: Option<(u64, u64)>,
+    renew_at: Instant,
+    pub(crate) turn_end: Instant,
+    /// How long the round took that won it.
+    pub(crate) round_trip: Duration,
+    /// An extend was asked for at this instant and is not decided yet.
+    extending: Option<Instant>,
+    /// What the last loss of a share was.
+    gone: Option<Loss>,
+    /// The end of validity that the holder knows.
+    pub(crate) told: Instant,
+}
+
+/// What has to be sent to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Extend,
+    /// Put the token on a node that does not have it (requirement Q3).
+    TopUp,
+}
+
+/// How an extend stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extended {
+    /// Not asked for, or not decided.
+    Open,
+    Done,
+    Failed,
+}
+
+impl Hold {
+    pub(crate) fn new(now: Instant, round: &Round, holder: Holder, config: &Config, seed: u64) -> Self {
+        let shares = round
+            .votes
+            .iter()
+            .map(|vote| Share {
+                until: vote.until(),
+                confirmed: round.started,
+                call: None,
+                trouble: match vote {
+                    Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
+                    Vote::Asked | Vote::Yes { .. } => None,
+                },
+            })
+            .collect();
+        Self {
+            number: round.number,
+            shares,
+            holder,
+            ttl: round.ttl,
+            fences: round.fence.map(|first| (first, first + u64::from(config.fence_block))),
+            renew_at: round.started + renew_after(holder.ttl(), seed, round.number),
+            turn_end: now + config.turn,
+            round_trip: now.since(round.started),
+            extending: None,
+            gone: None,
+            told: Instant::ZERO,
+        }
+    }
+
+    /// The end of validity of the grant, for whoever holds it (requirement Q4).
+    pub(crate) fn keys_until(&self, quorum: usize) -> Instant {
+        quorum_until(self.shares.iter().map(|share| share.until), quorum).unwrap_or(Instant::ZERO)
+    }
+
+    /// The end of validity for the holder: its maximal hold time counts too.
+    pub(crate) fn valid_until(&self, quorum: usize) -> Instant {
+        let keys = self.keys_until(quorum);
+        self.max_hold_end().map_or(keys, |end| keys.min(end))
+    }
+
+    pub(crate) fn max_hold_end(&self) -> Option<Instant> {
+        match self.holder.renew() {
+            Renew::AtMost(most) => Some(self.holder.since + most),
+            Renew::Auto | Renew::Manual => None,
+        }
+    }
+
+    /// Why it is lost, if its validity is over.
+    pub(crate) fn loss(&self, now: Instant, quorum: usize) -> Option<Loss> {
+        let keys = self.keys_until(quorum);
+        if now < keys {
+            return self.max_hold_end().filter(|end| *end <= now).map(|_| Loss::MaxHold);
+        }
+        Some(if keys == Instant::ZERO { self.gone.unwrap_or(Loss::Expired) } else { Loss::Expired })
+    }
+
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.fences.map(|(next, _)| Fence(next))
+    }
+
+    /// Whether the next waiter of this client may have it without the server being asked (requirement A8).
+    pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
+        now < self.turn_end && self.fences.is_none_or(|(next, end)| next + 1 < end)
+    }
+
+    /// Hands it to another holder of this client. The key and its token stay, the fencing token grows.
+    pub(crate) fn pass_on(&mut self, now: Instant, holder: Holder, quorum: usize, seed: u64) {
+        if let Some((next, _)) = &mut self.fences {
+            *next += 1;
+        }
+        self.holder = holder;
+        self.extending = None;
+        self.renew_at = self.renew_at.min(now + renew_after(holder.ttl(), seed, self.number));
+        let left = self.keys_until(quorum).since(now);
+        // Whoever renews by hand, or wants longer than what is left, gets a full TTL of its own before it is told.
+        if holder.renew() == Renew::Manual || holder.ttl() > self.ttl || left < holder.ttl().duration() / 2 {
+            self.holder.phase = Phase::Preparing;
+            self.extend(now);
+        }
+    }
+
+    pub(crate) fn extend(&mut self, now: Instant) {
+        self.extending = Some(now);
+        for share in &mut self.shares {
+            share.trouble = None;
+        }
+    }
+
+    pub(crate) fn claim(&mut self) {
+        self.holder.phase = Phase::Held;
+    }
+
+    const fn watched(&self) -> bool {
+        matches!(self.holder.phase, Phase::Held)
+    }
+
+    /// What is to be sent to `node` at `now`; `sent` follows, and `renewed` after the last node.
+    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Wish> {
+        let renewal = self.renewal_due(now);
+        let renews = self.holder.renew() != Renew::Manual;
+        let top_up = self.watched() && now < self.keys_until(quorum);
+        let extending = self.extending;
+        let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
+        let retry = share.retry_at().is_some_and(|at| at <= now);
+        if retry {
+            share.forget_retry();
+        }
+        let asked = extending.is_some_and(|since| share.confirmed < since && share.trouble.is_none());
+        match share.until {
+            Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
+            // A quorum confirms unbroken ownership, so a node that misses the token may get it (requirement Q3).
+            None if top_up && (renewal || retry) => Some(Wish::TopUp),
+            Some(_) | None => None,
+        }
+    }
+
+    fn renewal_due(&self, now: Instant) -> bool {
+        self.watched() && self.renew_at <= now
+    }
+
+    /// The renewal that was due is under way: sets the time of the next.
+    pub(crate) fn renewed(&mut self, now: Instant, seed: u64) {
+        if self.renewal_due(now) {
+            self.renew_at = now + renew_after(self.holder.ttl(), seed, self.number ^ now.as_nanos());
+        }
+    }
+
+    pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
+        self.ttl = self.ttl.max(self.holder.ttl());
+        if let Some(share) = self.shares.get_mut(node.index()) {
+            share.call = Some(Call { serial, emitted: now, ttl: self.holder.ttl() });
+            share.forget_retry();
+        }
+    }
+
+    /// The request under way on this node has its answer, which a top-up or a renewal can have.
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        emitted: Instant,
+        ttl: Ttl,
+        reply: &Reply,
+        config: &Config,
+    ) {
+        let retry_at = now + self.holder.ttl().retry_after();
+        let Some(share) = self.shares.get_mut(node.index()) else { return };
+        share.call = None;
+        let answer = match reply {
+            Reply::Extended | Reply::Granted { .. } => {
+                let until = ttl.until(emitted, config);
+                // Never backwards: an older answer says nothing against a newer one.
+                share.until = Some(share.until.map_or(until, |known| known.max(until)));
+                share.confirmed = share.confirmed.max(emitted);
+                share.trouble = None;
+                return;
+            }
+            Reply::Absent => {
+                share.until = None;
+                self.gone = Some(Loss::Gone);
+                Answer::Silent
+            }
+            Reply::Taken => {
+                share.until = None;
+                self.gone = Some(Loss::Taken);
+                Answer::Taken(crate::redis::Expiry::Unknown)
+            }
+            Reply::Busy { expires } => Answer::Taken(*expires),
+            Reply::Rejected(error) => Answer::Rejected(error.clone()),
+            Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
+            Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
+            Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
+        };
+        share.trouble = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
+    }
+
+    /// Whether the extend that was asked for has come about.
+    pub(crate) fn extended(&mut self, now: Instant, quorum: usize) -> Extended {
+        let Some(since) = self.extending else { return Extended::Open };
+        let done = self.shares.iter().filter(|share| share.until.is_some() && share.confirmed >= since).count();
+        let open = self
+            .shares
+            .iter()
+            .any(|share| share.call.is_some() || (share.confirmed < since && share.trouble.is_none()));
+        let verdict = match (done >= quorum && now < self.keys_until(quorum), open) {
+            (true, _) => Extended::Done,
+            (false, true) => return Extended::Open,
+            (false, false) => Extended::Failed,
+        };
+        self.extending = None;
+        verdict
+    }
+
+    /// A node is reachable again: what failed there is tried at once.
+    pub(crate) fn node_up(&mut self, now: Instant, node: NodeId) {
+        if let Some(share) = self.shares.get_mut(node.index())
+            && share.call.is_none()
+            && let Some(trouble) = &mut share.trouble
+        {
+            trouble.retry_at = Some(now);
+        }
+    }
+
+    pub(crate) fn report(&self) -> Vec<Answer> {
+        self.shares
+            .iter()
+            .map(|share| share.trouble.as_ref().map_or(Answer::Granted, |trouble| trouble.answer.clone()))
+            .collect()
+    }
+
+    /// The next thing to happen by itself.
+    pub(crate) fn deadline(&self, quorum: usize, config: &Config) -> Instant {
+        let until = self.valid_until(quorum);
+        let mut next = until;
+        match self.holder.phase {
+            Phase::Preparing => {}
+            Phase::Offered => next = next.min(self.holder.since + self.holder.ttl().claim_within()),
+            Phase::Held => {
+                if self.holder.renew() != Renew::Manual || self.shares.iter().any(|share| share.until.is_none()) {
+                    next = next.min(self.renew_at);
+                }
+                if !self.holder.warned {
+                    next = next.min(until.back(self.holder.ttl().at_risk(config)));
+                }
+            }
+        }
+        self.shares.iter().filter(|share| share.call.is_none()).filter_map(Share::retry_at).fold(next, Instant::min)
+    }
+}
+
+fn renew_after(ttl: Ttl, seed: u64, n: u64) -> Duration {
+    let third = ttl.renew_after();
+    third.saturating_sub(jitter(seed, n, third / 10))
+}

@@ -1,0 +1,466 @@
+//! The hub: many locks, typed requests in and out.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+
+use super::config::{Config, MAX_NAME, UnknownAge};
+use super::deadlines::Deadlines;
+use super::event::{Acquire, Event, LocksOutput};
+use super::lock::{Context, Lock, Node, Waiter};
+use super::pipe::ServerInfo;
+use super::request::{Identity, Key, RESERVED, Reply, Request, ServerError};
+use super::validity::Ttl;
+use crate::error::{ConfigError, Invalid, Misuse};
+use crate::id::{CallId, ClientId, LockId, NodeId};
+use crate::time::{Instant, millis_up};
+
+/// The slot of calls that belong to no lock.
+const NO_LOCK: u32 = u32::MAX;
+
+/// All locks of one client, as typed requests and replies.
+///
+/// This is the seam for those who bring their own Redis client: carry out each [`LocksOutput::Send`] (see
+/// [`Request::with_args`]) and hand what came of it to [`handle_reply`](Self::handle_reply). Verbs are called by the application, `handle_*` tell
+/// what the world did, `poll_output` gives what is to be done. After each call drain `poll_output` until it is empty, and call
+/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+///
+/// Requests for one node must be carried out in the order of their emission on one connection; what was sent on a connection that
+/// broke is `Unknown`, and reported so only when that connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Locks {
+    config: Config,
+    identity: Identity,
+    seed: u64,
+    now: Instant,
+    nodes: Vec<Node>,
+    equal: Option<(NodeId, NodeId)>,
+    names: BTreeMap<Key, u32>,
+    /// Boxed, so that a growing table moves pointers only.
+    locks: Vec<Option<Box<Lock>>>,
+    free_locks: Vec<u32>,
+    acquisitions: Vec<Acquisition>,
+    free_acquisitions: Vec<u32>,
+    deadlines: Deadlines,
+    out: VecDeque<LocksOutput>,
+    ended: Vec<LockId>,
+    number: u64,
+    serial: u64,
+    held: u32,
+    stopping: Option<Instant>,
+    /// During a shutdown: all locks before this slot are drained.
+    drained: u32,
+    stopped: bool,
+}
+
+/// Where an acquisition is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Acquisition {
+    generation: u32,
+    lock: u32,
+}
+
+impl Locks {
+    /// A hub for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is out of range.
+    pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        let identity = Identity::new(client, &config.prefix);
+        let nodes = config.nodes.iter().map(|_| Node::default()).collect();
+        Ok(Self {
+            config,
+            identity,
+            seed,
+            now,
+            nodes,
+            equal: None,
+            names: BTreeMap::new(),
+            locks: Vec::new(),
+            free_locks: Vec::new(),
+            acquisitions: Vec::new(),
+            free_acquisitions: Vec::new(),
+            deadlines: Deadlines::default(),
+            out: VecDeque::new(),
+            ended: Vec::new(),
+            number: 0,
+            serial: 0,
+            held: 0,
+            stopping: None,
+            drained: 0,
+            stopped: false,
+        })
+    }
+
+    // --- verbs ---
+
+    /// Wishes for a lock. Its fate comes as events of the id that is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`]: a value out of range, a shutdown under way, too many locks. Nothing has changed then.
+    pub fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
+        self.advance(now);
+        if self.stopping.is_some() {
+            return Err(Misuse::ShuttingDown);
+        }
+        let limit = self.config.max_locks;
+        if self.acquisitions.len() - self.free_acquisitions.len() >= limit as usize {
+            return Err(Misuse::TooMany { limit });
+        }
+        let len = want.name.len();
+        if len == 0 || len > MAX_NAME {
+            return Err(Invalid::NameLength { len, max: MAX_NAME }.into());
+        }
+        let key = Key::new(&self.config.prefix, &want.name);
+        if key.lock().windows(RESERVED.len()).any(|part| part == RESERVED.as_bytes()) {
+            return Err(Invalid::NameReserved.into());
+        }
+        let ttl = Ttl::new(want.ttl, want.renew, &self.config)?;
+        let slot = self.lock_slot(key);
+        let id = self.new_acquisition(slot);
+        let waiter = Waiter { id, ttl, renew: want.renew, wait: want.wait, since: self.now };
+        self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
+        Ok(id)
+    }
+
+    /// Takes the lock that was offered by [`Event::Granted`]. Only from then on is it renewed (requirement H5).
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if the offer was withdrawn, or nothing was offered.
+    pub fn claim(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
+        self.advance(now);
+        let slot = self.slot_of(id)?;
+        self.step(slot, |lock, ctx| lock.claim(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
+    }
+
+    /// Gives the lock a full TTL from now on. Answered by [`Event::Renewed`] or [`Event::ExtendFailed`].
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    pub fn extend(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
+        self.advance(now);
+        let slot = self.slot_of(id)?;
+        self.step(slot, |lock, ctx| lock.extend(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
+    }
+
+    /// Gives the lock back. Answered by [`Event::Released`]. Legal for a lock that is held, offered or lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if it has ended, is waited for only, or is being released already.
+    pub fn release(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
+        self.advance(now);
+        let slot = self.slot_of(id)?;
+        self.step(slot, |lock, ctx| lock.release(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
+    }
+
+    /// Ends the acquisition, whatever state it is in: no event of it follows, nothing of it is left behind. Legal in every state; for an
+    /// id that has ended it does nothing. This is what `Drop` calls.
+    pub fn abandon(&mut self, now: Instant, id: LockId) {
+        self.advance(now);
+        if let Ok(slot) = self.slot_of(id) {
+            self.step(slot, |lock, ctx| lock.abandon(ctx, id));
+        }
+    }
+
+    /// Gives back what is held, answers who waits, and takes no new wishes. [`LocksOutput::Stopped`] follows when every node has
+    /// confirmed, or after `within`.
+    pub fn shut_down(&mut self, now: Instant, within: Duration) {
+        self.advance(now);
+        let until = self.now + within;
+        if let Some(already) = self.stopping {
+            self.stopping = Some(already.min(until));
+        } else {
+            self.stopping = Some(until);
+            for slot in 0..self.locks.len() as u32 {
+                self.step(slot, Lock::shut_down);
+            }
+        }
+        self.check_stopped();
+    }
+
+    // --- facts ---
+
+    /// What became of a request. Answers to unknown calls are dropped.
+    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
+        self.advance(now);
+        self.step(call.name, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
+        self.check_stopped();
+    }
+
+    /// A node is reachable (again). A quorum wants to know who it is and for how long it has been running (requirement Q6): what its
+    /// `INFO server` told, or why it did not.
+    pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
+        self.advance(now);
+        if self.config.is_quorum() {
+            self.meet(node, server);
+        }
+        for slot in 0..self.locks.len() as u32 {
+            self.step(slot, |lock, ctx| lock.node_up(ctx, node));
+        }
+        self.check_stopped();
+    }
+
+    /// From now on the node will tell of a release of this lock, as [`LocksOutput::Listen`] asked.
+    pub fn handle_listening(&mut self, now: Instant, node: NodeId, key: &Key) {
+        self.advance(now);
+        if let Some(slot) = self.names.get(key).copied() {
+            self.step(slot, |lock, ctx| lock.listens(ctx, node));
+        }
+    }
+
+    /// The node will not tell of releases any more: polling takes over.
+    pub fn handle_deaf(&mut self, now: Instant, node: NodeId, key: &Key) {
+        self.advance(now);
+        if let Some(slot) = self.names.get(key).copied() {
+            self.step(slot, |lock, ctx| lock.deaf(ctx, node));
+        }
+    }
+
+    /// The node told of a release of this lock. A signal that nobody here waits for any more is handed on.
+    pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
+        self.advance(now);
+        let slot = self.names.get(key).copied();
+        let wanted = slot.and_then(|slot| self.step(slot, |lock, ctx| lock.hint(ctx, node))).unwrap_or(false);
+        if !wanted && self.stopping.is_none() {
+            self.serial += 1;
+            let call = CallId { name: NO_LOCK, node, serial: self.serial };
+            let request = Request::Announce { key: key.clone(), signal_ms: millis_up(self.config.signal_life) };
+            self.out.push_back(LocksOutput::Send { call, request, patience: self.config.request_timeout });
+        }
+    }
+
+    /// Does what is due. Early, late and repeated calls are harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+        while let Some((at, slot)) = self.deadlines.first() {
+            if at > self.now {
+                break;
+            }
+            self.step(slot, Lock::timeout);
+            // A deadline that has been served has moved; were it not so, this would never end.
+            if let Some((again, same)) = self.deadlines.first()
+                && same == slot
+                && again <= self.now
+            {
+                debug_assert!(false, "the deadline of {slot} at {at} was served and did not move");
+                self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
+            }
+        }
+        self.check_stopped();
+    }
+
+    // --- drains ---
+
+    /// The next thing to be done, in the order in which it was decided.
+    #[must_use = "an output that is not carried out stalls its lock"]
+    pub fn poll_output(&mut self) -> Option<LocksOutput> {
+        self.out.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.next_deadline_reason().map(|(at, _)| at)
+    }
+
+    /// [`next_deadline`](Self::next_deadline) and what it is for.
+    #[must_use]
+    pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
+        if !self.out.is_empty() {
+            return Some((self.now, "output is queued"));
+        }
+        let first = self.deadlines.first().map(|(at, slot)| {
+            let lock = self.locks.get(slot as usize).and_then(Option::as_deref);
+            let reason = lock.and_then(|lock| lock.deadline(self.quorum(), &self.config));
+            (at, reason.map_or("a lock", |(_, reason)| reason))
+        });
+        let stop = self.stopping.filter(|_| !self.stopped).map(|at| (at, "end of the shutdown"));
+        [first, stop].into_iter().flatten().min()
+    }
+
+    // --- questions ---
+
+    /// The end of the validity of a lock that is held; `None` if it is not. Whether it is still held is for the clock to say.
+    #[must_use]
+    pub fn valid_until(&self, id: LockId) -> Option<Instant> {
+        let slot = self.slot_of(id).ok()?;
+        self.locks.get(slot as usize)?.as_ref()?.valid_until(id, self.quorum())
+    }
+
+    /// How many locks are held.
+    #[must_use]
+    pub const fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Whether the shutdown is over.
+    #[must_use]
+    pub const fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// The settings.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What this client writes into every command.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn now_for_test(&self) -> Instant {
+        self.now
+    }
+
+    // --- inside ---
+
+    const fn quorum(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// Time never runs backwards here (requirement M1).
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    fn slot_of(&self, id: LockId) -> Result<u32, Misuse> {
+        match self.acquisitions.get(id.slot as usize) {
+            Some(found) if found.generation == id.generation && found.lock != NO_LOCK => Ok(found.lock),
+            Some(_) | None => Err(Misuse::Stale(id)),
+        }
+    }
+
+    fn lock_slot(&mut self, key: Key) -> u32 {
+        if let Some(slot) = self.names.get(&key) {
+            return *slot;
+        }
+        let lock = Some(Box::new(Lock::new(key.clone())));
+        let slot = if let Some(slot) = self.free_locks.pop() {
+            self.locks[slot as usize] = lock;
+            slot
+        } else {
+            self.locks.push(lock);
+            (self.locks.len() - 1) as u32
+        };
+        self.names.insert(key, slot);
+        slot
+    }
+
+    fn new_acquisition(&mut self, lock: u32) -> LockId {
+        if let Some(slot) = self.free_acquisitions.pop() {
+            let found = &mut self.acquisitions[slot as usize];
+            found.lock = lock;
+            return LockId { slot, generation: found.generation };
+        }
+        self.acquisitions.push(Acquisition { generation: 0, lock });
+        LockId { slot: (self.acquisitions.len() - 1) as u32, generation: 0 }
+    }
+
+    /// One step of one lock, and what follows from it for the hub.
+    fn step<R>(&mut self, slot: u32, f: impl FnOnce(&mut Lock, &mut Context<'_>) -> R) -> Option<R> {
+        let lock = self.locks.get_mut(slot as usize)?.as_mut()?;
+        let was_held = lock.is_held();
+        let mut ctx = Context {
+            now: self.now,
+            config: &self.config,
+            identity: &self.identity,
+            nodes: &self.nodes,
+            equal: self.equal,
+            stopping: self.stopping.is_some(),
+            seed: self.seed,
+            name: slot,
+            number: &mut self.number,
+            serial: &mut self.serial,
+            out: &mut self.out,
+            ended: &mut self.ended,
+        };
+        let result = f(lock, &mut ctx);
+        lock.tidy();
+        match (was_held, lock.is_held()) {
+            (false, true) => self.held += 1,
+            (true, false) => self.held -= 1,
+            (true, true) | (false, false) => {}
+        }
+        if lock.is_over() {
+            self.names.remove(lock.key());
+            self.locks[slot as usize] = None;
+            self.free_locks.push(slot);
+            self.deadlines.set(slot, None);
+        } else {
+            let quorum = self.nodes.len() / 2 + 1;
+            self.deadlines.set(slot, lock.deadline(quorum, &self.config).map(|(at, _)| at));
+        }
+        for id in mem::take(&mut self.ended) {
+            let found = &mut self.acquisitions[id.slot as usize];
+            found.lock = NO_LOCK;
+            // A slot whose generations are used up is not used again, so that no id ever comes back.
+            if let Some(next) = found.generation.checked_add(1) {
+                found.generation = next;
+                self.free_acquisitions.push(id.slot);
+            }
+        }
+        Some(result)
+    }
+
+    /// Who a node of a quorum is, and whether it may have lost its data (requirement Q6).
+    fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
+        let now = self.now;
+        let Some(known) = self.nodes.get_mut(node.index()) else { return };
+        *known = Node::default();
+        match server {
+            Some(Ok(info)) => {
+                known.run_id = Some(info.run_id.clone());
+                known.young_until = self.config.quarantine.checked_sub(info.uptime).map(|left| now + left);
+            }
+            Some(Err(error)) => {
+                known.age_refused = (self.config.unknown_age == UnknownAge::Refuse).then(|| error.clone());
+            }
+            None => {}
+        }
+        self.equal = self.nodes.iter().enumerate().find_map(|(second, node)| {
+            let run_id = node.run_id.as_ref()?;
+            let first = self.nodes.iter().take(second).position(|other| other.run_id.as_ref() == Some(run_id))?;
+            Some((NodeId::new(first as u16), NodeId::new(second as u16)))
+        });
+    }
+
+    fn check_stopped(&mut self) {
+        let Some(until) = self.stopping.filter(|_| !self.stopped) else { return };
+        while self.locks.get(self.drained as usize).is_some_and(|lock| lock.as_deref().is_none_or(Lock::is_drained)) {
+            self.drained += 1;
+        }
+        if until <= self.now || self.drained as usize == self.locks.len() {
+            self.stopped = true;
+            let unreleased = self.locks.iter().flatten().map(|lock| lock.unreleased()).sum();
+            self.out.push_back(LocksOutput::Stopped { unreleased });
+        }
+    }
+}
+
+impl Event {
+    /// No other event of this acquisition follows, and its id has ended.
+    #[must_use]
+    pub const fn is_last(&self) -> bool {
+        match self {
+            Self::Withdrawn | Self::Failed(_) | Self::Released(_) => true,
+            Self::Blocked(_)
+            | Self::Granted(_)
+            | Self::Renewed { .. }
+            | Self::ExtendFailed(_)
+            | Self::AtRisk { .. }
+            | Self::Lost(_) => false,
+        }
+    }
+}

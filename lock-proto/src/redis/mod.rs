@@ -1,0 +1,37 @@
+//! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
+
+mod client;
+mod config;
+mod deadlines;
+mod event;
+mod listener;
+mod lock;
+mod locks;
+mod pipe;
+mod request;
+pub mod script;
+mod server_error;
+mod token;
+mod url;
+mod validity;
+
+use core::time::Duration;
+
+pub use client::{Client, Output};
+pub use config::{Config, Drift, MAX_NAME, MAX_TTL, MIN_TTL, Poll, UnknownAge, Wake};
+pub use event::{
+    Acquire, Answer, Blocked, Event, Failure, Fence, Grant, LocksOutput, Loss, Release, Renew, Report, Wait,
+};
+pub use locks::Locks;
+pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
+pub use request::{
+    Cause, ErrorClass, Expiry, FENCE_NAME, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, ServerError,
+    Value,
+};
+pub use token::{CLIENT_PART, Spent, Token};
+pub use url::{Endpoint, Protocol, Secret, Target, UrlError};
+
+/// The TTL that is used if none is given.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+/// The most nodes that a quorum may have.
+pub const MAX_NODES: usize = 15;

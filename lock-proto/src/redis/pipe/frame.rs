@@ -1,0 +1,371 @@
+//! From bytes to answers. Nothing that a server sends reaches the decoder before its size, nesting and lengths are checked
+//! (requirement P3): the decoder recurses and trusts lengths.
+//!
+//! RESP is described at <https://redis.io/docs/latest/develop/reference/protocol-spec/>. Streamed aggregates and strings of
+//! RESP3 are refused: no server sends them.
+
+use redis_protocol::{resp2, resp3};
+
+use crate::fault::Breach;
+use crate::redis::request::Value;
+use crate::redis::url::Protocol;
+
+/// The deepest nesting that [`Limits::depth`] can ask for.
+const MAX_DEPTH: usize = 8;
+/// The longest line that carries a number or a length: a sign, 19 digits, and room for what is wrong about it.
+const NUMBER_LINE: usize = 32;
+/// No request here is answered with more integers.
+const MAX_INTS: usize = 4;
+
+/// What a server may send at most. More is a [`Breach`], and the connection is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Size of one frame, in bytes.
+    pub frame: usize,
+    /// Aggregates within each other; at most 8 count.
+    pub depth: usize,
+    /// Elements of all aggregates of one frame.
+    pub elements: usize,
+    /// Push messages in a row without a reply (RESP3).
+    pub pushes: u32,
+    /// Encoded bytes that wait for the socket; one command more may be there.
+    pub outgoing: usize,
+}
+
+impl Default for Limits {
+    /// 64 KiB a frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB to send.
+    fn default() -> Self {
+        Self { frame: 64 * 1024, depth: 4, elements: 4096, pushes: 1024, outgoing: 64 * 1024 }
+    }
+}
+
+/// Where a scan of one frame stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scan {
+    /// The frame has this many bytes, all there.
+    Complete(usize),
+    /// At least this many bytes are missing.
+    Missing(usize),
+}
+
+/// Finds the end of a frame, and refuses what is too large, too deep or malformed. Resumable: however the bytes are cut, each
+/// is looked at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Scanner {
+    /// Start of the element that is being read.
+    at: usize,
+    /// No line end before this.
+    searched: usize,
+    /// End of the blob that is being read, with its CRLF; 0 if none is.
+    blob_end: usize,
+    /// How many elements each open aggregate still lacks.
+    open: [usize; MAX_DEPTH],
+    depth: usize,
+    elements: usize,
+}
+
+impl Scanner {
+    /// Goes on with the frame at the start of `buf`, which may have grown since the last call.
+    pub(super) fn scan(&mut self, buf: &[u8], protocol: Protocol, limits: &Limits) -> Result<Scan, Breach> {
+        loop {
+            if self.blob_end > 0 {
+                let Some(missing) = self.blob_end.checked_sub(buf.len()).filter(|missing| *missing > 0) else {
+                    if !buf[..self.blob_end].ends_with(b"\r\n") {
+                        return Err(Breach::Malformed);
+                    }
+                    self.at = self.blob_end;
+                    self.blob_end = 0;
+                    if self.close_element() {
+                        return Ok(self.complete());
+                    }
+                    continue;
+                };
+                return Ok(Scan::Missing(missing));
+            }
+            let Some(&kind) = buf.get(self.at) else {
+                return if self.at < limits.frame { Ok(Scan::Missing(1)) } else { Err(Breach::TooLong) };
+            };
+            let kind = Kind::of(kind, protocol).ok_or(Breach::Malformed)?;
+            let Some(line_end) = self.line_end(buf, kind, limits)? else {
+                return Ok(Scan::Missing(1));
+            };
+            let line = buf[self.at + 1..line_end].strip_suffix(b"\r\n").ok_or(Breach::Malformed)?;
+            if self.element(kind, line, line_end, protocol, limits)? {
+                return Ok(self.complete());
+            }
+        }
+    }
+
+    fn complete(&mut self) -> Scan {
+        let end = self.at;
+        *self = Self::default();
+        Scan::Complete(end)
+    }
+
+    /// The end of the line that starts at `at`, if it is there.
+    fn line_end(&mut self, buf: &[u8], kind: Kind, limits: &Limits) -> Result<Option<usize>, Breach> {
+        let left = limits.frame.saturating_sub(self.at);
+        let (longest, breach) = match kind {
+            Kind::Line => (left, Breach::TooLong),
+            Kind::Integer | Kind::Empty | Kind::Blob { .. } | Kind::Aggregate { .. } if left > NUMBER_LINE => {
+                (NUMBER_LINE, Breach::Malformed)
+            }
+            Kind::Integer | Kind::Empty | Kind::Blob { .. } | Kind::Aggregate { .. } => (left, Breach::TooLong),
+        };
+        let from = self.searched.max(self.at + 1);
+        let until = buf.len().min(self.at + longest);
+        match buf.get(from..until).and_then(|part| part.iter().position(|b| *b == b'\n')) {
+            Some(found) => Ok(Some(from + found + 1)),
+            None if buf.len() >= self.at + longest => Err(breach),
+            None => {
+                self.searched = until;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes in an element whose first line is complete; true if the frame ends with it.
+    fn element(
+        &mut self,
+        kind: Kind,
+        line: &[u8],
+        line_end: usize,
+        protocol: Protocol,
+        limits: &Limits,
+    ) -> Result<bool, Breach> {
+        self.at = line_end;
+        match kind {
+            Kind::Line => Ok(self.close_element()),
+            Kind::Integer => integer(line).map(|_| self.close_element()),
+            Kind::Empty => {
+                if line.is_empty() {
+                    Ok(self.close_element())
+                } else {
+                    Err(Breach::Malformed)
+                }
+            }
+            Kind::Blob { least } => {
+                let Some(len) = length(line, protocol)? else { return Ok(self.close_element()) };
+                if len < least {
+                    return Err(Breach::Malformed);
+                }
+                let end = len.checked_add(line_end + 2).filter(|end| *end <= limits.frame).ok_or(Breach::TooLong)?;
+                self.blob_end = end;
+                Ok(false)
+            }
+            Kind::Aggregate { per_item, extra, top_only } => {
+                if top_only && self.depth > 0 {
+                    return Err(Breach::Malformed);
+                }
+                let Some(items) = length(line, protocol)? else { return Ok(self.close_element()) };
+                let children = items.checked_mul(per_item).and_then(|n| n.checked_add(extra)).ok_or(Breach::TooLong)?;
+                self.elements = self.elements.checked_add(children).ok_or(Breach::TooLong)?;
+                if self.elements > limits.elements {
+                    return Err(Breach::TooLong);
+                }
+                if self.depth >= limits.depth.min(MAX_DEPTH) {
+                    return Err(Breach::TooDeep);
+                }
+                if children == 0 {
+                    return Ok(self.close_element());
+                }
+                self.open[self.depth] = children;
+                self.depth += 1;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Counts one element as read, and every aggregate that ends with it; true if nothing is open any more.
+    fn close_element(&mut self) -> bool {
+        while self.depth > 0 {
+            let left = &mut self.open[self.depth - 1];
+            *left -= 1;
+            if *left > 0 {
+                return false;
+            }
+            self.depth -= 1;
+        }
+        true
+    }
+}
+
+/// What follows a type byte.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Text up to the end of the line.
+    Line,
+    /// A 64-bit integer.
+    Integer,
+    /// Nothing but the end of the line.
+    Empty,
+    /// A length, and then as many bytes.
+    Blob { least: usize },
+    /// A count, and then `count * per_item + extra` elements.
+    Aggregate { per_item: usize, extra: usize, top_only: bool },
+}
+
+impl Kind {
+    fn of(byte: u8, protocol: Protocol) -> Option<Self> {
+        let list = Self::Aggregate { per_item: 1, extra: 0, top_only: false };
+        match (byte, protocol) {
+            (b'+' | b'-', _) => Some(Self::Line),
+            (b':', _) => Some(Self::Integer),
+            (b'$', _) => Some(Self::Blob { least: 0 }),
+            (b'*', _) => Some(list),
+            (_, Protocol::Resp2) => None,
+            (b'_', Protocol::Resp3) => Some(Self::Empty),
+            (b'#' | b',' | b'(', Protocol::Resp3) => Some(Self::Line),
+            (b'!', Protocol::Resp3) => Some(Self::Blob { least: 0 }),
+            // Three letters that name the format, and a colon.
+            (b'=', Protocol::Resp3) => Some(Self::Blob { least: 4 }),
+            (b'~', Protocol::Resp3) => Some(list),
+            (b'>', Protocol::Resp3) => Some(Self::Aggregate { per_item: 1, extra: 0, top_only: true }),
+            (b'%', Protocol::Resp3) => Some(Self::Aggregate { per_item: 2, extra: 0, top_only: false }),
+            // Attributes come before the element that they describe.
+            (b'|', Protocol::Resp3) => Some(Self::Aggregate { per_item: 2, extra: 1, top_only: false }),
+            (_, Protocol::Resp3) => None,
+        }
+    }
+}
+
+/// A length; `None` for the -1 by which RESP2 says null.
+fn length(line: &[u8], protocol: Protocol) -> Result<Option<usize>, Breach> {
+    if line == b"-1" && protocol == Protocol::Resp2 {
+        return Ok(None);
+    }
+    if !line.first().is_some_and(u8::is_ascii_digit) {
+        return Err(Breach::Malformed);
+    }
+    // What is a number but fits no machine word is too long, like any other length above the limit.
+    let number = u64::try_from(integer(line)?).map_err(|_| Breach::Malformed)?;
+    usize::try_from(number).map(Some).map_err(|_| Breach::TooLong)
+}
+
+fn integer(line: &[u8]) -> Result<i64, Breach> {
+    core::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).ok_or(Breach::Malformed)
+}
+
+/// A frame as far as this library needs to tell frames apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer<'a> {
+    Nil,
+    Int(i64),
+    Text(&'a [u8]),
+    Error(&'a str),
+    Ints {
+        values: [i64; MAX_INTS],
+        len: usize,
+    },
+    /// An array that starts with a string: what `BLPOP` answers.
+    List(&'a [u8]),
+    /// RESP3: what `HELLO` answers. Nothing is ever looked up in it: the decoder's maps have a random order.
+    Map,
+    /// RESP3: a message that answers nothing.
+    Push,
+    Other,
+}
+
+impl<'a> Answer<'a> {
+    /// Decodes one frame that was scanned as complete.
+    pub(super) fn decode(frame: &'a [u8], protocol: Protocol) -> Result<Self, Breach> {
+        match protocol {
+            Protocol::Resp2 => match resp2::decode::decode_range(frame) {
+                Ok(Some((decoded, _))) => Ok(Self::from_resp2(frame, &decoded)),
+                Ok(None) | Err(_) => Err(Breach::Malformed),
+            },
+            Protocol::Resp3 => match resp3::decode::complete::decode_range(frame) {
+                Ok(Some((decoded, _))) => Ok(Self::from_resp3(frame, &decoded)),
+                Ok(None) | Err(_) => Err(Breach::Malformed),
+            },
+        }
+    }
+
+    fn from_resp2(buf: &'a [u8], frame: &resp2::types::RangeFrame) -> Self {
+        use resp2::types::RangeFrame as Frame;
+        match frame {
+            Frame::Null => Self::Nil,
+            Frame::Integer(n) => Self::Int(*n),
+            Frame::SimpleString(range) | Frame::BulkString(range) => Self::Text(slice(buf, *range)),
+            Frame::Error(range) => Self::Error(text(slice(buf, *range))),
+            Frame::Array(items) => Self::list(items.iter().map(|item| Self::from_resp2_leaf(buf, item))),
+        }
+    }
+
+    fn from_resp2_leaf(buf: &'a [u8], frame: &resp2::types::RangeFrame) -> Self {
+        if matches!(frame, resp2::types::RangeFrame::Array(_)) { Self::Other } else { Self::from_resp2(buf, frame) }
+    }
+
+    fn from_resp3(buf: &'a [u8], frame: &resp3::types::RangeFrame) -> Self {
+        use resp3::types::RangeFrame as Frame;
+        match frame {
+            Frame::Null => Self::Nil,
+            Frame::Number { data, .. } => Self::Int(*data),
+            Frame::SimpleString { data, .. } | Frame::BlobString { data, .. } | Frame::VerbatimString { data, .. } => {
+                Self::Text(slice(buf, *data))
+            }
+            Frame::SimpleError { data, .. } | Frame::BlobError { data, .. } => Self::Error(text(slice(buf, *data))),
+            Frame::Array { data, .. } => Self::list(data.iter().map(|item| Self::from_resp3_leaf(buf, item))),
+            Frame::Map { .. } => Self::Map,
+            Frame::Push { .. } => Self::Push,
+            Frame::Boolean { .. }
+            | Frame::Double { .. }
+            | Frame::BigNumber { .. }
+            | Frame::Set { .. }
+            | Frame::Hello { .. }
+            | Frame::ChunkedString(_) => Self::Other,
+        }
+    }
+
+    fn from_resp3_leaf(buf: &'a [u8], frame: &resp3::types::RangeFrame) -> Self {
+        if matches!(frame, resp3::types::RangeFrame::Array { .. }) { Self::Other } else { Self::from_resp3(buf, frame) }
+    }
+
+    fn list(items: impl Iterator<Item = Self>) -> Self {
+        let mut values = [0; MAX_INTS];
+        let mut len = 0;
+        for (i, item) in items.enumerate() {
+            match item {
+                Self::Int(n) if i < MAX_INTS => {
+                    values[i] = n;
+                    len = i + 1;
+                }
+                Self::Text(first) if i == 0 => return Self::List(first),
+                Self::Nil
+                | Self::Int(_)
+                | Self::Text(_)
+                | Self::Error(_)
+                | Self::Ints { .. }
+                | Self::List(_)
+                | Self::Map
+                | Self::Push
+                | Self::Other => return Self::Other,
+            }
+        }
+        Self::Ints { values, len }
+    }
+
+    /// The same in the form that requests read.
+    pub(super) fn value(&self) -> Value<'_> {
+        match self {
+            Self::Nil => Value::Nil,
+            Self::Int(n) => Value::Int(*n),
+            Self::Text(bytes) => Value::Text(bytes),
+            Self::Error(text) => Value::Error(text),
+            Self::Ints { values, len } => Value::Ints(&values[..*len]),
+            Self::List(_) | Self::Map | Self::Push | Self::Other => Value::Other,
+        }
+    }
+}
+
+fn slice(buf: &[u8], (start, end): (usize, usize)) -> &[u8] {
+    buf.get(start..end).unwrap_or_default()
+}
+
+/// The text of an error, up to the first byte that is not text.
+fn text(bytes: &[u8]) -> &str {
+    match core::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
+    }
+}

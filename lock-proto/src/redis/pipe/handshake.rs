@@ -1,0 +1,151 @@
+//! What is said on a new connection before any request: who we are, which database, and who the server is.
+
+use alloc::boxed::Box;
+use alloc::format;
+use core::time::Duration;
+
+use super::PipeConfig;
+use super::frame::Answer;
+use crate::fault::{Breach, Fault};
+use crate::id::Role;
+use crate::redis::request::{Cause, ErrorClass, ServerError};
+use crate::redis::url::{Endpoint, Protocol};
+
+/// What a server told about itself at connect (requirement Q6).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// Random, and new with every start of the server: two nodes with one run id are one server.
+    pub run_id: Box<str>,
+    /// For how long it has been running, in whole seconds, rounded down.
+    pub uptime: Duration,
+}
+
+/// What the handshake brought to light.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Hello {
+    /// The connection's number in the server, for `CLIENT UNBLOCK`. Asked for on a [`Role::Wake`] connection only; `None` also if
+    /// the server refuses to tell.
+    pub client_id: Option<i64>,
+    /// What `INFO server` said; `None` if it was not asked for.
+    pub server: Option<Result<ServerInfo, ServerError>>,
+}
+
+/// One command of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    /// `HELLO 3`, with the login.
+    Hello,
+    /// `AUTH`.
+    Auth,
+    /// `SELECT`.
+    Select,
+    /// `CLIENT SETNAME`.
+    SetName,
+    /// `CLIENT ID`.
+    ClientId,
+    /// `INFO server`.
+    Info,
+}
+
+impl Step {
+    /// The commands that this connection starts with, in order.
+    pub(super) fn of(config: &PipeConfig) -> impl Iterator<Item = Self> + use<> {
+        let at = &config.endpoint;
+        let hello = at.protocol == Protocol::Resp3;
+        [
+            (Self::Hello, hello),
+            (Self::Auth, !hello && at.password.is_some()),
+            (Self::Select, at.database != 0),
+            // Not within HELLO: there a name that the server does not like would fail the login.
+            (Self::SetName, at.client_name.is_some()),
+            (Self::ClientId, config.role == Role::Wake),
+            (Self::Info, config.server_info),
+        ]
+        .into_iter()
+        .filter_map(|(step, wanted)| wanted.then_some(step))
+    }
+
+    /// Calls `f` with the arguments of the command.
+    pub(super) fn with_args<R>(self, at: &Endpoint, f: impl FnOnce(&[&[u8]]) -> R) -> R {
+        let user = at.username.as_deref().map(str::as_bytes);
+        let password = at.password.as_ref().map(|password| password.expose().as_bytes());
+        match (self, user, password) {
+            (Self::Hello, _, None) => f(&[b"HELLO", b"3"]),
+            (Self::Hello, user, Some(password)) => f(&[b"HELLO", b"3", b"AUTH", user.unwrap_or(b"default"), password]),
+            (Self::Auth, Some(user), password) => f(&[b"AUTH", user, password.unwrap_or_default()]),
+            (Self::Auth, None, password) => f(&[b"AUTH", password.unwrap_or_default()]),
+            (Self::Select, ..) => f(&[b"SELECT", format!("{}", at.database).as_bytes()]),
+            (Self::SetName, ..) => {
+                f(&[b"CLIENT", b"SETNAME", at.client_name.as_deref().map(str::as_bytes).unwrap_or_default()])
+            }
+            (Self::ClientId, ..) => f(&[b"CLIENT", b"ID"]),
+            (Self::Info, ..) => f(&[b"INFO", b"server"]),
+        }
+    }
+
+    /// Takes in the answer. An error means that nothing can be done on this connection.
+    pub(super) fn read(self, answer: &Answer<'_>, hello: &mut Hello) -> Result<(), Cause> {
+        match (self, answer) {
+            (Self::Hello, Answer::Map) | (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
+            (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
+            (Self::Auth | Self::Select, Answer::Error(text)) => Err(ServerError::classify(text).into()),
+            // A name is for people who look at CLIENT LIST: nothing depends on it.
+            (Self::SetName, Answer::Error(_)) => Ok(()),
+            (Self::ClientId, Answer::Int(id)) => {
+                hello.client_id = Some(*id);
+                Ok(())
+            }
+            (Self::ClientId, Answer::Error(_)) => Ok(()),
+            (Self::Info, Answer::Text(text)) => {
+                hello.server = Some(ServerInfo::parse(text));
+                Ok(())
+            }
+            (Self::Info, Answer::Error(text)) => {
+                hello.server = Some(Err(ServerError::classify(text)));
+                Ok(())
+            }
+            (
+                Self::Hello | Self::Auth | Self::Select | Self::SetName | Self::ClientId | Self::Info,
+                Answer::Nil
+                | Answer::Int(_)
+                | Answer::Text(_)
+                | Answer::Ints { .. }
+                | Answer::List(_)
+                | Answer::Map
+                | Answer::Push
+                | Answer::Other,
+            ) => Err(Fault::Protocol(Breach::WrongReply).into()),
+        }
+    }
+}
+
+/// A server that does not know `HELLO`, or not this version, answers in many ways; a refused login says so itself.
+fn hello_refused(text: &str) -> ServerError {
+    let error = ServerError::classify(text);
+    let unknown = text.starts_with("NOPROTO") || text.starts_with("ERR");
+    if !unknown || error.class == ErrorClass::Transient {
+        return error;
+    }
+    let text = format!("RESP3 is not available, use protocol=resp2 ({})", error.text);
+    ServerError { class: ErrorClass::Refused, ..ServerError::classify(&text) }
+}
+
+impl ServerInfo {
+    /// Reads what `INFO server` answers: lines `field:value`, see <https://redis.io/docs/latest/commands/info/>.
+    fn parse(text: &[u8]) -> Result<Self, ServerError> {
+        let field = |name: &str| {
+            text.split(|b| *b == b'\n').find_map(|line| {
+                let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
+                core::str::from_utf8(value.trim_ascii()).ok()
+            })
+        };
+        let run_id = field("run_id").filter(|id| (1..=64).contains(&id.len()));
+        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
+        match (run_id, uptime) {
+            (Some(run_id), Some(uptime)) => Ok(Self { run_id: run_id.into(), uptime: Duration::from_secs(uptime) }),
+            (None, _) | (_, None) => Err(ServerError::classify("INFO server tells no run_id and uptime_in_seconds")),
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! One connection to one server: handshake, framing, the line of commands, reconnect (requirements P1 to P3).
+
+mod frame;
+mod handshake;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::fmt;
+use core::time::Duration;
+
+pub use frame::Limits;
+pub use handshake::{Hello, ServerInfo};
+
+use self::frame::Answer;
+use self::handshake::Step;
+use self::queue::Waiting;
+use self::wire::{Job, Sent, Wire, breach};
+use super::config::Poll;
+use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError};
+use super::url::Endpoint;
+use crate::fault::{Breach, Fault};
+use crate::id::{CallId, ConnId, NodeId, Role};
+use crate::retry::{doubled, jitter};
+use crate::time::Instant;
+
+/// What a [`Pipe`] connects to, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PipeConfig {
+    /// The server, and the login.
+    pub endpoint: Endpoint,
+    /// Its number in the client.
+    pub node: NodeId,
+    /// What the connection is for.
+    pub role: Role,
+    /// Whether `INFO server` is asked for at connect (requirement Q6).
+    pub server_info: bool,
+    /// How long opening and handshake may take together. Also the patience with `CLIENT UNBLOCK`.
+    pub connect_timeout: Duration,
+    /// How long to wait before a failed connection is opened again; a quarter is jitter. A connection that was up for `max` starts
+    /// anew with `every`.
+    pub reconnect: Poll,
+    /// What the server may send at most.
+    pub limits: Limits,
+}
+
+/// What a [`Pipe`] wants done, and what it has to tell. One ordered queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "an output that is not carried out stalls the connection"]
+pub enum PipeOutput {
+    /// Open a connection to the endpoint, resolving its name anew; then report `handle_connected` or `handle_disconnected`.
+    Connect(ConnId),
+    /// Close this connection, or stop opening it. Nothing needs to be reported.
+    Disconnect(ConnId),
+    /// The handshake is through.
+    Up(Hello),
+    /// The connection failed, or could not be opened. It will be opened again by itself. What had not been answered is answered
+    /// next; a `block` has ended.
+    Down(Cause),
+    /// The answer to a `send`. Each gets exactly one.
+    Reply {
+        /// Which one.
+        call: CallId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// The answer to a `block`: the signal list that had an element, or `None` when its time was up or it was unblocked.
+    Woken(Option<Bytes>),
+    /// The server does not do `BLPOP` for us.
+    BlockRefused(ServerError),
+    /// The server does not do `CLIENT UNBLOCK` for us.
+    UnblockRefused(ServerError),
+}
+
+/// The connection of one client to one server, without any I/O: bytes in, bytes out.
+///
+/// Once opened it stays open: a connection that fails is opened again after a pause, until [`close`](Self::close). Commands go
+/// out in the order of the verbs, as many at once as the socket takes, and each is answered exactly once, in that order, when
+/// its reply comes or the connection fails. During the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
+///
+/// The host reports what happens by the `handle_` methods. Facts about any connection but the current one are dropped, so they
+/// may come late or twice (requirement M6).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Pipe {
+    config: PipeConfig,
+    identity: Identity,
+    seed: u64,
+    now: Instant,
+    phase: Phase,
+    generation: u64,
+    /// Failures since the last connection that lasted.
+    failures: u32,
+    /// Requests that came while the connection is being opened.
+    waiting: Waiting<Job>,
+    wire: Wire,
+    outputs: VecDeque<PipeOutput>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Closed,
+    Connecting { until: Instant },
+    LoggingIn { until: Instant, unanswered: usize, hello: Hello },
+    Up { since: Instant },
+    BackingOff { until: Instant, cause: Cause },
+}
+
+impl Pipe {
+    /// A closed connection. `seed` spreads the reconnects of many clients; equal seeds give equal runs.
+    #[must_use]
+    pub fn new(config: PipeConfig, identity: Identity, seed: u64) -> Self {
+        Self {
+            config,
+            identity,
+            seed,
+            now: Instant::ZERO,
+            phase: Phase::Closed,
+            generation: 0,
+            failures: 0,
+            waiting: Waiting::new(),
+            wire: Wire::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    // Verbs.
+
+    /// Opens the connection if it is closed.
+    pub fn open(&mut self, now: Instant) {
+        self.clock(now);
+        if self.is_closed() {
+            self.connect();
+        }
+    }
+
+    /// Gives the connection up, until `open` or `send`. What has not been answered is answered with [`Fault::NotNeeded`]: `Unknown`
+    /// if some of it has left, else `NotSent`. There is no [`PipeOutput::Down`].
+    pub fn close(&mut self, now: Instant) {
+        self.clock(now);
+        if let Some(conn) = self.current() {
+            self.outputs.push_back(PipeOutput::Disconnect(conn));
+        }
+        self.phase = Phase::Closed;
+        self.failures = 0;
+        self.settle(&Fault::NotNeeded.into());
+    }
+
+    /// Sends a request, and opens the connection if it is closed. If the answer takes longer than `patience`, counted from now, the
+    /// connection is dropped and opened again: a server that does not read is as dead as one that does not answer.
+    pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
+        self.open(now);
+        let now = self.now;
+        self.ask(Job::Call { call, request, tries: 0 }, now + patience);
+    }
+
+    /// Waits in the server for a signal on one of these locks, for `timeout` at most (1 ms at least). The answer may take `patience`
+    /// longer than that. Does nothing during the pause after a failure: ask again when the connection is up.
+    pub fn block(&mut self, now: Instant, keys: Vec<Key>, timeout: Duration, patience: Duration) {
+        self.open(now);
+        let deadline = self.now + timeout + patience;
+        self.ask(Job::Block { keys, timeout }, deadline);
+    }
+
+    /// Ends the `block` of the connection that the server calls `client`. Does nothing during the pause after a failure.
+    pub fn unblock(&mut self, now: Instant, client: i64) {
+        self.open(now);
+        let deadline = self.now + self.config.connect_timeout;
+        self.ask(Job::Unblock { client }, deadline);
+    }
+
+    /// Whether requests go out at once.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
+    /// Whether nothing is open, being opened, or going to be opened again by itself.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// The connection that is open or being opened.
+    #[must_use]
+    pub const fn current(&self) -> Option<ConnId> {
+        match self.phase {
+            Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up { .. } => {
+                Some(ConnId { node: self.config.node, role: self.config.role, generation: self.generation })
+            }
+            Phase::Closed | Phase::BackingOff { .. } => None,
+        }
+    }
+
+    /// What it connects to.
+    #[must_use]
+    pub const fn config(&self) -> &PipeConfig {
+        &self.config
+    }
+
+    // Facts.
+
+    /// The connection is open.
+    pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.clock(now);
+        if self.current() != Some(conn) {
+            return;
+        }
+        let Phase::Connecting { until } = self.phase else { return };
+        let mut unanswered = 0;
+        for step in Step::of(&self.config) {
+            self.wire.login(step, &self.config.endpoint);
+            unanswered += 1;
+        }
+        self.logged_in_after(unanswered, until, Hello::default());
+    }
+
+    /// Bytes have come. Report what was written by [`consume`](Self::consume) before what was read after it: an answer to
+    /// a command that has not left is a breach of the protocol.
+    pub fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.clock(now);
+        if self.current() != Some(conn) {
+            return;
+        }
+        match self.read(bytes) {
+            Ok(None) => {}
+            Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
+        }
+    }
+
+    /// The connection has ended, or could not be opened.
+    pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.clock(now);
+        if self.current() == Some(conn) {
+            self.fail(why.into(), false);
+        }
+    }
+
+    /// Time has passed: call it at [`next_deadline`](Self::next_deadline); at any other time it does no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.clock(now);
+        let now = self.now;
+        match &self.phase {
+            Phase::Closed => {}
+            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
+                if *until <= now {
+                    return self.fail(Fault::TimedOut.into(), true);
+                }
+                while let Some(job) = self.waiting.pop_due(now) {
+                    if matches!(job, Job::Block { .. }) {
+                        self.outputs.push_back(PipeOutput::Woken(None));
+                    }
+                    self.answer_unsent(job, false, &Fault::TimedOut.into());
+                }
+            }
+            Phase::Up { .. } => {
+                if self.wire.earliest().is_some_and(|deadline| deadline <= now) {
+                    self.fail(Fault::TimedOut.into(), true);
+                }
+            }
+            Phase::BackingOff { until, .. } => {
+                if *until <= now {
+                    self.connect();
+                }
+            }
+        }
+    }
+
+    // Drains.
+
+    /// The next thing to do or to know.
+    pub fn poll_output(&mut self) -> Option<PipeOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// Bytes to be written to `conn`; empty if there are none, or it is not the current connection. Commands are encoded here, not
+    /// before, and not more than [`Limits::outgoing`] and one command at a time.
+    pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
+        if self.current() != Some(conn) {
+            return &[];
+        }
+        self.wire.fill(&self.identity, &self.config.limits)
+    }
+
+    /// The host has written the first `n` bytes of `outgoing`.
+    pub fn consume(&mut self, conn: ConnId, n: usize) {
+        if self.current() == Some(conn) {
+            self.wire.consume(n);
+        }
+    }
+
+    /// When to call `handle_timeout` at the latest. The time of the last call while there is output to be polled.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.outputs.is_empty() {
+            return Some(self.now);
+        }
+        match self.phase {
+            Phase::Closed => None,
+            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
+                Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
+            }
+            Phase::Up { .. } => self.wire.earliest(),
+            Phase::BackingOff { until, .. } => Some(until),
+        }
+    }
+
+    // Inside.
+
+    /// Time never goes back here, whatever the caller says (requirement M1).
+    fn clock(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    fn connect(&mut self) {
+        self.generation += 1;
+        self.wire = Wire::new();
+        self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
+        if let Some(conn) = self.current() {
+            self.outputs.push_back(PipeOutput::Connect(conn));
+        }
+    }
+
+    fn ask(&mut self, job: Job, deadline: Instant) {
+        match &self.phase {
+            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => self.waiting.push(job, deadline),
+            Phase::Up { .. } => self.wire.queue(job, deadline),
+            Phase::BackingOff { cause, .. } => {
+                let cause = cause.clone();
+                self.answer_unsent(job, false, &cause);
+            }
+        }
+    }
+
+    fn logged_in_after(&mut self, unanswered: usize, until: Instant, hello: Hello) {
+        if unanswered > 0 {
+            self.phase = Phase::LoggingIn { until, unanswered, hello };
+            return;
+        }
+        self.phase = Phase::Up { since: self.now };
+        self.outputs.push_back(PipeOutput::Up(hello));
+        while let Some((job, deadline)) = self.waiting.pop() {
+            self.wire.queue(job, deadline);
+        }
+    }
+
+    /// Takes in what has come. `Some` and `Err` say why the connection is to be dropped.
+    ///
+    /// A server that refuses as a replica ends the connection only after what came with that answer: the others in flight are most
+    /// likely answered there too, and a clear no is worth more than a broken connection.
+    fn read(&mut self, mut bytes: &[u8]) -> Result<Option<Cause>, Cause> {
+        if matches!(self.phase, Phase::Connecting { .. }) {
+            return Err(breach(Breach::Unasked));
+        }
+        let (protocol, limits) = (self.config.endpoint.protocol, self.config.limits);
+        let mut ending = None;
+        while let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? {
+            let result = self.take_in(frame.bytes(), &mut ending);
+            self.wire.recycle(frame);
+            result?;
+        }
+        Ok(ending)
+    }
+
+    fn take_in(&mut self, frame: &[u8], ending: &mut Option<Cause>) -> Result<(), Cause> {
+        let answer = Answer::decode(frame, self.config.endpoint.protocol).map_err(breach)?;
+        let Some(sent) = self.wire.answered(&answer, &self.config.limits)? else { return Ok(()) };
+        let wrong = || breach(Breach::WrongReply);
+        let error = if let Answer::Error(text) = &answer { Some(ServerError::classify(text)) } else { None };
+        if let Some(error) = error.as_ref().filter(|error| error.class == ErrorClass::Reconnect) {
+            *ending = Some(error.clone().into());
+        }
+        match &sent.job {
+            Job::Login(step) => {
+                let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };
+                step.read(&answer, &mut hello)?;
+                self.logged_in_after(unanswered.saturating_sub(1), until, hello);
+            }
+            Job::Call { .. } => self.reply(sent, &answer)?,
+            Job::Block { .. } => self.outputs.push_back(match (answer, error) {
+                (_, Some(error)) => PipeOutput::BlockRefused(error),
+                (Answer::Nil, _) => PipeOutput::Woken(None),
+                (Answer::List(key), _) => PipeOutput::Woken(Some(Bytes::copy_from_slice(key))),
+                _ => return Err(wrong()),
+            }),
+            Job::Unblock { .. } => match (answer, error) {
+                (_, Some(error)) => self.outputs.push_back(PipeOutput::UnblockRefused(error)),
+                (Answer::Int(_), _) => {}
+                _ => return Err(wrong()),
+            },
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, sent: Sent, answer: &Answer<'_>) -> Result<(), Cause> {
+        let unknown_script = matches!(answer, Answer::Error(text) if text.starts_with("NOSCRIPT"));
+        let job = if unknown_script { self.wire.send_again(sent) } else { Some(sent.job) };
+        let Some(Job::Call { call, request, .. }) = job else { return Ok(()) };
+        let reply = request.read(answer.value());
+        let lost = reply.is_none();
+        // What answered nonsense may have done anything.
+        let reply = reply.unwrap_or_else(|| Reply::Unknown(breach(Breach::WrongReply)));
+        self.outputs.push_back(PipeOutput::Reply { call, reply });
+        if lost { Err(breach(Breach::WrongReply)) } else { Ok(()) }
+    }
+
+    /// The connection is no more; it is opened again after a pause.
+    fn fail(&mut self, cause: Cause, tell_host: bool) {
+        if let Some(conn) = self.current().filter(|_| tell_host) {
+            self.outputs.push_back(PipeOutput::Disconnect(conn));
+        }
+        let Poll { every, max } = self.config.reconnect;
+        if let Phase::Up { since } = self.phase
+            && self.now.since(since) >= max
+        {
+            self.failures = 0;
+        }
+        let pause = doubled(every, self.failures, max);
+        let pause = pause.saturating_sub(jitter(self.seed, self.generation, pause / 4));
+        self.failures = self.failures.saturating_add(1);
+        self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone() };
+        self.outputs.push_back(PipeOutput::Down(cause.clone()));
+        self.settle(&cause);
+    }
+
+    /// Answers everything that has not been answered: the one place where that is done (requirement M8).
+    fn settle(&mut self, cause: &Cause) {
+        while let Some((job, left)) = self.wire.pop_unanswered() {
+            self.answer_unsent(job, left, cause);
+        }
+        while let Some((job, _)) = self.waiting.pop() {
+            self.answer_unsent(job, false, cause);
+        }
+        self.wire = Wire::new();
+    }
+
+    fn answer_unsent(&mut self, job: Job, left: bool, cause: &Cause) {
+        match job {
+            Job::Call { call, .. } => {
+                let cause = cause.clone();
+                let reply = if left { Reply::Unknown(cause) } else { Reply::NotSent(cause) };
+                self.outputs.push_back(PipeOutput::Reply { call, reply });
+            }
+            Job::Login(_) | Job::Block { .. } | Job::Unblock { .. } => {}
+        }
+    }
+}
+
+/// Shows no bytes: a login may be among them.
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipe")
+            .field("node", &self.config.node)
+            .field("role", &self.config.role)
+            .field("endpoint", &self.config.endpoint)
+            .field("phase", &self.phase)
+            .field("generation", &self.generation)
+            .field("failures", &self.failures)
+            .field("waiting", &self.waiting.len())
+            .field("wire", &self.wire)
+            .field("outputs", &self.outputs)
+            .finish_non_exhaustive()
+    }
+}

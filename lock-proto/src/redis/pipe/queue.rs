@@ -1,0 +1,102 @@
+//! Queues that know when the first of their entries runs out of patience.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::time::Instant;
+
+/// A queue, first in, first out, of entries with deadlines in any order; tells the earliest deadline in amortised constant
+/// time, without an allocation per entry.
+///
+/// `minima` is the queue without every entry that has a later one due no later than itself: such an entry can never be the
+/// earliest again. What is left is sorted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Patient<T> {
+    entries: VecDeque<T>,
+    minima: VecDeque<(u64, Instant)>,
+    /// Number of the first entry, and of the next one to come.
+    first: u64,
+    next: u64,
+}
+
+impl<T> Patient<T> {
+    pub(super) const fn new() -> Self {
+        Self { entries: VecDeque::new(), minima: VecDeque::new(), first: 0, next: 0 }
+    }
+
+    pub(super) fn push(&mut self, entry: T, deadline: Instant) {
+        while self.minima.back().is_some_and(|(_, earlier)| *earlier >= deadline) {
+            self.minima.pop_back();
+        }
+        self.minima.push_back((self.next, deadline));
+        self.next += 1;
+        self.entries.push_back(entry);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let entry = self.entries.pop_front()?;
+        if self.minima.front().is_some_and(|(number, _)| *number == self.first) {
+            self.minima.pop_front();
+        }
+        self.first += 1;
+        Some(entry)
+    }
+
+    pub(super) fn front(&self) -> Option<&T> {
+        self.entries.front()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.minima.front().map(|(_, deadline)| *deadline)
+    }
+}
+
+/// What waits for a connection that is being opened. Here an entry that runs out of patience leaves alone, out of order;
+/// opening goes on for the others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Waiting<T> {
+    entries: BTreeMap<u64, (Instant, T)>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    next: u64,
+}
+
+impl<T> Waiting<T> {
+    pub(super) const fn new() -> Self {
+        Self { entries: BTreeMap::new(), deadlines: BTreeSet::new(), next: 0 }
+    }
+
+    pub(super) fn push(&mut self, entry: T, deadline: Instant) {
+        self.deadlines.insert((deadline, self.next));
+        self.entries.insert(self.next, (deadline, entry));
+        self.next += 1;
+    }
+
+    /// The first that came, with its deadline.
+    pub(super) fn pop(&mut self) -> Option<(T, Instant)> {
+        let (number, (deadline, entry)) = self.entries.pop_first()?;
+        self.deadlines.remove(&(deadline, number));
+        Some((entry, deadline))
+    }
+
+    /// One whose deadline is not after `now`.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<T> {
+        let due = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)?;
+        self.deadlines.remove(&due);
+        self.entries.remove(&due.1).map(|(_, entry)| entry)
+    }
+
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}

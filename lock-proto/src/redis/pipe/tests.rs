@@ -1,0 +1,570 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod framing;
+mod hostile;
+mod scripts;
+
+use super::*;
+use crate::id::ClientId;
+use crate::redis::request::Expiry;
+use crate::redis::{ErrorClass, Protocol, Spent};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+
+const MS: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A pipe, the time, and the host's side of the contract.
+struct Rig {
+    pipe: Pipe,
+    now: Instant,
+    serial: u64,
+}
+
+impl Rig {
+    fn new(url: &str) -> Self {
+        Self::with(url, Role::Commands, false)
+    }
+
+    fn with(url: &str, role: Role, server_info: bool) -> Self {
+        let config = PipeConfig {
+            endpoint: Endpoint::parse(url).unwrap(),
+            node: NodeId::new(0),
+            role,
+            server_info,
+            connect_timeout: Duration::from_secs(2),
+            reconnect: Poll::exponential(10 * MS, Duration::from_secs(1)),
+            limits: Limits::default(),
+        };
+        let identity = Identity::new(ClientId::from_bits(1), b"");
+        Self { pipe: Pipe::new(config, identity, 42), now: Instant::from_millis(1000), serial: 0 }
+    }
+
+    /// An open connection without a handshake.
+    fn up() -> (Self, ConnId) {
+        let mut rig = Self::new("redis://h");
+        let conn = rig.opened();
+        assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
+        (rig, conn)
+    }
+
+    fn opened(&mut self) -> ConnId {
+        self.pipe.open(self.now);
+        let Some(PipeOutput::Connect(conn)) = self.pipe.poll_output() else { panic!("no connect: {:?}", self.pipe) };
+        self.pipe.handle_connected(self.now, conn);
+        conn
+    }
+
+    fn outputs(&mut self) -> Vec<PipeOutput> {
+        core::iter::from_fn(|| self.pipe.poll_output()).collect()
+    }
+
+    fn call(&mut self) -> CallId {
+        self.serial += 1;
+        CallId::new(NodeId::new(0), self.serial)
+    }
+
+    fn send(&mut self, request: Request) -> CallId {
+        let call = self.call();
+        self.pipe.send(self.now, call, request, PATIENCE);
+        call
+    }
+
+    /// Writes all there is to write.
+    fn written(&mut self, conn: ConnId) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let part = self.pipe.outgoing(conn).to_vec();
+            if part.is_empty() {
+                return all;
+            }
+            self.pipe.consume(conn, part.len());
+            all.extend(part);
+        }
+    }
+
+    /// The names of the commands that are written.
+    fn commands(&mut self, conn: ConnId) -> Vec<String> {
+        commands(&self.written(conn)).into_iter().map(|mut args| args.swap_remove(0)).collect()
+    }
+
+    fn receive(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.pipe.handle_received(self.now, conn, bytes);
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.pipe.handle_timeout(self.now);
+    }
+
+    /// Time passes until the pipe opens the connection again.
+    fn reopened(&mut self) -> ConnId {
+        let due = self.pipe.next_deadline().unwrap();
+        self.pass(due.since(self.now));
+        let outputs = self.outputs();
+        let [PipeOutput::Connect(conn)] = outputs[..] else { panic!("{outputs:?}") };
+        conn
+    }
+}
+
+/// The commands in `bytes`, each as its arguments.
+fn commands(mut bytes: &[u8]) -> Vec<Vec<String>> {
+    fn number(bytes: &mut &[u8], kind: u8) -> usize {
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap();
+        assert_eq!(bytes[0], kind);
+        let number = core::str::from_utf8(&bytes[1..end]).unwrap().parse().unwrap();
+        *bytes = &bytes[end + 2..];
+        number
+    }
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let count = number(&mut bytes, b'*');
+        all.push(
+            (0..count)
+                .map(|_| {
+                    let len = number(&mut bytes, b'$');
+                    let (arg, rest) = bytes.split_at(len);
+                    bytes = rest.strip_prefix(b"\r\n").unwrap();
+                    String::from_utf8(arg.to_vec()).unwrap()
+                })
+                .collect(),
+        );
+    }
+    all
+}
+
+fn key(name: &str) -> Key {
+    Key::new(b"", name.as_bytes())
+}
+
+/// `SET NX`.
+fn take(name: &str) -> Request {
+    Request::Take { key: key(name), number: 1, spent: Spent::default(), ttl_ms: 10_000, fence_block: 0, clean: true }
+}
+
+fn extend(name: &str) -> Request {
+    Request::Extend { key: key(name), number: 1, ttl_ms: 10_000 }
+}
+
+fn release(name: &str) -> Request {
+    Request::Release { key: key(name), number: 1, spent: Spent::all_to(1), signal_ms: 0 }
+}
+
+fn reply(call: CallId, reply: Reply) -> PipeOutput {
+    PipeOutput::Reply { call, reply }
+}
+
+fn granted(call: CallId) -> PipeOutput {
+    reply(call, Reply::Granted { fence: None })
+}
+
+fn fault(why: Fault) -> Cause {
+    Cause::Fault(why)
+}
+
+fn server(text: &str) -> Cause {
+    ServerError::classify(text).into()
+}
+
+// The handshake.
+
+#[test]
+fn a_plain_connection_is_up_at_once_and_answers_in_order() {
+    let (mut rig, conn) = Rig::up();
+    let (a, b) = (rig.send(take("a")), rig.send(take("b")));
+    assert_eq!(rig.commands(conn), ["SET", "SET"]);
+    rig.receive(conn, b"+OK\r\n$-1\r\n");
+    assert_eq!(rig.outputs(), [granted(a), reply(b, Reply::Busy { expires: Expiry::Unknown })]);
+    assert_eq!(rig.pipe.next_deadline(), None, "nothing is left to wait for");
+}
+
+#[test]
+fn p1_q6_a_login_goes_out_in_one_write_before_any_request() {
+    let mut rig = Rig::with("redis://u:pw@h/3?client_name=me", Role::Wake, true);
+    let call = rig.send(take("a"));
+    let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
+    assert!(rig.pipe.outgoing(conn).is_empty(), "nothing can be written before the connection is open");
+    rig.pipe.handle_connected(rig.now, conn);
+    let written = commands(&rig.written(conn));
+    let expected: [&[&str]; 5] =
+        [&["AUTH", "u", "pw"], &["SELECT", "3"], &["CLIENT", "SETNAME", "me"], &["CLIENT", "ID"], &["INFO", "server"]];
+    assert_eq!(written, expected);
+    rig.receive(conn, b"+OK\r\n+OK\r\n+OK\r\n:77\r\n");
+    assert!(!rig.pipe.is_up() && rig.outputs().is_empty());
+    let info = "# Server\r\nrun_id:0123abcd\r\nuptime_in_seconds:61\r\nuptime_in_days:0\r\n";
+    rig.receive(conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
+    let info = ServerInfo { run_id: "0123abcd".into(), uptime: Duration::from_secs(61) };
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: Some(77), server: Some(Ok(info)) })]);
+    assert_eq!(rig.commands(conn), ["SET"]);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [granted(call)]);
+}
+
+#[test]
+fn p1_resp3_logs_in_by_hello() {
+    let mut rig = Rig::with("redis://:pw@h/3?protocol=resp3&client_name=me", Role::Wake, true);
+    let conn = rig.opened();
+    let written = commands(&rig.written(conn));
+    let expected: [&[&str]; 5] = [
+        &["HELLO", "3", "AUTH", "default", "pw"],
+        &["SELECT", "3"],
+        &["CLIENT", "SETNAME", "me"],
+        &["CLIENT", "ID"],
+        &["INFO", "server"],
+    ];
+    assert_eq!(written, expected);
+    // As redis-server 7.0 answers: a map, and a verbatim string.
+    rig.receive(conn, b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nmodules\r\n*0\r\n+OK\r\n+OK\r\n:9\r\n");
+    let info = "txt:# Server\r\nrun_id:ff\r\nuptime_in_seconds:0\r\n";
+    rig.receive(conn, format!("={}\r\n{info}\r\n", info.len()).as_bytes());
+    let info = ServerInfo { run_id: "ff".into(), uptime: Duration::ZERO };
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: Some(9), server: Some(Ok(info)) })]);
+    let (a, b) = (rig.send(take("a")), rig.send(extend("a")));
+    assert_eq!(rig.commands(conn), ["SET", "EVAL"]);
+    rig.receive(conn, b"_\r\n:1\r\n");
+    assert_eq!(rig.outputs(), [reply(a, Reply::Busy { expires: Expiry::Unknown }), reply(b, Reply::Extended)]);
+}
+
+#[test]
+fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
+    for (url, answers, text) in [
+        ("redis://:pw@h", "-WRONGPASS invalid username-password pair or user is disabled.\r\n", "WRONGPASS"),
+        ("redis://:pw@h", "-ERR AUTH <password> called without any password configured\r\n", "ERR AUTH"),
+        ("redis://h/99", "-ERR DB index is out of range\r\n", "DB index"),
+        ("redis://h?protocol=resp3", "-NOPROTO unsupported protocol version\r\n", "RESP3 is not available"),
+        ("redis://h?protocol=resp3", "-ERR unknown command `HELLO`, with args\r\n", "use protocol=resp2"),
+        ("redis://:pw@h?protocol=resp3", "-WRONGPASS invalid username-password pair\r\n", "WRONGPASS"),
+    ] {
+        let mut rig = Rig::new(url);
+        let waiting = rig.send(take("a"));
+        let conn = rig.opened();
+        rig.written(conn);
+        rig.receive(conn, answers.as_bytes());
+        let outputs = rig.outputs();
+        let [PipeOutput::Disconnect(closed), PipeOutput::Down(Cause::Server(error)), answered] = &outputs[..] else {
+            panic!("{url}: {outputs:?}");
+        };
+        assert_eq!((*closed, error.class), (conn, ErrorClass::Refused), "{url}");
+        assert!(error.text.contains(text), "{url}: {error}");
+        let cause = Cause::Server(error.clone());
+        assert_eq!(*answered, reply(waiting, Reply::NotSent(cause.clone())), "{url}");
+        // During the pause a request is answered at once.
+        let refused = rig.send(take("b"));
+        assert_eq!(rig.outputs(), [reply(refused, Reply::NotSent(cause))], "{url}");
+        let again = rig.reopened();
+        assert_ne!(again, conn);
+    }
+}
+
+#[test]
+fn a_refused_name_id_or_info_is_tolerated() {
+    let mut rig = Rig::with("redis://h?client_name=me", Role::Wake, true);
+    let conn = rig.opened();
+    rig.written(conn);
+    rig.receive(conn, b"-NOPERM no\r\n-NOPERM no\r\n-NOPERM no permissions to run the 'info' command\r\n");
+    let error = ServerError::classify("NOPERM no permissions to run the 'info' command");
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: None, server: Some(Err(error)) })]);
+}
+
+#[test]
+fn info_without_the_fields_is_an_error_of_its_own() {
+    for info in ["", "run_id:\r\nuptime_in_seconds:5\r\n", "run_id:a\r\nuptime_in_seconds:-5\r\n", "xrun_id:a\r\n"] {
+        let mut rig = Rig::with("redis://h", Role::Commands, true);
+        let conn = rig.opened();
+        rig.written(conn);
+        rig.receive(conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
+        let outputs = rig.outputs();
+        assert!(matches!(&outputs[..], [PipeOutput::Up(Hello { server: Some(Err(_)), .. })]), "{info:?}: {outputs:?}");
+    }
+}
+
+#[test]
+fn no_debug_output_shows_the_password() {
+    let mut rig = Rig::new("redis://u:sesame@h");
+    let conn = rig.opened();
+    let unsent = format!("{:?}", rig.pipe);
+    let written = String::from_utf8(rig.pipe.outgoing(conn).to_vec()).unwrap();
+    assert!(written.contains("sesame"), "it is to be sent, after all");
+    rig.receive(conn, b"$20\r\nsesame");
+    for shown in [unsent, format!("{:?}", rig.pipe), format!("{:?}", rig.pipe.config())] {
+        assert!(!shown.contains("sesame") && !shown.contains("115, 101, 115"), "{shown}");
+    }
+}
+
+// Timeouts and reconnect.
+
+#[test]
+fn opening_is_given_up_after_the_connect_timeout() {
+    for connected in [false, true] {
+        let mut rig = Rig::new("redis://:pw@h");
+        rig.pipe.open(rig.now);
+        let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
+        if connected {
+            rig.pipe.handle_connected(rig.now, conn);
+            rig.written(conn);
+        }
+        assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 2000 * MS));
+        rig.pass(1999 * MS);
+        assert_eq!(rig.outputs(), []);
+        rig.pass(MS);
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(fault(Fault::TimedOut))]);
+    }
+}
+
+#[test]
+fn who_loses_patience_while_the_connection_opens_leaves_alone() {
+    let mut rig = Rig::new("redis://h");
+    let (a, b, c) = (rig.call(), rig.call(), rig.call());
+    rig.pipe.send(rig.now, a, take("a"), 900 * MS);
+    rig.pipe.send(rig.now, b, take("b"), 100 * MS);
+    rig.pipe.send(rig.now, c, take("c"), 900 * MS);
+    let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 100 * MS));
+    rig.pass(100 * MS);
+    assert_eq!(rig.outputs(), [reply(b, Reply::NotSent(fault(Fault::TimedOut)))]);
+    rig.pipe.handle_connected(rig.now, conn);
+    assert_eq!(rig.commands(conn), ["SET", "SET"]);
+    rig.receive(conn, b"+OK\r\n+OK\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default()), granted(a), granted(c)]);
+}
+
+#[test]
+fn m8_an_unanswered_request_drops_the_connection_and_settles_all_in_order() {
+    let (mut rig, conn) = Rig::up();
+    let a = rig.send(take("a"));
+    let written = rig.written(conn);
+    rig.pass(100 * MS);
+    let b = rig.send(take("b"));
+    let whole = rig.pipe.outgoing(conn).len();
+    assert_eq!(whole, written.len());
+    rig.pipe.consume(conn, 1);
+    let c = rig.send(take("c"));
+    rig.pipe.outgoing(conn);
+    let d = rig.send(take("d"));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 400 * MS), "the oldest request counts");
+    rig.pass(400 * MS);
+    let gone = || fault(Fault::TimedOut);
+    let expected = [
+        PipeOutput::Disconnect(conn),
+        PipeOutput::Down(gone()),
+        reply(a, Reply::Unknown(gone())),
+        reply(b, Reply::Unknown(gone())),
+        reply(c, Reply::NotSent(gone())),
+        reply(d, Reply::NotSent(gone())),
+    ];
+    assert_eq!(rig.outputs(), expected);
+    assert!(rig.pipe.outgoing(conn).is_empty(), "a dropped connection has nothing to send");
+}
+
+#[test]
+fn the_shortest_patience_counts_wherever_it_stands() {
+    let (mut rig, conn) = Rig::up();
+    for patience in [400, 300, 350, 100, 200] {
+        let call = rig.call();
+        rig.pipe.send(rig.now, call, take("a"), patience * MS);
+    }
+    let start = rig.now;
+    rig.written(conn);
+    for (answered, next) in [(0, Some(100)), (1, Some(100)), (2, Some(100)), (3, Some(100)), (4, Some(200)), (5, None)]
+    {
+        if answered > 0 {
+            rig.receive(conn, b"+OK\r\n");
+            rig.outputs();
+        }
+        assert_eq!(rig.pipe.next_deadline(), next.map(|ms| start + ms * MS), "after {answered} answers");
+    }
+}
+
+#[test]
+fn p3_a_node_that_does_not_drain_is_as_dead_as_one_that_does_not_answer() {
+    let (mut rig, conn) = Rig::up();
+    let calls: Vec<CallId> = (0..2000).map(|_| rig.send(take("a"))).collect();
+    let limit = Limits::default().outgoing + 200;
+    let first = rig.pipe.outgoing(conn).len();
+    assert!((Limits::default().outgoing..limit).contains(&first), "{first} bytes are encoded");
+    for _ in 0..10 {
+        rig.pipe.consume(conn, 3);
+        assert!(rig.pipe.outgoing(conn).len() < limit, "the buffer is bounded");
+    }
+    rig.pass(PATIENCE);
+    let outputs = rig.outputs();
+    assert_eq!(outputs.len(), 2 + calls.len());
+    assert_eq!(outputs[2], reply(calls[0], Reply::Unknown(fault(Fault::TimedOut))));
+    let not_sent = outputs[3..].iter().zip(&calls[1..]);
+    assert!(not_sent.clone().all(|(out, call)| *out == reply(*call, Reply::NotSent(fault(Fault::TimedOut)))));
+}
+
+#[test]
+fn p1_a_broken_connection_is_opened_again_ever_more_slowly() {
+    let mut rig = Rig::new("redis://h");
+    rig.pipe.open(rig.now);
+    let mut pauses = Vec::new();
+    let Some(PipeOutput::Connect(mut conn)) = rig.pipe.poll_output() else { panic!() };
+    for _ in 0..12 {
+        rig.pipe.handle_disconnected(rig.now, conn, Fault::Refused);
+        assert_eq!(rig.outputs(), [PipeOutput::Down(fault(Fault::Refused))]);
+        let before = rig.now;
+        let new = rig.reopened();
+        assert!(new.generation > conn.generation);
+        conn = new;
+        pauses.push(rig.now.since(before));
+    }
+    for (n, pause) in pauses.iter().enumerate() {
+        let full = Duration::from_secs(1).min(10 * MS * 2u32.pow(n as u32));
+        assert!(*pause <= full && *pause >= full * 3 / 4, "pause {n} is {pause:?} of {full:?}");
+    }
+    // A connection that is broken soon after it came up goes on where it was, one that lasted does not.
+    for (lasted, least) in [(999, 750), (1000, 7)] {
+        rig.pipe.handle_connected(rig.now, conn);
+        rig.pass(lasted * MS);
+        rig.pipe.handle_disconnected(rig.now, conn, Fault::Reset);
+        rig.outputs();
+        let before = rig.now;
+        conn = rig.reopened();
+        let pause = rig.now.since(before);
+        assert!(pause >= least * MS && pause <= least * MS * 3 / 2, "after {lasted} ms up: {pause:?}");
+    }
+}
+
+#[test]
+fn close_settles_everything_and_stays_closed_until_it_is_wanted() {
+    let (mut rig, conn) = Rig::up();
+    let a = rig.send(take("a"));
+    rig.written(conn);
+    let b = rig.send(take("b"));
+    rig.pipe.close(rig.now);
+    let unneeded = || fault(Fault::NotNeeded);
+    let expected =
+        [PipeOutput::Disconnect(conn), reply(a, Reply::Unknown(unneeded())), reply(b, Reply::NotSent(unneeded()))];
+    assert_eq!(rig.outputs(), expected);
+    assert!(rig.pipe.is_closed());
+    rig.pass(Duration::from_secs(60));
+    assert_eq!((rig.outputs(), rig.pipe.next_deadline()), (vec![], None));
+    rig.send(take("c"));
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Connect(new)] if new != conn));
+    // Closing what is being opened, or waits for the next try.
+    rig.pipe.close(rig.now);
+    assert_eq!(rig.outputs().len(), 2);
+    let conn = rig.opened();
+    rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+    rig.pipe.close(rig.now);
+    rig.outputs();
+    assert!(rig.pipe.is_closed() && rig.pipe.next_deadline().is_none());
+}
+
+#[test]
+fn a_deadline_covers_queued_output() {
+    let mut rig = Rig::new("redis://h");
+    rig.pipe.open(rig.now);
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now));
+    rig.outputs();
+    assert!(rig.pipe.next_deadline() > Some(rig.now));
+}
+
+#[test]
+fn m1_time_that_goes_back_is_ignored() {
+    let (mut rig, conn) = Rig::up();
+    rig.pass(Duration::from_secs(5));
+    let call = rig.call();
+    rig.pipe.send(Instant::ZERO, call, take("a"), PATIENCE);
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + PATIENCE));
+    rig.written(conn);
+    rig.pipe.handle_timeout(Instant::ZERO);
+    assert_eq!(rig.outputs(), []);
+}
+
+// Server errors.
+
+#[test]
+fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
+    let (mut rig, conn) = Rig::up();
+    let (a, b, c) = (rig.send(take("a")), rig.send(take("b")), rig.send(take("c")));
+    rig.written(conn);
+    let text = "READONLY You can't write against a read only replica.";
+    rig.receive(conn, format!("-{text}\r\n-{text}\r\n").as_bytes());
+    let error = ServerError::classify(text);
+    let expected = [
+        reply(a, Reply::Rejected(error.clone())),
+        reply(b, Reply::Rejected(error)),
+        PipeOutput::Disconnect(conn),
+        PipeOutput::Down(server(text)),
+        reply(c, Reply::Unknown(server(text))),
+    ];
+    assert_eq!(rig.outputs(), expected);
+    rig.reopened();
+}
+
+#[test]
+fn other_refusals_leave_the_connection_alone() {
+    let (mut rig, conn) = Rig::up();
+    for text in ["NOAUTH Authentication required.", "LOADING Redis is loading the dataset in memory", "NOPERM no"] {
+        let call = rig.send(take("a"));
+        rig.written(conn);
+        rig.receive(conn, format!("-{text}\r\n").as_bytes());
+        assert_eq!(rig.outputs(), [reply(call, Reply::Rejected(ServerError::classify(text)))]);
+    }
+    assert!(rig.pipe.is_up());
+}
+
+#[test]
+fn a_servers_good_bye_is_told() {
+    let (mut rig, conn) = Rig::up();
+    let unsent = rig.send(take("a"));
+    rig.pipe.outgoing(conn);
+    rig.receive(conn, b"-ERR max number of clients reached\r\n");
+    let why = server("ERR max number of clients reached");
+    let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why.clone()), reply(unsent, Reply::NotSent(why))];
+    assert_eq!(rig.outputs(), expected);
+}
+
+// Blocking.
+
+#[test]
+fn a_wake_connection_blocks_and_is_woken() {
+    let mut rig = Rig::with("redis://h", Role::Wake, false);
+    let conn = rig.opened();
+    rig.written(conn);
+    rig.receive(conn, b":5\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: Some(5), server: None })]);
+    let block = |rig: &mut Rig, timeout| {
+        rig.pipe.block(rig.now, vec![key("a"), key("b")], timeout, PATIENCE);
+        commands(&rig.written(conn))
+    };
+    assert_eq!(block(&mut rig, 30_250 * MS), [["BLPOP", "a:lock-proto:signal", "b:lock-proto:signal", "30.250"]]);
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 30_750 * MS), "the server may take its time");
+    rig.receive(conn, b"*2\r\n$19\r\nb:lock-proto:signal\r\n$1\r\n1\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Woken(Some(Bytes::from_static(b"b:lock-proto:signal")))]);
+    assert_eq!(block(&mut rig, Duration::ZERO)[0][3], "0.001", "0 would block for ever");
+    rig.receive(conn, b"*-1\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Woken(None)]);
+    block(&mut rig, MS);
+    rig.receive(conn, b"-NOPERM this user has no permissions to run the 'blpop' command\r\n");
+    let error = ServerError::classify("NOPERM this user has no permissions to run the 'blpop' command");
+    assert_eq!(rig.outputs(), [PipeOutput::BlockRefused(error)]);
+    block(&mut rig, 100 * MS);
+    rig.pass(600 * MS);
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(fault(Fault::TimedOut))]);
+}
+
+#[test]
+fn unblock_tells_only_a_refusal() {
+    let (mut rig, conn) = Rig::up();
+    rig.pipe.unblock(rig.now, 12);
+    assert_eq!(commands(&rig.written(conn)), [["CLIENT", "UNBLOCK", "12"]]);
+    rig.receive(conn, b":0\r\n");
+    assert_eq!(rig.outputs(), []);
+    rig.pipe.unblock(rig.now, 12);
+    rig.written(conn);
+    rig.receive(conn, b"-NOPERM no\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::UnblockRefused(ServerError::classify("NOPERM no"))]);
+}
+
+#[test]
+fn a_block_whose_time_ends_before_the_connection_is_open_has_timed_out() {
+    let mut rig = Rig::with("redis://h", Role::Wake, false);
+    rig.pipe.block(rig.now, vec![key("a")], 100 * MS, 100 * MS);
+    rig.outputs();
+    rig.pass(200 * MS);
+    assert_eq!(rig.outputs(), [PipeOutput::Woken(None)]);
+}

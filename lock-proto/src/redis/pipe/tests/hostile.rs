@@ -1,0 +1,256 @@
+//! A server that is not to be trusted (requirement P3): bounded memory, a dropped connection, `Unknown` for what was in flight, and
+//! the client goes on.
+
+use super::*;
+
+/// A connection with one request in flight.
+fn asked(url: &str) -> (Rig, ConnId, CallId) {
+    let mut rig = Rig::new(url);
+    let conn = rig.opened();
+    rig.written(conn);
+    if url.contains("resp3") {
+        rig.receive(conn, b"%0\r\n");
+    }
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Up(_)]));
+    let call = rig.send(take("a"));
+    rig.written(conn);
+    (rig, conn, call)
+}
+
+/// The connection is dropped for this breach, the request is `Unknown`, and a new connection works.
+fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
+    let why = || fault(Fault::Protocol(breach));
+    let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
+    assert_eq!(rig.outputs(), expected);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [], "nothing is heard on a dropped connection");
+    let conn = rig.reopened();
+    rig.pipe.handle_connected(rig.now, conn);
+    rig.written(conn);
+    if rig.pipe.config().endpoint.protocol == Protocol::Resp3 {
+        rig.receive(conn, b"%0\r\n");
+    }
+    let call = rig.send(take("b"));
+    rig.written(conn);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default()), granted(call)]);
+}
+
+#[test]
+fn p3_ten_thousand_nested_arrays() {
+    for url in ["redis://h", "redis://h?protocol=resp3"] {
+        let (mut rig, conn, call) = asked(url);
+        rig.receive(conn, &b"*1\r\n".repeat(10_000));
+        dropped(rig, conn, call, Breach::TooDeep);
+    }
+    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    rig.receive(conn, &b"|0\r\n".repeat(10_000));
+    dropped(rig, conn, call, Breach::TooDeep);
+}
+
+#[test]
+fn p3_a_bulk_length_of_2_to_the_62() {
+    let (mut rig, conn, call) = asked("redis://h");
+    rig.receive(conn, b"$4611686018427387904\r\n");
+    dropped(rig, conn, call, Breach::TooLong);
+}
+
+#[test]
+fn an_array_of_2_to_the_62() {
+    let (mut rig, conn, call) = asked("redis://h");
+    rig.receive(conn, b"*4611686018427387904\r\n");
+    dropped(rig, conn, call, Breach::TooLong);
+}
+
+#[test]
+fn p3_endless_garbage_without_a_newline() {
+    let (mut rig, conn, call) = asked("redis://h");
+    rig.receive(conn, &[b'x'; 100_000]);
+    dropped(rig, conn, call, Breach::Malformed);
+    let (mut rig, conn, call) = asked("redis://h");
+    let mut received = 0;
+    rig.receive(conn, b"+");
+    while rig.pipe.is_up() {
+        rig.receive(conn, &[b'x'; 1000]);
+        received += 1000;
+        assert!(received <= 66_000, "{received} bytes were taken in");
+    }
+    dropped(rig, conn, call, Breach::TooLong);
+}
+
+#[test]
+fn p3_a_reply_that_nothing_asked_for() {
+    for frame in [&b"+OK\r\n"[..], b":1\r\n", b"*0\r\n", b"$-1\r\n"] {
+        let (mut rig, conn) = Rig::up();
+        rig.receive(conn, frame);
+        let why = fault(Fault::Protocol(Breach::Unasked));
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
+    }
+    let (mut rig, conn, _) = asked("redis://h");
+    rig.receive(conn, b"+OK\r\n+OK\r\n");
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { .. }, PipeOutput::Disconnect(_), PipeOutput::Down(_)]));
+}
+
+#[test]
+fn a_reply_to_what_has_not_left() {
+    let (mut rig, conn) = Rig::up();
+    let call = rig.send(take("a"));
+    let len = rig.pipe.outgoing(conn).len();
+    rig.pipe.consume(conn, len - 1);
+    rig.receive(conn, b"+OK\r\n");
+    dropped(rig, conn, call, Breach::Unasked);
+}
+
+#[test]
+fn bytes_before_the_connection_is_open() {
+    let mut rig = Rig::new("redis://h");
+    rig.pipe.open(rig.now);
+    let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
+    rig.receive(conn, b"+OK\r\n");
+    let why = fault(Fault::Protocol(Breach::Unasked));
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
+}
+
+#[test]
+fn p3_m6_half_a_reply_and_then_silence() {
+    let (mut rig, conn, call) = asked("redis://h");
+    rig.receive(conn, b"$2\r\nO");
+    rig.pass(PATIENCE);
+    let why = || fault(Fault::TimedOut);
+    let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
+    assert_eq!(rig.outputs(), expected);
+    // The other half comes late, and the new connection starts with a clean slate.
+    let new = rig.reopened();
+    rig.receive(conn, b"K\r\n");
+    rig.pipe.handle_connected(rig.now, new);
+    let call = rig.send(take("b"));
+    rig.written(new);
+    rig.receive(conn, b"+OK\r\n");
+    rig.receive(new, b"$-1\r\n");
+    assert_eq!(
+        rig.outputs(),
+        [PipeOutput::Up(Hello::default()), reply(call, Reply::Busy { expires: Expiry::Unknown })]
+    );
+}
+
+#[test]
+fn p3_a_million_pushes() {
+    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let pushes = b">1\r\n+x\r\n".repeat(1000);
+    let mut received = 0;
+    while rig.pipe.is_up() && received < 1_000_000 {
+        rig.receive(conn, &pushes);
+        received += 1000;
+    }
+    assert_eq!(received, 2000, "the 1 025th is too many");
+    dropped(rig, conn, call, Breach::TooManyPushes);
+}
+
+#[test]
+fn pushes_between_replies_are_ignored() {
+    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let pushes = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n".repeat(1024);
+    rig.receive(conn, &pushes);
+    rig.receive(conn, b"+OK\r\n");
+    rig.receive(conn, &pushes);
+    assert_eq!(rig.outputs(), [granted(call)]);
+    assert!(rig.pipe.is_up());
+}
+
+#[test]
+fn resp2_has_no_pushes() {
+    let (mut rig, conn, call) = asked("redis://h");
+    rig.receive(conn, b">1\r\n+x\r\n");
+    dropped(rig, conn, call, Breach::Malformed);
+}
+
+#[test]
+fn a_reply_of_the_wrong_form() {
+    for frame in [
+        &b":1\r\n"[..],
+        b"*0\r\n",
+        b"+QUEUED\r\n",
+        b"*2\r\n$1\r\na\r\n:1\r\n",
+        b"*9\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+    ] {
+        let (mut rig, conn, call) = asked("redis://h");
+        rig.receive(conn, frame);
+        let why = || fault(Fault::Protocol(Breach::WrongReply));
+        let expected = [reply(call, Reply::Unknown(why())), PipeOutput::Disconnect(conn), PipeOutput::Down(why())];
+        assert_eq!(rig.outputs(), expected, "{}", frame.escape_ascii());
+    }
+}
+
+#[test]
+fn a_handshake_of_nonsense() {
+    let cases: [(&str, &[u8]); 5] = [
+        ("redis://:pw@h", b":1\r\n"),
+        ("redis://h/1", b"$-1\r\n"),
+        ("redis://h?client_name=n", b":1\r\n"),
+        ("redis://h?protocol=resp3", b"+OK\r\n"),
+        ("redis://h?protocol=resp3", b"*2\r\n+a\r\n+b\r\n"),
+    ];
+    for (url, frame) in cases {
+        let mut rig = Rig::new(url);
+        let conn = rig.opened();
+        rig.written(conn);
+        rig.receive(conn, frame);
+        let why = fault(Fault::Protocol(Breach::WrongReply));
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)], "{url}");
+    }
+}
+
+#[test]
+fn an_error_that_is_no_text() {
+    let (mut rig, conn, call) = asked("redis://h");
+    rig.receive(conn, b"-OOM \xff\xfe\x00\r\n");
+    assert_eq!(rig.outputs(), [reply(call, Reply::Rejected(ServerError::classify("OOM ")))]);
+}
+
+#[test]
+fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
+    let (mut rig, old, call) = asked("redis://h");
+    rig.pipe.handle_disconnected(rig.now, old, Fault::Reset);
+    let why = || fault(Fault::Reset);
+    assert_eq!(rig.outputs(), [PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))]);
+    for stage in 0..3 {
+        let before = rig.pipe.clone();
+        rig.pipe.handle_connected(rig.now, old);
+        rig.receive(old, b"+OK\r\n*1\r\n*1\r\n");
+        rig.pipe.handle_disconnected(rig.now, old, Fault::Closed);
+        rig.pipe.consume(old, 10);
+        assert!(rig.pipe.outgoing(old).is_empty());
+        assert_eq!(rig.pipe, before, "stage {stage}: the old connection changed something");
+        match stage {
+            0 => {
+                rig.reopened();
+            }
+            1 => {
+                let new = rig.pipe.current().unwrap();
+                rig.pipe.handle_connected(rig.now, new);
+                assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
+                rig.pipe.handle_connected(rig.now, new);
+                assert_eq!(rig.outputs(), [], "connected twice is connected once");
+                rig.send(take("b"));
+            }
+            _ => {}
+        }
+    }
+    // A connection of another node or role is not ours either.
+    let new = rig.pipe.current().unwrap();
+    for other in [ConnId { node: NodeId::new(1), ..new }, ConnId { role: Role::Wake, ..new }] {
+        assert!(rig.pipe.outgoing(other).is_empty());
+        rig.pipe.handle_disconnected(rig.now, other, Fault::Closed);
+        assert!(rig.pipe.is_up());
+    }
+}
+
+#[test]
+fn consuming_more_than_there_is_does_no_harm() {
+    let (mut rig, conn) = Rig::up();
+    let call = rig.send(take("a"));
+    rig.pipe.consume(conn, usize::MAX);
+    assert_eq!(rig.commands(conn), ["SET"], "what was not handed out is still there");
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [granted(call)]);
+}

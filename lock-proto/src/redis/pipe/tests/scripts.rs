@@ -1,0 +1,160 @@
+//! Scripts: source first, hash then, and what happens when the server has lost them (requirement P1).
+
+use super::*;
+use crate::redis::script;
+
+const NOSCRIPT: &[u8] = b"-NOSCRIPT No matching script. Please use EVAL.\r\n";
+
+/// A connection on which the scripts of `extend` and `release` are known.
+fn known() -> (Rig, ConnId) {
+    let (mut rig, conn) = Rig::up();
+    rig.send(extend("x"));
+    rig.send(release("x"));
+    assert_eq!(rig.commands(conn), ["EVAL", "EVAL"]);
+    rig.receive(conn, b":1\r\n:1\r\n");
+    assert_eq!(rig.outputs().len(), 2);
+    (rig, conn)
+}
+
+#[test]
+fn p1_the_first_use_on_a_connection_carries_the_source() {
+    let (mut rig, conn) = Rig::up();
+    rig.send(extend("a"));
+    rig.send(extend("b"));
+    rig.send(release("a"));
+    let written = commands(&rig.written(conn));
+    let heads: Vec<[&str; 2]> = written.iter().map(|args| [args[0].as_str(), args[1].as_str()]).collect();
+    let expected =
+        [["EVAL", script::EXTEND.source], ["EVALSHA", script::EXTEND.sha1], ["EVAL", script::RELEASE.source]];
+    assert_eq!(heads, expected);
+    rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+    rig.outputs();
+    let conn = rig.reopened();
+    rig.pipe.handle_connected(rig.now, conn);
+    rig.send(extend("a"));
+    assert_eq!(rig.commands(conn), ["EVAL"], "a new connection may be to a new server");
+}
+
+#[test]
+fn p1_a_flushed_script_is_sent_again_ahead_of_what_was_never_sent() {
+    let (mut rig, conn) = known();
+    let (a, b) = (rig.send(extend("a")), rig.send(extend("b")));
+    assert_eq!(rig.commands(conn), ["EVALSHA", "EVALSHA"]);
+    let c = rig.send(take("c"));
+    rig.receive(conn, NOSCRIPT);
+    rig.receive(conn, NOSCRIPT);
+    assert_eq!(rig.outputs(), [], "nobody is told");
+    let again = commands(&rig.written(conn));
+    let names: Vec<[&str; 2]> = again.iter().map(|args| [&*args[0], args.get(3).map_or("", |key| key)]).collect();
+    assert_eq!(names, [["EVAL", "a"], ["EVALSHA", "b"], ["SET", "NX"]], "in the old order, the source once");
+    rig.receive(conn, b":1\r\n:0\r\n+OK\r\n");
+    assert_eq!(rig.outputs(), [reply(a, Reply::Extended), reply(b, Reply::Absent), granted(c)]);
+}
+
+#[test]
+fn patience_goes_on_when_a_script_is_sent_again() {
+    let (mut rig, conn) = known();
+    let start = rig.now;
+    let a = rig.send(extend("a"));
+    rig.written(conn);
+    rig.pass(300 * MS);
+    rig.receive(conn, NOSCRIPT);
+    assert_eq!(rig.pipe.next_deadline(), Some(start + PATIENCE));
+    rig.pass(200 * MS);
+    let outputs = rig.outputs();
+    assert_eq!(outputs[2], reply(a, Reply::NotSent(fault(Fault::TimedOut))), "it was not executed");
+}
+
+#[test]
+fn q5_a_fallback_never_overtakes_a_later_release() {
+    let (mut rig, conn) = known();
+    let (a, b) = (rig.send(extend("a")), rig.send(extend("b")));
+    let later = rig.send(release("a"));
+    assert_eq!(rig.commands(conn), ["EVALSHA", "EVALSHA", "EVALSHA"]);
+    rig.receive(conn, NOSCRIPT);
+    let rejected = Reply::Rejected(ServerError::classify("NOSCRIPT No matching script. Please use EVAL."));
+    assert_eq!(rig.outputs(), [reply(a, rejected)], "its lock's release is on its way already");
+    rig.receive(conn, NOSCRIPT);
+    assert_eq!(rig.outputs(), []);
+    rig.receive(conn, b":1\r\n");
+    assert_eq!(rig.outputs(), [reply(later, Reply::Deleted { number: 1 })]);
+    assert_eq!(rig.commands(conn), ["EVAL"]);
+    rig.receive(conn, b":1\r\n");
+    assert_eq!(rig.outputs(), [reply(b, Reply::Extended)]);
+    // The next one on that lock is overtaken by nothing.
+    let next = rig.send(extend("a"));
+    rig.written(conn);
+    rig.receive(conn, NOSCRIPT);
+    assert_eq!(rig.outputs(), []);
+    rig.written(conn);
+    rig.receive(conn, b":1\r\n");
+    assert_eq!(rig.outputs(), [reply(next, Reply::Extended)]);
+}
+
+#[test]
+fn a_release_written_after_the_first_missing_script_counts_as_well() {
+    let (mut rig, conn) = known();
+    let (a, b) = (rig.send(extend("a")), rig.send(extend("b")));
+    rig.written(conn);
+    rig.receive(conn, NOSCRIPT);
+    let later = rig.send(take("b"));
+    assert_eq!(rig.commands(conn), ["EVAL", "SET"]);
+    rig.receive(conn, NOSCRIPT);
+    let outputs = rig.outputs();
+    assert!(
+        matches!(&outputs[..], [PipeOutput::Reply { call, reply: Reply::Rejected(_) }] if *call == b),
+        "{outputs:?}"
+    );
+    rig.receive(conn, b":1\r\n+OK\r\n");
+    assert_eq!(rig.outputs(), [reply(a, Reply::Extended), granted(later)]);
+}
+
+#[test]
+fn a_server_that_knows_no_script_at_all_is_not_asked_for_ever() {
+    let (mut rig, conn) = known();
+    let calls: Vec<CallId> = ["a", "b", "c"].map(|name| rig.send(extend(name))).into();
+    let mut sent = 0;
+    let mut answered = Vec::new();
+    for _ in 0..20 {
+        let commands = rig.commands(conn).len();
+        sent += commands;
+        for _ in 0..commands {
+            rig.receive(conn, NOSCRIPT);
+        }
+        answered.extend(rig.outputs());
+    }
+    let rejected = Reply::Rejected(ServerError::classify("NOSCRIPT No matching script. Please use EVAL."));
+    assert_eq!(answered.len(), calls.len());
+    assert!(calls.iter().all(|call| answered.contains(&reply(*call, rejected.clone()))), "{answered:?}");
+    assert!(sent <= 3 * calls.len(), "{sent} commands were sent");
+}
+
+#[test]
+fn ten_thousand_lost_scripts_cost_no_ten_thousand_squared() {
+    let (mut rig, conn) = known();
+    let names: Vec<String> = (0..10_000).map(|n| format!("lock {n:05}")).collect();
+    for name in &names {
+        rig.send(extend(name));
+    }
+    rig.written(conn);
+    let start = std::time::Instant::now();
+    rig.receive(conn, &NOSCRIPT.repeat(names.len()));
+    assert_eq!(rig.outputs(), []);
+    assert_eq!(commands(&rig.written(conn)).iter().filter(|args| args[0] == "EVAL").count(), 1);
+    rig.receive(conn, &b":1\r\n".repeat(names.len()));
+    assert_eq!(rig.outputs().len(), names.len());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_missing_script_is_no_answer_to_what_names_none() {
+    let (mut rig, conn) = known();
+    let plain = rig.send(take("a"));
+    rig.send(Request::Announce { key: key("b"), signal_ms: 1 });
+    assert_eq!(rig.commands(conn), ["SET", "EVAL"]);
+    rig.receive(conn, &NOSCRIPT.repeat(2));
+    let outputs = rig.outputs();
+    let rejected = Reply::Rejected(ServerError::classify("NOSCRIPT No matching script. Please use EVAL."));
+    assert_eq!((outputs.len(), &outputs[0]), (2, &reply(plain, rejected)));
+    assert!(rig.pipe.outgoing(conn).is_empty(), "neither is sent again");
+}

@@ -1,0 +1,375 @@
+//! One open connection: its buffers, its line of commands, and which scripts the server has seen on it.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use bytes::{Buf as _, BytesMut};
+use core::fmt;
+use core::time::Duration;
+
+use super::frame::{Answer, Limits, Scan, Scanner};
+use super::handshake::Step;
+use super::queue::Patient;
+use crate::fault::{Breach, Fault};
+use crate::id::CallId;
+use crate::redis::request::{Cause, Form, Identity, Key, Request, ServerError};
+use crate::redis::script;
+use crate::redis::url::{Endpoint, Protocol};
+use crate::time::{Instant, millis_up};
+
+/// What is read at once while a frame is incomplete. What is read beyond its end is looked at again, so not too much.
+const CHUNK: usize = 256;
+
+/// A command to be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Job {
+    /// A command of the handshake.
+    Login(Step),
+    /// A request of the hub.
+    Call {
+        call: CallId,
+        request: Request,
+        /// How often the server said that it does not know the script.
+        tries: u8,
+    },
+    /// `BLPOP`.
+    Block { keys: Vec<Key>, timeout: Duration },
+    /// `CLIENT UNBLOCK`.
+    Unblock { client: i64 },
+}
+
+/// A command that has not been encoded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
+    pub(super) job: Job,
+    pub(super) deadline: Instant,
+}
+
+/// A command that has been encoded. `start` and `end` count the bytes of the connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sent {
+    pub(super) job: Job,
+    deadline: Instant,
+    start: u64,
+    end: u64,
+    /// Whether it carries the source of its script.
+    source: bool,
+}
+
+/// One open connection. Commands go from `queued` (or `again`) through `outbox` to `flight`, and leave it when they are
+/// answered. They are encoded when the host takes bytes, so that what never left is known not to have left (requirement M8).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Wire {
+    outbox: BytesMut,
+    /// Bytes encoded and bytes taken by the host since the connection was opened.
+    encoded: u64,
+    consumed: u64,
+    inbox: Vec<u8>,
+    scanner: Scanner,
+    missing: usize,
+    flight: Patient<Sent>,
+    /// What is to be sent once more because the server had lost a script: before everything that was never sent.
+    again: Patient<Asked>,
+    queued: Patient<Asked>,
+    /// Where the last `EVAL` of each script started.
+    evals: [Option<u64>; script::ALL.len()],
+    overtakers: Overtakers,
+    pushes: u32,
+}
+
+impl Wire {
+    pub(super) fn new() -> Self {
+        Self {
+            outbox: BytesMut::new(),
+            encoded: 0,
+            consumed: 0,
+            inbox: Vec::new(),
+            scanner: Scanner::default(),
+            missing: 0,
+            flight: Patient::new(),
+            again: Patient::new(),
+            queued: Patient::new(),
+            evals: [None; script::ALL.len()],
+            overtakers: Overtakers::default(),
+            pushes: 0,
+        }
+    }
+
+    // Out.
+
+    pub(super) fn queue(&mut self, job: Job, deadline: Instant) {
+        self.queued.push(Asked { job, deadline }, deadline);
+    }
+
+    /// Encodes a command of the handshake now. It has no deadline of its own.
+    pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
+        let start = self.encoded;
+        step.with_args(at, |args| encode(&mut self.outbox, args));
+        self.note_sent(Asked { job: Job::Login(step), deadline: Instant::MAX }, start, false);
+    }
+
+    /// Encodes what is queued, up to the limit.
+    pub(super) fn fill(&mut self, identity: &Identity, limits: &Limits) -> &[u8] {
+        while self.outbox.len() < limits.outgoing {
+            let Some(asked) = self.again.pop().or_else(|| self.queued.pop()) else { break };
+            let start = self.encoded;
+            let out = &mut self.outbox;
+            let mut form = Form::Sha1;
+            match &asked.job {
+                Job::Login(_) => {}
+                Job::Call { request, tries, .. } => {
+                    if let Some(script) = request.script() {
+                        let eval = &mut self.evals[usize::from(script.index)];
+                        // A server that forgets the script twice gets the source, whatever it should know by then.
+                        if eval.is_none() || *tries > 1 {
+                            *eval = Some(start);
+                            form = Form::Source;
+                        }
+                    }
+                    request.with_args(identity, form, |args| encode(out, args));
+                }
+                Job::Block { keys, timeout } => {
+                    // 0 would block for ever; fractions are understood since Redis 6.
+                    let ms = millis_up(*timeout).max(1);
+                    let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
+                    let mut args: Vec<&[u8]> = Vec::with_capacity(keys.len() + 2);
+                    args.push(b"BLPOP");
+                    args.extend(keys.iter().map(Key::signal));
+                    args.push(seconds.as_bytes());
+                    encode(out, &args);
+                }
+                Job::Unblock { client } => encode(out, &[b"CLIENT", b"UNBLOCK", format!("{client}").as_bytes()]),
+            }
+            self.note_sent(asked, start, form == Form::Source);
+        }
+        &self.outbox
+    }
+
+    fn note_sent(&mut self, asked: Asked, start: u64, source: bool) {
+        let end = self.consumed + self.outbox.len() as u64;
+        self.encoded = end;
+        if let Job::Call { request, .. } = &asked.job {
+            self.overtakers.sent(request.key(), start);
+        }
+        let Asked { job, deadline } = asked;
+        self.flight.push(Sent { job, deadline, start, end, source }, deadline);
+    }
+
+    pub(super) fn consume(&mut self, n: usize) {
+        let n = n.min(self.outbox.len());
+        self.outbox.advance(n);
+        self.consumed += n as u64;
+    }
+
+    // In.
+
+    /// Takes the next complete frame off `bytes`. If there is none, `bytes` is kept until more comes.
+    pub(super) fn take_frame<'b>(
+        &mut self,
+        bytes: &mut &'b [u8],
+        protocol: Protocol,
+        limits: &Limits,
+    ) -> Result<Option<Frame<'b>>, Breach> {
+        if self.inbox.is_empty() {
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            return match self.scanner.scan(bytes, protocol, limits)? {
+                Scan::Complete(len) => {
+                    let (frame, rest) = bytes.split_at(len);
+                    *bytes = rest;
+                    Ok(Some(Frame::Passing(frame)))
+                }
+                Scan::Missing(missing) => {
+                    self.missing = missing;
+                    self.inbox.extend_from_slice(bytes);
+                    *bytes = &[];
+                    Ok(None)
+                }
+            };
+        }
+        while !bytes.is_empty() {
+            let had = self.inbox.len();
+            let (part, rest) = bytes.split_at(bytes.len().min(self.missing.max(CHUNK)));
+            self.inbox.extend_from_slice(part);
+            match self.scanner.scan(&self.inbox, protocol, limits)? {
+                Scan::Complete(len) => {
+                    // The frame ends in the part just read: before, it was incomplete.
+                    *bytes = &bytes[len.saturating_sub(had)..];
+                    self.inbox.truncate(len);
+                    return Ok(Some(Frame::Kept(core::mem::take(&mut self.inbox))));
+                }
+                Scan::Missing(missing) => {
+                    self.missing = missing;
+                    *bytes = rest;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the buffer of a frame back, so that the next one needs no allocation.
+    pub(super) fn recycle(&mut self, frame: Frame<'_>) {
+        if let Frame::Kept(mut buffer) = frame {
+            buffer.clear();
+            self.inbox = buffer;
+        }
+    }
+
+    /// The command that `answer` answers; `None` for a push, which answers nothing.
+    pub(super) fn answered(&mut self, answer: &Answer<'_>, limits: &Limits) -> Result<Option<Sent>, Cause> {
+        if *answer == Answer::Push {
+            self.pushes += 1;
+            return if self.pushes > limits.pushes { Err(breach(Breach::TooManyPushes)) } else { Ok(None) };
+        }
+        self.pushes = 0;
+        if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
+            // Servers say good-bye by an error that nobody asked for: too many clients, protected mode.
+            return Err(match answer {
+                Answer::Error(text) => ServerError::classify(text).into(),
+                Answer::Nil
+                | Answer::Int(_)
+                | Answer::Text(_)
+                | Answer::Ints { .. }
+                | Answer::List(_)
+                | Answer::Map
+                | Answer::Push
+                | Answer::Other => breach(Breach::Unasked),
+            });
+        }
+        let sent = self.flight.pop();
+        if let Some(sent) = &sent {
+            self.overtakers.answered(sent.start);
+        }
+        Ok(sent)
+    }
+
+    /// The server does not know the script of `sent`: it is sent once more, ahead of all that was never sent. Gives the job
+    /// back if it named no script by its hash, or if it would overtake a later command for the same lock, which has been written
+    /// already.
+    pub(super) fn send_again(&mut self, sent: Sent) -> Option<Job> {
+        let Job::Call { call, request, tries } = sent.job else { return Some(sent.job) };
+        let hashed = request.script().filter(|_| !sent.source);
+        let Some(script) = hashed else { return Some(Job::Call { call, request, tries }) };
+        let eval = &mut self.evals[usize::from(script.index)];
+        // An EVAL that was sent after this command brings the script back.
+        *eval = eval.filter(|start| *start > sent.start);
+        if self.overtakers.any(request.key(), sent.start, &self.flight, self.encoded) {
+            return Some(Job::Call { call, request, tries });
+        }
+        let job = Job::Call { call, request, tries: tries.saturating_add(1) };
+        self.again.push(Asked { job, deadline: sent.deadline }, sent.deadline);
+        None
+    }
+
+    // State.
+
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        [self.flight.earliest(), self.again.earliest(), self.queued.earliest()].into_iter().flatten().min()
+    }
+
+    /// The next command that will never be answered, in the order of sending, and whether some byte of it has left.
+    pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
+        if let Some(sent) = self.flight.pop() {
+            return Some((sent.job, sent.start < self.consumed));
+        }
+        let asked = self.again.pop().or_else(|| self.queued.pop())?;
+        Some((asked.job, false))
+    }
+}
+
+/// Shows no bytes: a login may be among them.
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire")
+            .field("queued", &(self.again.len() + self.queued.len()))
+            .field("outgoing", &self.outbox.len())
+            .field("in_flight", &self.flight.len())
+            .field("encoded", &self.encoded)
+            .field("consumed", &self.consumed)
+            .field("incoming", &self.inbox.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A frame: still in the host's buffer, or put together in ours.
+pub(super) enum Frame<'b> {
+    Passing(&'b [u8]),
+    Kept(Vec<u8>),
+}
+
+impl Frame<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Passing(bytes) => bytes,
+            Self::Kept(bytes) => bytes,
+        }
+    }
+}
+
+/// Where the last command for each lock started, of those in flight. Made when a script is missing, and kept only until all that
+/// was in flight then is answered: a lost script means many such questions, no lost script means none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Overtakers {
+    last: BTreeMap<Key, u64>,
+    until: u64,
+}
+
+impl Overtakers {
+    fn any(&mut self, key: &Key, start: u64, flight: &Patient<Sent>, encoded: u64) -> bool {
+        if self.last.is_empty() {
+            self.until = encoded;
+            for sent in flight.iter() {
+                if let Job::Call { request, .. } = &sent.job {
+                    self.last.insert(request.key().clone(), sent.start);
+                }
+            }
+        }
+        self.last.get(key).is_some_and(|last| *last > start)
+    }
+
+    fn sent(&mut self, key: &Key, start: u64) {
+        if !self.last.is_empty() {
+            self.last.insert(key.clone(), start);
+        }
+    }
+
+    fn answered(&mut self, start: u64) {
+        if start >= self.until {
+            self.last.clear();
+        }
+    }
+}
+
+/// Encodes a command as an array of bulk strings.
+///
+/// By hand: the encoder of redis-protocol fills the space with zeros first, counts digits by a floating-point logarithm, which
+/// makes a renewal more than twice as expensive, and can fail, which here would leave a half-written command.
+fn encode(out: &mut BytesMut, args: &[&[u8]]) {
+    header(out, b'*', args.len());
+    for arg in args {
+        header(out, b'$', arg.len());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn header(out: &mut BytesMut, kind: u8, mut n: usize) {
+    let mut line = [kind; 23];
+    let mut at = line.len() - 2;
+    line[at..].copy_from_slice(b"\r\n");
+    loop {
+        at -= 1;
+        line[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    // The rest of the line is full of type bytes.
+    out.extend_from_slice(&line[at - 1..]);
+}
+
+pub(super) fn breach(breach: Breach) -> Cause {
+    Fault::Protocol(breach).into()
+}

@@ -1,0 +1,418 @@
+//! Typed requests and replies: the seam between the hub and whatever speaks to a Redis server.
+//!
+//! Bring your own Redis client here: [`Request::with_args`] gives the command's arguments, [`Request::read`] turns the answer
+//! into a [`Reply`].
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use bytes::Bytes;
+use core::time::Duration;
+
+use super::script::{self, Script};
+use super::token::{CLIENT_PART, Spent, Token};
+use crate::fault::Fault;
+use crate::id::ClientId;
+
+/// What is appended to a lock's key to name the list that wakes its waiters.
+pub const SIGNAL_SUFFIX: &str = ":lock-proto:signal";
+/// What is appended to the namespace's prefix to name its fence counter.
+pub const FENCE_NAME: &str = "lock-proto:fence";
+/// No lock's key may contain this: keys with it are this library's own side keys.
+pub const RESERVED: &str = "lock-proto:";
+
+/// The keys of one lock: cheap to clone, no allocation per request.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+impl Key {
+    /// The keys of the lock whose full key (prefix and name) is `key`.
+    #[must_use]
+    pub fn new(prefix: &[u8], name: &[u8]) -> Self {
+        let mut all = alloc::vec::Vec::with_capacity(prefix.len() + name.len() + SIGNAL_SUFFIX.len());
+        all.extend_from_slice(prefix);
+        all.extend_from_slice(name);
+        all.extend_from_slice(SIGNAL_SUFFIX.as_bytes());
+        Self(all.into())
+    }
+
+    /// The lock's key: prefix and name, byte for byte.
+    #[must_use]
+    pub fn lock(&self) -> &[u8] {
+        &self.0[..self.0.len() - SIGNAL_SUFFIX.len()]
+    }
+
+    /// The list on which its waiters block.
+    #[must_use]
+    pub fn signal(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for Key {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Key({})", self.lock().escape_ascii())
+    }
+}
+
+/// What a client writes into every command: its id, and the name of its namespace's fence counter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    client: ClientId,
+    client_part: [u8; CLIENT_PART],
+    fence: Bytes,
+}
+
+impl Identity {
+    /// The identity of `client` in the namespace `prefix`.
+    #[must_use]
+    pub fn new(client: ClientId, prefix: &[u8]) -> Self {
+        let mut client_part = [b':'; CLIENT_PART];
+        for (i, digit) in client_part.iter_mut().take(CLIENT_PART - 1).enumerate() {
+            let nibble = (client.bits() >> (124 - 4 * i)) as u8 & 0xf;
+            *digit = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
+        }
+        let fence = [prefix, FENCE_NAME.as_bytes()].concat();
+        Self { client, client_part, fence: Bytes::from(fence) }
+    }
+
+    /// The token of this client with `number`.
+    #[must_use]
+    pub const fn token(&self, number: u64) -> Token {
+        Token { client: self.client, number }
+    }
+
+    /// The key of the namespace's fence counter.
+    #[must_use]
+    pub fn fence_key(&self) -> &[u8] {
+        &self.fence
+    }
+}
+
+/// One request to one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Request {
+    /// Take the lock if it is free, or holds a spent token of this client.
+    Take {
+        /// The lock.
+        key: Key,
+        /// The attempt's number.
+        number: u64,
+        /// Which of the client's own numbers may be replaced.
+        spent: Spent,
+        /// Life of the key, in ms.
+        ttl_ms: u64,
+        /// How many fencing tokens to reserve; 0 for none.
+        fence_block: u32,
+        /// Nothing of this client can be under the key, so that a plain `SET NX` will do.
+        clean: bool,
+    },
+    /// Let the key live for at least `ttl_ms` from now if it holds this token.
+    Extend {
+        /// The lock.
+        key: Key,
+        /// The holder's number.
+        number: u64,
+        /// Life of the key, in ms.
+        ttl_ms: u64,
+    },
+    /// Delete the key if it holds a spent token of this client, and wake one waiter.
+    Release {
+        /// The lock.
+        key: Key,
+        /// The number that is most likely there; it must be spent. Spares the server the comparison of numbers.
+        number: u64,
+        /// Which of the client's own numbers may be deleted.
+        spent: Spent,
+        /// Life of the signal, in ms; 0 to wake nobody.
+        signal_ms: u64,
+    },
+    /// Wake one waiter.
+    Announce {
+        /// The lock.
+        key: Key,
+        /// Life of the signal, in ms.
+        signal_ms: u64,
+    },
+}
+
+/// When a lock that is held by somebody else ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Expiry {
+    /// After this long, counted from the answer.
+    In(Duration),
+    /// Never: the key has no expiry (some clients' default).
+    Never,
+    /// Not known: the answer did not tell.
+    Unknown,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reply {
+    /// Take: the lock is ours; with the first fencing token of the reserved block, if one was asked for.
+    Granted {
+        /// First fencing token of the block.
+        fence: Option<u64>,
+    },
+    /// Take: somebody else has it.
+    Busy {
+        /// When it ends by itself.
+        expires: Expiry,
+    },
+    /// Extend: done.
+    Extended,
+    /// Release: done; this was the number of the token that was deleted.
+    Deleted {
+        /// The number of the deleted token.
+        number: u64,
+    },
+    /// Extend, release: there is no such key.
+    Absent,
+    /// Extend, release: the key holds somebody else's value.
+    Taken,
+    /// Announce: done.
+    Announced,
+    /// A definite no: the server refused, and its answer proves that nothing was written.
+    Rejected(ServerError),
+    /// A definite no: not one byte of the request was sent.
+    NotSent(Cause),
+    /// It may have been executed, it may be executed later, it may never be (requirement M8). Given only when the
+    /// connection it was sent on is closed, or for an answer that proves nothing.
+    Unknown(Cause),
+}
+
+/// Why there is no proper answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The connection failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The server answered with an error.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}
+
+/// An error answered by a server, sorted once by what it means for a lock (requirement P2).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("the server answered: {text}")]
+pub struct ServerError {
+    /// What it means.
+    pub class: ErrorClass,
+    /// The server's words: printable, at most 200 bytes.
+    pub text: Box<str>,
+}
+
+/// What a server's error means for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// Not executed, and worth a retry: the server is loading, busy, out of memory, …
+    Transient,
+    /// Not executed; worth a retry on a new connection with a fresh name resolution: a demoted master, …
+    Reconnect,
+    /// Not executed, and it will not be: password, permission, a cluster, an unknown command.
+    Refused,
+    /// Not executed: the key holds something that is no lock.
+    KeyInUse,
+    /// Proves nothing.
+    Unclear,
+}
+
+/// An answer in the form that every Redis client can give: what scripts here answer has no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Value<'a> {
+    /// Null.
+    Nil,
+    /// An integer.
+    Int(i64),
+    /// A simple or bulk string.
+    Text(&'a [u8]),
+    /// An error; the text starts with its code.
+    Error(&'a str),
+    /// An array of integers.
+    Ints(&'a [i64]),
+    /// Anything else.
+    Other,
+}
+
+/// How a script is named in a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// `EVAL` with the source: the first use on a connection, and after `NOSCRIPT`.
+    Source,
+    /// `EVALSHA` with the hash.
+    Sha1,
+}
+
+impl Request {
+    /// The lock that it is about.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        match self {
+            Self::Take { key, .. }
+            | Self::Extend { key, .. }
+            | Self::Release { key, .. }
+            | Self::Announce { key, .. } => key,
+        }
+    }
+
+    /// The script that it runs; `None` if it is a plain command.
+    #[must_use]
+    pub const fn script(&self) -> Option<Script> {
+        match self {
+            Self::Take { clean: true, fence_block: 0, .. } => None,
+            Self::Take { .. } => Some(script::TAKE),
+            Self::Extend { .. } => Some(script::EXTEND),
+            Self::Release { .. } => Some(script::RELEASE),
+            Self::Announce { .. } => Some(script::ANNOUNCE),
+        }
+    }
+
+    /// Calls `f` with the arguments of the command, the command's name first.
+    pub fn with_args<R>(&self, identity: &Identity, form: Form, f: impl FnOnce(&[&[u8]]) -> R) -> R {
+        let (verb, code): (&[u8], &[u8]) = match (self.script(), form) {
+            (None, _) => (b"SET", b""),
+            (Some(script), Form::Source) => (b"EVAL", script.source.as_bytes()),
+            (Some(script), Form::Sha1) => (b"EVALSHA", script.sha1.as_bytes()),
+        };
+        let client = &identity.client_part[..];
+        match self {
+            Self::Take { key, number, ttl_ms, fence_block: 0, clean: true, .. } => {
+                let token = TokenText::new(client, *number);
+                f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", Decimal::new(*ttl_ms).as_bytes()])
+            }
+            Self::Take { key, number, spent, ttl_ms, fence_block, clean: _ } => {
+                let (n, ttl) = (Decimal::new(*number), Decimal::new(*ttl_ms));
+                let (a, b, c) = (Decimal::new(spent.upto), Decimal::new(spent.after), Decimal::new(spent.last));
+                let block = Decimal::new(u64::from(*fence_block));
+                let tail = [client, n.as_bytes(), a.as_bytes(), b.as_bytes(), c.as_bytes(), ttl.as_bytes()];
+                let [t0, t1, t2, t3, t4, t5] = tail;
+                if *fence_block == 0 {
+                    f(&[verb, code, b"1", key.lock(), t0, t1, t2, t3, t4, t5])
+                } else {
+                    let fence = identity.fence_key();
+                    f(&[verb, code, b"2", key.lock(), fence, t0, t1, t2, t3, t4, t5, block.as_bytes()])
+                }
+            }
+            Self::Extend { key, number, ttl_ms } => {
+                let token = TokenText::new(client, *number);
+                f(&[verb, code, b"1", key.lock(), token.as_bytes(), Decimal::new(*ttl_ms).as_bytes()])
+            }
+            Self::Release { key, number, spent, signal_ms } => {
+                let n = Decimal::new(*number);
+                let (a, b, c) = (Decimal::new(spent.upto), Decimal::new(spent.after), Decimal::new(spent.last));
+                let (n, a, b, c) = (n.as_bytes(), a.as_bytes(), b.as_bytes(), c.as_bytes());
+                if *signal_ms == 0 {
+                    f(&[verb, code, b"1", key.lock(), client, n, a, b, c])
+                } else {
+                    let life = Decimal::new(*signal_ms);
+                    f(&[verb, code, b"2", key.lock(), key.signal(), client, n, a, b, c, life.as_bytes()])
+                }
+            }
+            Self::Announce { key, signal_ms } => {
+                f(&[verb, code, b"1", key.signal(), Decimal::new(*signal_ms).as_bytes()])
+            }
+        }
+    }
+
+    /// What `value` answers to this request; `None` if it can be no answer to it.
+    #[must_use]
+    pub fn read(&self, value: Value<'_>) -> Option<Reply> {
+        if let Value::Error(text) = value {
+            return Some(self.read_error(text));
+        }
+        Some(match (self, value) {
+            (Self::Take { clean: true, fence_block: 0, .. }, Value::Text(b"OK")) => Reply::Granted { fence: None },
+            (Self::Take { clean: true, fence_block: 0, .. }, Value::Nil) => Reply::Busy { expires: Expiry::Unknown },
+            (Self::Take { .. }, Value::Ints(&[1, 0])) => Reply::Granted { fence: None },
+            (Self::Take { .. }, Value::Ints(&[1, fence])) if fence > 0 => {
+                Reply::Granted { fence: Some(fence.unsigned_abs()) }
+            }
+            (Self::Take { .. }, Value::Ints(&[0, pttl])) => Reply::Busy { expires: expiry(pttl) },
+            (Self::Extend { .. }, Value::Int(1)) => Reply::Extended,
+            (Self::Extend { .. } | Self::Release { .. }, Value::Int(0)) => Reply::Absent,
+            (Self::Extend { .. } | Self::Release { .. }, Value::Int(-1)) => Reply::Taken,
+            (Self::Release { .. }, Value::Int(n)) if n > 0 => Reply::Deleted { number: n.unsigned_abs() },
+            (Self::Announce { .. }, Value::Int(1)) => Reply::Announced,
+            (
+                Self::Take { .. } | Self::Extend { .. } | Self::Release { .. } | Self::Announce { .. },
+                Value::Nil | Value::Int(_) | Value::Text(_) | Value::Error(_) | Value::Ints(_) | Value::Other,
+            ) => return None,
+        })
+    }
+
+    fn read_error(&self, text: &str) -> Reply {
+        let error = ServerError::classify(text);
+        match (self, error.class) {
+            // A key of another type cannot be the lock we held.
+            (Self::Extend { .. } | Self::Release { .. }, ErrorClass::KeyInUse) => Reply::Taken,
+            (_, ErrorClass::Unclear) => Reply::Unknown(error.into()),
+            (_, ErrorClass::Transient | ErrorClass::Reconnect | ErrorClass::Refused | ErrorClass::KeyInUse) => {
+                Reply::Rejected(error)
+            }
+        }
+    }
+}
+
+fn expiry(pttl: i64) -> Expiry {
+    match pttl {
+        -1 => Expiry::Never,
+        0.. => Expiry::In(Duration::from_millis(pttl.unsigned_abs())),
+        _ => Expiry::Unknown,
+    }
+}
+
+/// A number in decimal digits, without an allocation.
+struct Decimal {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Decimal {
+    fn new(mut number: u64) -> Self {
+        let mut digits = [b'0'; 20];
+        let mut start = digits.len() - 1;
+        while number >= 10 {
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            start -= 1;
+        }
+        digits[start] = b'0' + number as u8;
+        Self { digits, start }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
+
+/// A token's text, without an allocation.
+struct TokenText {
+    text: [u8; CLIENT_PART + 20],
+    len: usize,
+}
+
+impl TokenText {
+    fn new(client_part: &[u8], number: u64) -> Self {
+        let number = Decimal::new(number);
+        let digits = number.as_bytes();
+        let len = client_part.len() + digits.len();
+        let mut text = [0; CLIENT_PART + 20];
+        text[..client_part.len()].copy_from_slice(client_part);
+        text[client_part.len()..len].copy_from_slice(digits);
+        Self { text, len }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests;

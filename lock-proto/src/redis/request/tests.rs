@@ -1,0 +1,206 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+const CLIENT: &str = "000000000000000000000000000000ab:";
+
+fn identity() -> Identity {
+    Identity::new(ClientId::from_bits(0xab), b"app:")
+}
+
+fn key() -> Key {
+    Key::new(b"app:", b"job")
+}
+
+fn args(request: &Request, form: Form) -> Vec<String> {
+    request
+        .with_args(&identity(), form, |args| args.iter().map(|arg| String::from_utf8(arg.to_vec()).unwrap()).collect())
+}
+
+fn take(clean: bool, fence_block: u32) -> Request {
+    Request::Take {
+        key: key(),
+        number: 7,
+        spent: Spent { upto: 4, after: 5, last: 6 },
+        ttl_ms: 10_000,
+        fence_block,
+        clean,
+    }
+}
+
+fn extend() -> Request {
+    Request::Extend { key: key(), number: 7, ttl_ms: 10_000 }
+}
+
+fn release(signal_ms: u64) -> Request {
+    Request::Release { key: key(), number: 9, spent: Spent { upto: 7, after: 8, last: 9 }, signal_ms }
+}
+
+fn announce() -> Request {
+    Request::Announce { key: key(), signal_ms: 2000 }
+}
+
+fn transient(text: &str) -> Option<Reply> {
+    Some(Reply::Rejected(ServerError { class: ErrorClass::Transient, text: text.into() }))
+}
+
+#[test]
+fn a_clean_take_without_a_fence_is_plain_set_nx_px() {
+    let token = alloc::format!("{CLIENT}7");
+    assert_eq!(args(&take(true, 0), Form::Sha1), ["SET", "app:job", &token, "NX", "PX", "10000"]);
+    assert!(take(true, 0).script().is_none());
+    assert!(take(true, 1).script().is_some(), "a fence needs the script");
+    assert!(take(false, 0).script().is_some(), "a leftover needs the script");
+}
+
+#[test]
+fn every_script_gets_the_keys_and_arguments_that_it_reads() {
+    let sha = |script: Script| script.sha1;
+    assert_eq!(
+        args(&take(false, 0), Form::Sha1),
+        ["EVALSHA", sha(script::TAKE), "1", "app:job", CLIENT, "7", "4", "5", "6", "10000"]
+    );
+    assert_eq!(
+        args(&take(true, 64), Form::Sha1),
+        [
+            "EVALSHA",
+            sha(script::TAKE),
+            "2",
+            "app:job",
+            "app:lock-proto:fence",
+            CLIENT,
+            "7",
+            "4",
+            "5",
+            "6",
+            "10000",
+            "64"
+        ]
+    );
+    let token = alloc::format!("{CLIENT}7");
+    assert_eq!(args(&extend(), Form::Sha1), ["EVALSHA", sha(script::EXTEND), "1", "app:job", &token, "10000"]);
+    assert_eq!(
+        args(&release(0), Form::Sha1),
+        ["EVALSHA", sha(script::RELEASE), "1", "app:job", CLIENT, "9", "7", "8", "9"]
+    );
+    assert_eq!(
+        args(&release(2000), Form::Sha1),
+        [
+            "EVALSHA",
+            sha(script::RELEASE),
+            "2",
+            "app:job",
+            "app:job:lock-proto:signal",
+            CLIENT,
+            "9",
+            "7",
+            "8",
+            "9",
+            "2000"
+        ]
+    );
+    assert_eq!(
+        args(&announce(), Form::Sha1),
+        ["EVALSHA", sha(script::ANNOUNCE), "1", "app:job:lock-proto:signal", "2000"]
+    );
+}
+
+#[test]
+fn the_first_use_carries_the_source() {
+    for request in [take(false, 0), take(true, 9), extend(), release(0), release(9), announce()] {
+        let (source, hash) = (args(&request, Form::Source), args(&request, Form::Sha1));
+        let script = request.script().unwrap();
+        assert_eq!((&*source[0], &*source[1]), ("EVAL", script.source));
+        assert_eq!(source[2..], hash[2..], "the rest is the same");
+    }
+}
+
+#[test]
+fn numbers_are_written_in_full() {
+    let request = Request::Extend { key: key(), number: (1 << 53) - 1, ttl_ms: u64::MAX };
+    let args = args(&request, Form::Sha1);
+    assert_eq!(args[4], alloc::format!("{CLIENT}9007199254740991"));
+    assert_eq!(args[5], "18446744073709551615");
+    let zero = Request::Extend { key: key(), number: 0, ttl_ms: 0 };
+    assert!(self::args(&zero, Form::Sha1).ends_with(&["0".into()]));
+}
+
+#[test]
+fn keys_are_names_byte_for_byte() {
+    let key = Key::new(b"p\0", b"\xff\r\n");
+    assert_eq!(key.lock(), b"p\0\xff\r\n");
+    assert_eq!(key.signal(), b"p\0\xff\r\n:lock-proto:signal");
+    assert_eq!(alloc::format!("{key:?}"), r"Key(p\x00\xff\r\n)");
+    assert_eq!(identity().token(7), Token { client: ClientId::from_bits(0xab), number: 7 });
+}
+
+#[test]
+fn answers_are_read() {
+    let granted = |fence| Some(Reply::Granted { fence });
+    let busy = |expires| Some(Reply::Busy { expires });
+    assert_eq!(take(true, 0).read(Value::Text(b"OK")), granted(None));
+    assert_eq!(take(true, 0).read(Value::Nil), busy(Expiry::Unknown));
+    for request in [take(false, 0), take(true, 9)] {
+        assert_eq!(request.read(Value::Ints(&[1, 0])), granted(None));
+        assert_eq!(request.read(Value::Ints(&[0, 250])), busy(Expiry::In(Duration::from_millis(250))));
+        assert_eq!(request.read(Value::Ints(&[0, 0])), busy(Expiry::In(Duration::ZERO)));
+        assert_eq!(request.read(Value::Ints(&[0, -1])), busy(Expiry::Never));
+        assert_eq!(request.read(Value::Ints(&[0, -2])), busy(Expiry::Unknown));
+    }
+    assert_eq!(take(false, 9).read(Value::Ints(&[1, 1_795_254_045_432_492])), granted(Some(1_795_254_045_432_492)));
+    assert_eq!(extend().read(Value::Int(1)), Some(Reply::Extended));
+    assert_eq!(extend().read(Value::Int(0)), Some(Reply::Absent));
+    assert_eq!(extend().read(Value::Int(-1)), Some(Reply::Taken));
+    assert_eq!(release(0).read(Value::Int(7)), Some(Reply::Deleted { number: 7 }));
+    assert_eq!(release(0).read(Value::Int(0)), Some(Reply::Absent));
+    assert_eq!(release(0).read(Value::Int(-1)), Some(Reply::Taken));
+    assert_eq!(announce().read(Value::Int(1)), Some(Reply::Announced));
+}
+
+#[test]
+fn what_can_be_no_answer_is_none() {
+    for (request, value) in [
+        (take(true, 0), Value::Text(b"QUEUED")),
+        (take(true, 0), Value::Int(1)),
+        (take(true, 0), Value::Ints(&[1])),
+        (take(false, 0), Value::Text(b"OK")),
+        (take(false, 0), Value::Nil),
+        (take(false, 0), Value::Ints(&[1])),
+        (take(false, 0), Value::Ints(&[2, 0])),
+        (take(false, 0), Value::Ints(&[1, -5])),
+        (take(false, 0), Value::Ints(&[1, 1, 1])),
+        (extend(), Value::Int(2)),
+        (extend(), Value::Nil),
+        (extend(), Value::Text(b"1")),
+        (release(0), Value::Int(-2)),
+        (release(0), Value::Ints(&[1, 0])),
+        (announce(), Value::Int(0)),
+        (announce(), Value::Other),
+    ] {
+        assert_eq!(request.read(value), None, "{request:?} {value:?}");
+    }
+}
+
+#[test]
+fn an_error_is_unknown_unless_its_class_proves_that_nothing_was_written() {
+    for request in [take(true, 0), take(false, 1), extend(), release(1), announce()] {
+        assert_eq!(request.read(Value::Error("OOM no")), transient("OOM no"));
+        assert!(matches!(request.read(Value::Error("ERR odd")), Some(Reply::Unknown(Cause::Server(_)))), "{request:?}");
+        assert!(matches!(
+            request.read(Value::Error("READONLY no")),
+            Some(Reply::Rejected(ServerError { class: ErrorClass::Reconnect, .. }))
+        ));
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_in_the_way_of_a_take_and_the_end_of_a_hold() {
+    let wrong = Value::Error("WRONGTYPE Operation against a key holding the wrong kind of value");
+    for request in [take(true, 0), take(false, 1)] {
+        assert!(matches!(request.read(wrong), Some(Reply::Rejected(ServerError { class: ErrorClass::KeyInUse, .. }))));
+    }
+    assert_eq!(extend().read(wrong), Some(Reply::Taken));
+    assert_eq!(release(0).read(wrong), Some(Reply::Taken));
+}

@@ -1,0 +1,155 @@
+//! The Lua scripts. Everything that can be refused comes before the write of the lock key, announcements come
+//! last and by `pcall` (requirement A1): a refusal then proves that nothing was written.
+//!
+//! `pcall` hands a command's error back as a value, which the script returns: the error code so arrives in front on
+//! every server version (Redis before 7 wraps the error of `call` in an `ERR Error running script`).
+
+/// A script and the SHA-1 by which `EVALSHA` calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Script {
+    /// What it is called in traces.
+    pub name: &'static str,
+    /// The Lua source, sent with the first use on a connection.
+    pub source: &'static str,
+    /// SHA-1 of the source, lower-case hexadecimal.
+    pub sha1: &'static str,
+    pub(crate) index: u8,
+}
+
+/// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
+///
+/// `KEYS`: the lock; the fence counter if a fence is wanted. `ARGV`: client part of the token, number, the three
+/// numbers of [`Spent`](super::Spent), TTL in ms, and the size of the fence block if a fence is wanted.
+/// Answers `{1, first fence or 0}` or `{0, PTTL of the holder}`.
+///
+/// The fence counter becomes `max(counter, server TIME in µs) + block` (requirement A9). Numbers stay below 2^53, where
+/// Lua is exact.
+pub const TAKE: Script = Script {
+    name: "take",
+    index: 0,
+    sha1: "d87f9e8879ed35df53625cbf1b3c753dbcce8de3",
+    source: "\
+local v = redis.pcall('GET', KEYS[1])
+if type(v) == 'table' then return v end
+local ttl = tonumber(ARGV[6])
+if v then
+  local n = string.sub(v, 1, #ARGV[1]) == ARGV[1] and tonumber(string.sub(v, #ARGV[1] + 1))
+  local p = redis.pcall('PTTL', KEYS[1])
+  if type(p) == 'table' then return p end
+  if n and n == tonumber(ARGV[2]) then
+    if p < ttl then
+      local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[6])
+      if type(e) == 'table' then return e end
+    end
+    return {1, 0}
+  end
+  if not n or not (n <= tonumber(ARGV[3]) or (n > tonumber(ARGV[4]) and n <= tonumber(ARGV[5]))) then
+    return {0, p}
+  end
+end
+local fence = 0
+if KEYS[2] then
+  local c = redis.pcall('GET', KEYS[2])
+  if type(c) == 'table' then return c end
+  if c and not tonumber(c) then return redis.error_reply('LOCKFENCE the fence counter holds no number') end
+  local t = redis.pcall('TIME')
+  if t.err then return t end
+  fence = math.max(tonumber(c or 0), t[1] * 1000000 + t[2]) + 1
+  local e = redis.pcall('SET', KEYS[2], string.format('%.0f', fence + tonumber(ARGV[7]) - 1))
+  if e.err then return e end
+end
+local e = redis.pcall('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[6])
+if e.err then return e end
+return {1, fence}
+",
+};
+
+/// Set the expiry if the token matches, and never to an earlier time (requirement H1).
+///
+/// `KEYS`: the lock. `ARGV`: the token, TTL in ms. Answers 1 done, 0 the key is gone, -1 it is another's.
+pub const EXTEND: Script = Script {
+    name: "extend",
+    index: 1,
+    sha1: "502f51c0c7cb54f1991aca9a481a8accaaf7cb9d",
+    source: "\
+local v = redis.pcall('GET', KEYS[1])
+if type(v) == 'table' then return v end
+if not v then return 0 end
+if v ~= ARGV[1] then return -1 end
+local p = redis.pcall('PTTL', KEYS[1])
+if type(p) == 'table' then return p end
+if p < tonumber(ARGV[2]) then
+  local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
+  if type(e) == 'table' then return e end
+end
+return 1
+",
+};
+
+/// Delete the lock if it holds a spent token of this client, then wake one waiter (requirements U1, A4, A7).
+///
+/// `KEYS`: the lock; the signal list if the release is to be announced. `ARGV`: client part of the token, the number that is
+/// most likely there, the three numbers of [`Spent`](super::Spent), life of the signal in ms. Answers the number of the token that was deleted, 0 if the key is
+/// absent, -1 if it is another's.
+pub const RELEASE: Script = Script {
+    name: "release",
+    index: 2,
+    sha1: "65621f1429f8b94a9b62b5dc41356be3504263cd",
+    source: "\
+local v = redis.pcall('GET', KEYS[1])
+if type(v) == 'table' then return v end
+if not v then return 0 end
+local n
+if v == ARGV[1] .. ARGV[2] then
+  n = tonumber(ARGV[2])
+else
+  n = string.sub(v, 1, #ARGV[1]) == ARGV[1] and tonumber(string.sub(v, #ARGV[1] + 1))
+  if not n or not (n <= tonumber(ARGV[3]) or (n > tonumber(ARGV[4]) and n <= tonumber(ARGV[5]))) then return -1 end
+end
+local e = redis.pcall('DEL', KEYS[1])
+if type(e) == 'table' then return e end
+if KEYS[2] and redis.pcall('EXISTS', KEYS[2]) == 0 then
+  redis.pcall('RPUSH', KEYS[2], '1')
+  e = redis.pcall('PEXPIRE', KEYS[2], ARGV[6])
+  if type(e) == 'table' then redis.pcall('DEL', KEYS[2]) end
+end
+return n
+",
+};
+
+/// Wake one waiter: hand on a signal that reached a client that no longer waits (requirement A7).
+///
+/// `KEYS`: the signal list. `ARGV`: life of the signal in ms. Answers 1.
+pub const ANNOUNCE: Script = Script {
+    name: "announce",
+    index: 3,
+    sha1: "3995089667438b8e2b701ed184ca0782e4e479d1",
+    source: "\
+local e = redis.pcall('EXISTS', KEYS[1])
+if type(e) == 'table' then return e end
+if e == 0 then
+  e = redis.pcall('RPUSH', KEYS[1], '1')
+  if type(e) == 'table' then return e end
+  e = redis.pcall('PEXPIRE', KEYS[1], ARGV[1])
+  if type(e) == 'table' then redis.pcall('DEL', KEYS[1]) end
+end
+return 1
+",
+};
+
+/// Every script, in the order of its index.
+pub const ALL: [Script; 4] = [TAKE, EXTEND, RELEASE, ANNOUNCE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString as _;
+
+    #[test]
+    fn every_hash_is_that_of_its_source_and_every_index_its_place() {
+        for (index, script) in ALL.iter().enumerate() {
+            assert_eq!(script.sha1, sha1_smol::Sha1::from(script.source).digest().to_string(), "{}", script.name);
+            assert_eq!(usize::from(script.index), index, "{}", script.name);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Server errors, sorted once by what they mean for a lock (requirement P2).
+//!
+//! The codes are those of Redis 6.2 to 8 and Valkey. "Not executed" is a statement about the command that was answered: the
+//! scripts here hand on an error only if nothing has been written before it (requirement A1).
+
+use alloc::string::String;
+
+use super::request::{ErrorClass, ServerError};
+
+/// The longest text that is kept, in bytes.
+const MAX_TEXT: usize = 200;
+
+/// By the first word.
+const CODES: &[(&str, ErrorClass)] = &[
+    ("LOADING", ErrorClass::Transient),
+    ("TRYAGAIN", ErrorClass::Transient),
+    ("BUSY", ErrorClass::Transient),
+    ("CLUSTERDOWN", ErrorClass::Transient),
+    ("NOREPLICAS", ErrorClass::Transient),
+    ("MISCONF", ErrorClass::Transient),
+    ("OOM", ErrorClass::Transient),
+    ("EXECABORT", ErrorClass::Transient),
+    ("NOSCRIPT", ErrorClass::Transient),
+    ("READONLY", ErrorClass::Reconnect),
+    ("MASTERDOWN", ErrorClass::Reconnect),
+    // A blocked client, when its server becomes a replica.
+    ("UNBLOCKED", ErrorClass::Reconnect),
+    ("NOAUTH", ErrorClass::Refused),
+    ("WRONGPASS", ErrorClass::Refused),
+    ("NOPERM", ErrorClass::Refused),
+    ("NOPROTO", ErrorClass::Refused),
+    ("DENIED", ErrorClass::Refused),
+    ("MOVED", ErrorClass::Refused),
+    ("ASK", ErrorClass::Refused),
+    ("CROSSSLOT", ErrorClass::Refused),
+    ("WRONGTYPE", ErrorClass::KeyInUse),
+    ("LOCKFENCE", ErrorClass::KeyInUse),
+];
+
+/// By how the text after `ERR` starts, in lower case: errors that have no code of their own. Those before Redis 7 that a
+/// script gets for lack of a permission have not even `ERR`.
+const PHRASES: &[(&str, ErrorClass)] = &[
+    ("max number of clients", ErrorClass::Transient),
+    ("unknown command", ErrorClass::Refused),
+    ("unknown subcommand", ErrorClass::Refused),
+    ("the user executing the script can't", ErrorClass::Refused),
+    ("invalid password", ErrorClass::Refused),
+    ("invalid username-password", ErrorClass::Refused),
+    ("operation not permitted", ErrorClass::Refused),
+    ("auth", ErrorClass::Refused),
+    ("client sent auth", ErrorClass::Refused),
+    ("db index is out of range", ErrorClass::Refused),
+    ("invalid db index", ErrorClass::Refused),
+    ("select is not allowed", ErrorClass::Refused),
+];
+
+/// Servers quote the arguments of a command that they do not know: the password, if that is a login.
+const QUOTED_ARGUMENTS: &str = ", with args beginning with";
+
+impl ServerError {
+    /// Sorts an error by its code, the first word of its text.
+    ///
+    /// The text is made fit for a log: printable, at most 200 bytes, without arguments that the server quotes.
+    #[must_use]
+    pub fn classify(text: &str) -> Self {
+        let text = unwrapped(text);
+        let text = text.split(QUOTED_ARGUMENTS).next().unwrap_or_default();
+        let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let class = match CODES.iter().find(|(known, _)| *known == code) {
+            Some((_, class)) => *class,
+            None => {
+                let phrase = if code == "ERR" { rest } else { text };
+                let starts =
+                    |with: &str| phrase.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+                PHRASES.iter().find(|(phrase, _)| starts(phrase)).map_or(ErrorClass::Unclear, |(_, class)| *class)
+            }
+        };
+        let hint = match code {
+            "MOVED" | "ASK" | "CROSSSLOT" => " (Redis Cluster is not supported)",
+            _ => "",
+        };
+        let mut shown = String::new();
+        for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
+            if shown.len() + c.len_utf8() + hint.len() > MAX_TEXT {
+                break;
+            }
+            shown.push(c);
+        }
+        shown.push_str(hint);
+        Self { class, text: shown.into() }
+    }
+}
+
+/// The error itself, where a server before Redis 7 tells first in which line of a script it occurred:
+/// `@user_script: 3: -READONLY …`, or `ERR Error running script (call to f_…): @user_script:3: @user_script: 3: …`.
+fn unwrapped(text: &str) -> &str {
+    let wrapped = ["@user_script", "ERR Error running script"].iter().any(|start| text.starts_with(start));
+    let Some((_, rest)) = text.rsplit_once("@user_script:").filter(|_| wrapped) else { return text };
+    match rest.trim_start().split_once(": ") {
+        Some((line, error)) if line.bytes().all(|b| b.is_ascii_digit()) => error.trim_start_matches('-'),
+        Some(_) | None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    fn class(text: &str) -> ErrorClass {
+        ServerError::classify(text).class
+    }
+
+    /// Texts of redis-server 7.0, and some of other versions where they differ.
+    #[test]
+    fn p2_errors_are_sorted_by_what_they_mean_for_a_lock() {
+        for (expected, texts) in [
+            (
+                ErrorClass::Transient,
+                &[
+                    "LOADING Redis is loading the dataset in memory",
+                    "TRYAGAIN Multiple keys request during rehashing of slot",
+                    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+                    "CLUSTERDOWN The cluster is down",
+                    "NOREPLICAS Not enough good replicas to write.",
+                    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+                    "OOM command not allowed when used memory > 'maxmemory'.",
+                    "OOM command not allowed when used memory > 'maxmemory'. script: 0a9f, on @user_script:1.",
+                    "@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+                    "EXECABORT Transaction discarded because of previous errors.",
+                    "NOSCRIPT No matching script. Please use EVAL.",
+                    "ERR max number of clients reached",
+                ][..],
+            ),
+            (
+                ErrorClass::Reconnect,
+                &[
+                    "READONLY You can't write against a read only replica.",
+                    "READONLY You can't write against a read only replica. script: 0a9f, on @user_script:1.",
+                    "@user_script: 3: -READONLY You can't write against a read only replica.",
+                    "ERR Error running script (call to f_0a9f): @user_script:1: @user_script: 1: -READONLY You can't write",
+                    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+                    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+                ],
+            ),
+            (
+                ErrorClass::Refused,
+                &[
+                    "NOAUTH Authentication required.",
+                    "WRONGPASS invalid username-password pair or user is disabled.",
+                    "NOPERM this user has no permissions to run the 'set' command",
+                    "NOPERM this user has no permissions to access one of the keys used as arguments",
+                    "ERR The user executing the script can't run this command or subcommand",
+                    "ERR The user executing the script can't access at least one of the keys mentioned in the command",
+                    "@user_script: 1: The user executing the script can't run this command or subcommand",
+                    "NOPROTO unsupported protocol version",
+                    "DENIED Redis is running in protected mode because protected mode is enabled",
+                    "ERR unknown command 'foo', with args beginning with: 'bar' ",
+                    "ERR unknown command `foo`, with args beginning with: `bar`, ",
+                    "ERR Unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.",
+                    "ERR invalid password",
+                    "ERR AUTH <password> called without any password configured for the default user.",
+                    "ERR Client sent AUTH, but no password is set",
+                    "ERR DB index is out of range",
+                    "ERR SELECT is not allowed in cluster mode",
+                    "MOVED 866 127.0.0.1:6379",
+                    "ASK 866 127.0.0.1:6379",
+                    "CROSSSLOT Keys in request don't hash to the same slot",
+                ],
+            ),
+            (
+                ErrorClass::KeyInUse,
+                &[
+                    "WRONGTYPE Operation against a key holding the wrong kind of value",
+                    "ERR Error running script (call to f_80d1): @user_script:1: WRONGTYPE Operation against a key",
+                    "LOCKFENCE the fence counter holds no number",
+                ],
+            ),
+            (
+                ErrorClass::Unclear,
+                &[
+                    "",
+                    "ERR",
+                    "ERR timeout is not a float or out of range",
+                    "BUSYKEY Target key name already exists.",
+                    "ERR Error running script (call to f_80d1): @user_script:1: Script attempted to access nonexistent global",
+                    "upstream connect error",
+                    "@user_script",
+                    "@user_script: x: y",
+                ],
+            ),
+        ] {
+            for text in texts {
+                assert_eq!(class(text), expected, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_named() {
+        let error = ServerError::classify("MOVED 866 127.0.0.1:6379");
+        assert_eq!(&*error.text, "MOVED 866 127.0.0.1:6379 (Redis Cluster is not supported)");
+        let long = ServerError::classify(&format!("CROSSSLOT {}", "x".repeat(500)));
+        assert_eq!(long.text.len(), MAX_TEXT);
+        assert!(long.text.ends_with("(Redis Cluster is not supported)"));
+    }
+
+    #[test]
+    fn the_text_is_printable_and_short() {
+        let error = ServerError::classify("ERR a\u{7}b\u{1b}[31mc\r");
+        assert_eq!(&*error.text, "ERR a?b?[31mc");
+        let long = ServerError::classify(&"ä".repeat(500));
+        assert_eq!(long.text.len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn a_password_that_the_server_quotes_is_cut_off() {
+        let error =
+            ServerError::classify("ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' 'secret' ");
+        assert_eq!(&*error.text, "ERR unknown command 'HELLO'");
+    }
+}

@@ -1,0 +1,173 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use alloc::format;
+
+fn parse(url: &str) -> Endpoint {
+    Endpoint::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+fn tcp(host: &str, port: u16) -> Target {
+    Target::Tcp { host: host.into(), port }
+}
+
+#[test]
+fn tcp_urls() {
+    let plain = parse("redis://localhost");
+    assert_eq!(plain.target, tcp("localhost", 6379));
+    assert_eq!((plain.username, plain.password, plain.database, plain.client_name), (None, None, 0, None));
+    assert_eq!(plain.protocol, Protocol::Resp2);
+    for (url, target) in [
+        ("redis://127.0.0.1:7000", tcp("127.0.0.1", 7000)),
+        ("REDIS://Cache.Example:1", tcp("cache.example", 1)),
+        ("redis://my_host-1.example.:65535/", tcp("my_host-1.example.", 65535)),
+        ("redis://[::1]", tcp("::1", 6379)),
+        ("redis://[2001:DB8:0::1]:7000/3", tcp("2001:db8::1", 7000)),
+        ("redis://h?", tcp("h", 6379)),
+    ] {
+        assert_eq!(parse(url).target, target, "{url}");
+    }
+    assert_eq!(parse("redis://h/15").database, 15);
+    assert_eq!(parse("redis://h/2147483647").database, 2_147_483_647);
+    let all = parse("redis://app:s%40c%3Art@h:1/2?protocol=resp3&client_name=a%2Bb");
+    assert_eq!(all.username.as_deref(), Some("app"));
+    assert_eq!(all.password, Some(Secret::new("s@c:rt")));
+    assert_eq!(all.client_name.as_deref(), Some("a+b"));
+    assert_eq!((all.database, all.protocol), (2, Protocol::Resp3));
+    let only_password = parse("redis://:secret@h");
+    assert_eq!((only_password.username, only_password.password), (None, Some(Secret::new("secret"))));
+    let no_password = parse("redis://user:@h");
+    assert_eq!((no_password.username.as_deref(), no_password.password), (Some("user"), Some(Secret::new(""))));
+}
+
+#[test]
+fn unix_urls() {
+    for scheme in ["redis+unix", "unix", "Redis+Unix"] {
+        let endpoint = parse(&format!("{scheme}:///run/my%20redis.sock?db=4&client_name=c"));
+        assert_eq!(endpoint.target, Target::Unix { path: "/run/my redis.sock".into() });
+        assert_eq!((endpoint.database, endpoint.client_name.as_deref()), (4, Some("c")));
+    }
+    let login = parse("redis+unix://u:p@/run/@r");
+    assert_eq!(login.target, Target::Unix { path: "/run/@r".into() });
+    assert_eq!((login.username.as_deref(), login.password), (Some("u"), Some(Secret::new("p"))));
+    assert_eq!(parse("unix:///run/@r").target, Target::Unix { path: "/run/@r".into() });
+}
+
+#[test]
+fn every_error_names_what_is_wrong_and_what_is_allowed() {
+    for (url, wrong, allowed) in [
+        ("", "no scheme", "redis://"),
+        ("localhost:6379", "no scheme", "redis://"),
+        ("://h", "no scheme", "redis://"),
+        ("red_is://h", "no scheme", "redis://"),
+        ("http://h", "`http`", "redis+unix://"),
+        ("etcd://h", "`etcd`", "redis://"),
+        ("rediss://h", "TLS", "not supported yet"),
+        ("redis://h\n", "byte 9", "percent-encoded"),
+        (" redis://h", "byte 0", "visible ASCII"),
+        ("redis://hä", "byte 9", "visible ASCII"),
+        ("redis://u:p%4@h", "password", "%25"),
+        ("redis://u%zz:p@h", "user", "two hexadecimal digits"),
+        ("redis://u:%ff@h", "password", "UTF-8"),
+        ("redis://u:%00@h", "password", "NUL"),
+        ("unix:///a%00b", "path", "NUL"),
+        ("redis://:a/b@h", "user or password", "percent-encoded"),
+        ("redis://:a#b@h", "user or password", "percent-encoded"),
+        ("redis://:a?b@h", "user or password", "percent-encoded"),
+        ("redis://:a@b@h", "user or password", "percent-encoded"),
+        ("redis://u:a:b@h", "user or password", "percent-encoded"),
+        ("redis://u:[@h", "user or password", "percent-encoded"),
+        ("unix://u:a/b@/run/r", "user or password", "percent-encoded"),
+        ("redis://u@h", "needs a password", ":password@"),
+        ("redis://:@h", "needs a password", "user:password@"),
+        ("redis://@h", "needs a password", "user:password@"),
+        ("redis://", "no host", "redis://host"),
+        ("redis://:6379", "no host", "redis://host:port"),
+        ("redis:///1", "no host", "redis://host"),
+        ("redis://u:p@", "no host", "redis://host"),
+        ("redis://::1", "host must be", "IPv6 address in brackets"),
+        ("redis://[::1", "host must be", "IPv6 address in brackets"),
+        ("redis://[::1]1", "host must be", "IPv6 address in brackets"),
+        ("redis://[fe80::1%25eth0]", "host must be", "IPv6 address in brackets"),
+        ("redis://[1.2.3.4]", "host must be", "IPv6 address in brackets"),
+        ("redis://a%2eb", "host must be", "letters, digits"),
+        ("redis://a,b", "host must be", "letters, digits"),
+        ("redis://h:", "port must be", "1 to 65535"),
+        ("redis://h:0", "port 0 must be", "1 to 65535"),
+        ("redis://h:65536", "port 65536 must be", "1 to 65535"),
+        ("redis://h:+1", "port must be", "1 to 65535"),
+        ("redis://[::1]:99999", "port 99999 must be", "1 to 65535"),
+        ("redis://h/one", "database `one`", "0 to 2147483647"),
+        ("redis://h/-1", "database `-1`", "0 to 2147483647"),
+        ("redis://h/2147483648", "database `2147483648`", "0 to 2147483647"),
+        ("redis://h/1/2", "database `1/2`", "0 to 2147483647"),
+        ("unix:///r?db=x", "database `x`", "0 to 2147483647"),
+        ("redis://h#1", "fragment", "%23"),
+        ("redis://h?timeout=1", "parameter `timeout`", "client_name and protocol"),
+        ("redis://h?db=1", "parameter `db`", "client_name and protocol"),
+        ("redis://h?protocol=resp2&", "parameter ``", "client_name and protocol"),
+        ("unix:///r?x", "parameter `x`", "db, client_name and protocol"),
+        ("redis://h?protocol=resp2&protocol=resp2", "`protocol`", "twice"),
+        ("redis://h?client_name=a&client_name=b", "`client_name`", "twice"),
+        ("unix:///r?db=1&db=1", "`db`", "twice"),
+        ("redis://h?client_name=", "client_name must have", "1 to 256"),
+        ("redis://h?client_name=a%20b", "client_name must have", "no blank"),
+        ("redis://h?protocol=3", "protocol `3`", "resp2 and resp3"),
+        ("redis+unix://localhost/run/r", "no host", "redis+unix:///path"),
+        ("redis+unix://", "no unix socket", "redis+unix:///path"),
+        ("redis+unix:///", "no unix socket", "redis+unix:///path"),
+    ] {
+        let message = Endpoint::parse(url).expect_err(url).to_string();
+        assert!(message.contains(wrong) && message.contains(allowed), "{url}: {message}");
+    }
+}
+
+#[test]
+fn no_error_shows_a_password() {
+    // However the password is broken, and wherever the parser then believes to be.
+    for middle in ["", "/", "?", "#", "@", ":", "%", "\n", "[", "]", "&", "="] {
+        let password = format!("zqzq{middle}xkxk");
+        for url in [
+            format!("redis://user:{password}@host:badport"),
+            format!("redis://:{password}@host:70000/x"),
+            format!("redis://user:{password}@host/1?color=1"),
+            format!("redis://user:{password}@host/one"),
+            format!("redis://user:{password}@"),
+            format!("redis://user:{password}"),
+            format!("redis://a@b:{password}@host"),
+            format!("redis://a:b@c:{password}@host"),
+            format!("redis+unix://user:{password}@host/path"),
+            format!("redis+unix://user:{password}@/path?color=1"),
+            format!("unix://user:{password}@"),
+            format!("http://user:{password}@host"),
+            format!("rediss://user:{password}@host"),
+            format!("user:{password}@host"),
+        ] {
+            let shown = match Endpoint::parse(&url) {
+                // By the rules of URLs a password ends at the last @ of the authority.
+                Ok(endpoint) => {
+                    assert!(middle == "@" || endpoint.password.is_some(), "{url}");
+                    format!("{endpoint:?} {endpoint}").replace("\"xkxk\"", "").replace("@xkxk:6379", "")
+                }
+                Err(error) => format!("{error:?} {error}"),
+            };
+            assert!(!shown.contains("zqzq") && !shown.contains("xkxk"), "{url}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn display_parses_again_and_hides_the_password() {
+    for url in [
+        "redis://h",
+        "redis://u:sesame@h:1/2?client_name=a%25b&protocol=resp3",
+        "redis://:sesame@[::1]:7",
+        "unix://%2F%3A:sesame@/run/%C3%A4%3F%23?db=3&protocol=resp3",
+    ] {
+        let endpoint = parse(url);
+        let text = endpoint.to_string();
+        assert!(!text.contains("sesame") && !format!("{endpoint:?}").contains("sesame"), "{text}");
+        let masked = Endpoint { password: endpoint.password.as_ref().map(|_| Secret::new("***")), ..endpoint };
+        assert_eq!(text.parse(), Ok(masked), "{text}");
+    }
+}

@@ -1,0 +1,154 @@
+//! How long a grant counts: integer arithmetic on TTLs and clocks (requirements T1, Q4, R16 of the failure catalogue).
+
+use core::time::Duration;
+
+use super::config::{Config, MAX_TTL, MIN_TTL};
+use super::event::Renew;
+use crate::error::Invalid;
+use crate::time::{Instant, millis_up};
+
+/// The times that follow from a TTL and the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ttl {
+    ms: u64,
+}
+
+impl Ttl {
+    /// Checks a TTL against the settings and rounds it up to whole milliseconds.
+    pub(crate) fn new(given: Duration, renew: Renew, config: &Config) -> Result<Self, Invalid> {
+        if given < MIN_TTL || given > MAX_TTL {
+            return Err(Invalid::Ttl { given, min: MIN_TTL, max: MAX_TTL });
+        }
+        let ttl = Self { ms: millis_up(given) };
+        if renew == Renew::AtMost(Duration::ZERO) {
+            return Err(Invalid::MaxHold);
+        }
+        // The first renewal and two tries of it must fit, each with its full patience.
+        let validity = ttl.validity(config);
+        if ttl.renew_after() + 2 * ttl.patience(config) > validity {
+            return Err(Invalid::Drift { ttl: given, validity });
+        }
+        if config.is_quorum() {
+            if given > config.quarantine {
+                return Err(Invalid::TtlOverQuarantine { given, quarantine: config.quarantine });
+            }
+            let round = ttl.round_timeout(config);
+            if round > given / 4 {
+                return Err(Invalid::RoundTimeout { round, ttl: given });
+            }
+        }
+        Ok(ttl)
+    }
+
+    pub(crate) const fn ms(self) -> u64 {
+        self.ms
+    }
+
+    pub(crate) const fn duration(self) -> Duration {
+        Duration::from_millis(self.ms)
+    }
+
+    /// How long a grant counts from the emission of its request, less what clocks may drift apart.
+    fn validity(self, config: &Config) -> Duration {
+        let ttl = self.duration();
+        ttl.saturating_sub(ttl / config.drift.divisor + config.drift.margin)
+    }
+
+    /// Until when a grant counts that was asked for at `emitted` (requirement T1).
+    pub(crate) fn until(self, emitted: Instant, config: &Config) -> Instant {
+        emitted + self.validity(config)
+    }
+
+    /// When the watchdog renews, counted from the emission of the last renewal.
+    pub(crate) fn renew_after(self) -> Duration {
+        self.duration() / 3
+    }
+
+    /// The pause before a renewal that failed is tried again.
+    pub(crate) fn retry_after(self) -> Duration {
+        self.duration() / 12
+    }
+
+    /// How long an offered grant waits for its owner (requirement H5).
+    pub(crate) fn claim_within(self) -> Duration {
+        self.duration() / 3
+    }
+
+    /// How long before the end of validity the holder is warned.
+    pub(crate) fn at_risk(self, config: &Config) -> Duration {
+        config.at_risk.unwrap_or(self.duration() / 4)
+    }
+
+    /// How long a node may leave a request of this lock unanswered.
+    pub(crate) fn patience(self, config: &Config) -> Duration {
+        config.request_timeout.min(self.duration() / 5)
+    }
+
+    /// How long a round of a quorum waits for its nodes (requirement Q1).
+    pub(crate) fn round_timeout(self, config: &Config) -> Duration {
+        let default = (self.duration() / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
+        config.round_timeout.unwrap_or(default)
+    }
+}
+
+/// The quorum-th largest end of validity: at that instant a quorum still has the key (requirement Q4).
+/// `None` if fewer than a quorum have one.
+pub(crate) fn quorum_until(untils: impl Iterator<Item = Option<Instant>>, quorum: usize) -> Option<Instant> {
+    let mut known = [Instant::ZERO; super::MAX_NODES];
+    let mut count = 0;
+    for until in untils.flatten() {
+        if let Some(place) = known.get_mut(count) {
+            *place = until;
+            count += 1;
+        }
+    }
+    let known = known.get_mut(..count)?;
+    known.sort_unstable_by(|a, b| b.cmp(a));
+    known.get(quorum.checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::Drift;
+
+    fn config() -> Config {
+        Config::new([])
+    }
+
+    #[test]
+    fn validity_is_counted_from_the_emission_less_the_drift() {
+        let ttl = Ttl { ms: 10_000 };
+        assert_eq!(ttl.until(Instant::from_millis(5), &config()), Instant::from_millis(5 + 10_000 - 102));
+    }
+
+    #[test]
+    fn a_ttl_out_of_range_is_refused_with_the_range() {
+        let error = Ttl::new(Duration::ZERO, Renew::Auto, &config()).unwrap_err();
+        assert_eq!(alloc::format!("{error}"), "a TTL must be between 50ms and 2592000s, this one is 0ns");
+        assert!(Ttl::new(MAX_TTL + Duration::from_nanos(1), Renew::Auto, &config()).is_err());
+        assert_eq!(Ttl::new(MIN_TTL, Renew::Auto, &config()), Ok(Ttl { ms: 50 }));
+    }
+
+    #[test]
+    fn r16_two_tries_must_fit_the_validity() {
+        let wide = config().drift(Drift { divisor: 100, margin: Duration::from_millis(30) });
+        assert!(matches!(Ttl::new(Duration::from_millis(100), Renew::Auto, &wide), Err(Invalid::Drift { .. })));
+        assert!(Ttl::new(Duration::from_millis(200), Renew::Auto, &wide).is_ok());
+    }
+
+    #[test]
+    fn a_part_of_a_millisecond_is_rounded_up() {
+        let ttl = Ttl::new(Duration::from_micros(100_001), Renew::Manual, &config());
+        assert_eq!(ttl.map(Ttl::ms), Ok(101));
+    }
+
+    #[test]
+    fn q4_the_end_is_the_quorum_th_largest() {
+        let at = |ms: &[Option<u64>]| {
+            quorum_until(ms.iter().map(|ms| ms.map(Instant::from_millis)), 3).map(|i| i.as_nanos() / 1_000_000)
+        };
+        assert_eq!(at(&[Some(5), Some(1), None, Some(9), Some(7)]), Some(5));
+        assert_eq!(at(&[Some(5), None, None, Some(9), None]), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! Jitter without a random number generator: a pure hash, so that a run can be replayed.
+
+use core::time::Duration;
+
+use crate::time::nanos;
+
+/// A number that looks random and depends on nothing but its arguments (SplitMix64).
+#[must_use]
+pub(crate) const fn mix(seed: u64, n: u64) -> u64 {
+    let mut z = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A duration from zero up to, but not including, `span`; the same for the same `seed` and `n`.
+#[must_use]
+pub(crate) fn jitter(seed: u64, n: u64, span: Duration) -> Duration {
+    let scaled = u128::from(mix(seed, n)) * u128::from(nanos(span));
+    Duration::from_nanos((scaled >> 64) as u64)
+}
+
+/// `first` doubled `times` times, but not above `max`.
+#[must_use]
+pub(crate) fn doubled(first: Duration, times: u32, max: Duration) -> Duration {
+    first.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_stays_within_its_span_and_varies() {
+        let span = Duration::from_millis(10);
+        let drawn: alloc::collections::BTreeSet<Duration> = (0..100).map(|n| jitter(7, n, span)).collect();
+        assert!(drawn.iter().all(|d| *d < span));
+        assert!(drawn.len() > 90, "{} different values of 100", drawn.len());
+        assert_eq!(jitter(7, 3, Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn doubling_stops_at_the_maximum() {
+        let ms = Duration::from_millis;
+        assert_eq!(doubled(ms(10), 0, ms(100)), ms(10));
+        assert_eq!(doubled(ms(10), 3, ms(100)), ms(80));
+        assert_eq!(doubled(ms(10), 4, ms(100)), ms(100));
+        assert_eq!(doubled(ms(10), 500, ms(100)), ms(100));
+    }
+}

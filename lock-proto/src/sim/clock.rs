@@ -1,0 +1,81 @@
+//! Clocks that run at their own pace, as functions of true time.
+
+use core::time::Duration;
+
+use crate::time::{Instant, nanos};
+
+const MILLION: i128 = 1_000_000;
+
+/// A clock with an offset and a drift, read by passing true time in. It reads nanoseconds since an origin of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Clock {
+    since: Instant,
+    reading: u64,
+    drift_ppm: i32,
+}
+
+impl Clock {
+    /// A clock that reads `reading` ns at `now`, and gains `drift_ppm` µs a second (loses them if negative; at least -999 999, so
+    /// that it never stands still).
+    #[must_use]
+    pub fn new(now: Instant, reading: u64, drift_ppm: i32) -> Self {
+        Self { since: now, reading, drift_ppm: drift_ppm.max(-999_999) }
+    }
+
+    /// What it reads at `now`.
+    #[must_use]
+    pub fn read(&self, now: Instant) -> u64 {
+        let elapsed = i128::from(nanos(now.since(self.since)));
+        let gained = elapsed * (MILLION + i128::from(self.drift_ppm)) / MILLION;
+        u64::try_from(i128::from(self.reading) + gained).unwrap_or(u64::MAX)
+    }
+
+    /// The first true instant at which it reads at least `reading`, if nobody sets it; not before the clock was last set.
+    #[must_use]
+    pub fn when(&self, reading: u64) -> Instant {
+        let missing = i128::from(reading.saturating_sub(self.reading));
+        let rate = MILLION + i128::from(self.drift_ppm);
+        // `read` rounds down, so this rounds up.
+        let elapsed = (missing * MILLION + rate - 1) / rate;
+        self.since + Duration::from_nanos(u64::try_from(elapsed).unwrap_or(u64::MAX))
+    }
+
+    /// Sets it forward by `by`.
+    pub fn jump_forward(&mut self, now: Instant, by: Duration) {
+        *self = Self::new(now, self.read(now).saturating_add(nanos(by)), self.drift_ppm);
+    }
+
+    /// Sets it back by `by`, but not before its origin.
+    pub fn jump_back(&mut self, now: Instant, by: Duration) {
+        *self = Self::new(now, self.read(now).saturating_sub(nanos(by)), self.drift_ppm);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_is_the_first_instant_of_a_reading() {
+        for drift in [-999_999, -10_000, -1, 0, 1, 333, 10_000, 2_000_000] {
+            let clock = Clock::new(Instant::from_nanos(77), 1_000, drift);
+            for reading in [1_001, 1_002, 1_003, 5_000, 1_234_567, 3_000_000_000] {
+                let at = clock.when(reading);
+                assert!(clock.read(at) >= reading, "drift {drift}, reading {reading}");
+                assert!(clock.read(at.back(Duration::from_nanos(1))) < reading, "drift {drift}, reading {reading}");
+            }
+            assert_eq!(clock.when(0), Instant::from_nanos(77));
+        }
+    }
+
+    #[test]
+    fn a_jump_keeps_the_pace() {
+        let mut clock = Clock::new(Instant::ZERO, 0, 1_000_000);
+        let at = Instant::from_nanos(100);
+        clock.jump_forward(at, Duration::from_nanos(1_000));
+        assert_eq!(clock.read(at), 1_200);
+        clock.jump_back(at, Duration::from_nanos(5_000));
+        assert_eq!(clock.read(at), 0);
+        assert_eq!(clock.read(at + Duration::from_nanos(5)), 10);
+    }
+}

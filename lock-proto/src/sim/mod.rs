@@ -1,0 +1,58 @@
+//! Simulated servers, network and clocks, to test lock code with.
+//!
+//! Two things can be used on their own:
+//!
+//! * [`redis::Node`] is a Redis server as a machine that speaks RESP: bytes in, bytes out. Put it behind a socket, or feed it from a fuzzer.
+//! * [`World`] runs such nodes and [`Client`](crate::redis::Client) machines over a simulated network, in virtual time and from one
+//!   seed. It delays, cuts and resets connections, stops and kills processes and servers, and sets clocks wrong. Its checkers are always
+//!   on (see [`World`]). An hour of a quiet lock takes a blink; the same seed gives the same log, byte for byte.
+//!
+//! ```
+//! use core::time::Duration;
+//! use lock_proto::redis::{Acquire, Event, Release};
+//! use lock_proto::sim::World;
+//!
+//! let mut w = World::redis(1).clients(2).seed(7).build();
+//!
+//! // The first client gets the lock, the second one waits.
+//! let first = w.acquire(0, Acquire::new("stock:42").ttl(Duration::from_secs(2)));
+//! w.expect(Duration::from_millis(10), "the first holds", |w| w.is_held(0, first));
+//! let second = w.acquire(1, Acquire::new("stock:42").ttl(Duration::from_secs(2)));
+//! w.run_for(Duration::from_secs(60));
+//! assert!(w.is_held(0, first) && !w.is_held(1, second));
+//!
+//! // The process of the first stands still for longer than its TTL.
+//! w.pause_client(0);
+//! w.expect(Duration::from_secs(3), "the second holds", |w| w.is_held(1, second));
+//! assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
+//!
+//! // When it goes on, it is told; and what it gives back late takes nothing from the second.
+//! w.resume_client(0);
+//! assert!(matches!(w.events(0, first).last(), Some(Event::Lost(_))));
+//! w.release(0, first);
+//! w.run_for(Duration::from_secs(1));
+//! assert_eq!(w.events(0, first).last(), Some(&Event::Released(Release::Taken)));
+//! assert!(w.is_held(1, second));
+//!
+//! // Everything that happened, line by line.
+//! assert!(w.log().contains("EVAL <take>"));
+//! ```
+//!
+//! # What is simulated
+//!
+//! A message is delayed by chance and may come in pieces, but a connection keeps its order, as TCP does. A cut holds bytes back; they
+//! arrive when it is healed, even on a connection that its client has given up. A stopped server's kernel goes on accepting
+//! connections and bytes, and all of it is executed when the server goes on. Expiry follows the server's wall clock, which can
+//! be set. A client's clock has its own offset and pace; its deadlines are kept to the nanosecond, never rounded to a tick.
+//!
+//! Not simulated: replication, Lua other than this library's scripts, memory and eviction (a node can be told to be
+//! out of memory).
+
+mod clock;
+pub mod redis;
+mod rng;
+mod world;
+
+pub use clock::Clock;
+pub use rng::Rng;
+pub use world::{Builder, Way, World};

@@ -1,0 +1,243 @@
+//! Requests: from bytes to arguments, with Redis' own limits and error texts
+//! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
+
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::vec::Vec;
+
+use redis_protocol::resp2::decode::decode_range;
+use redis_protocol::resp2::types::RangeFrame;
+
+/// Longest line: an inline command, or a length.
+const MAX_LINE: usize = 64 * 1024;
+/// Most arguments of a request.
+const MAX_ARGS: i64 = 1024 * 1024;
+
+/// What stands at the front of a buffer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed<'a> {
+    /// Not a whole request yet.
+    Incomplete,
+    /// A request of `len` bytes; empty ones are to be skipped.
+    Request { len: usize, args: Vec<Cow<'a, [u8]>> },
+    /// Not a request: answer with this and close.
+    Broken(Cow<'static, str>),
+}
+
+/// Limits that depend on who asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) max_bulk: usize,
+    pub(super) authenticated: bool,
+}
+
+pub(super) fn parse(buf: &[u8], limits: Limits) -> Parsed<'_> {
+    match buf.first() {
+        None => Parsed::Incomplete,
+        Some(b'*') => array(buf, limits),
+        Some(_) => inline(buf),
+    }
+}
+
+/// The whole request is measured before the decoder sees it, so that it can neither recurse nor allocate for a length that
+/// was only announced.
+fn array(buf: &[u8], limits: Limits) -> Parsed<'_> {
+    let (count, mut at) = match length(buf, 1, "ERR Protocol error: too big mbulk count string") {
+        Ok(Some((number, next))) => (number, next),
+        Ok(None) => return Parsed::Incomplete,
+        Err(broken) => return Parsed::Broken(broken.into()),
+    };
+    let count = match count {
+        Some(n) if !limits.authenticated && n > 10 => {
+            return Parsed::Broken("ERR Protocol error: unauthenticated multibulk length".into());
+        }
+        Some(n) if n <= MAX_ARGS => n,
+        Some(_) | None => return Parsed::Broken("ERR Protocol error: invalid multibulk length".into()),
+    };
+    if count <= 0 {
+        return Parsed::Request { len: at, args: Vec::new() };
+    }
+    for _ in 0..count {
+        match buf.get(at) {
+            None => return Parsed::Incomplete,
+            Some(b'$') => {}
+            Some(other) => {
+                let shown = char::from(*other);
+                return Parsed::Broken(format!("ERR Protocol error: expected '$', got '{shown}'").into());
+            }
+        }
+        let (size, start) = match length(buf, at + 1, "ERR Protocol error: too big bulk count string") {
+            Ok(Some((number, next))) => (number, next),
+            Ok(None) => return Parsed::Incomplete,
+            Err(broken) => return Parsed::Broken(broken.into()),
+        };
+        let size = match size.map(usize::try_from) {
+            Some(Ok(n)) if n <= limits.max_bulk => n,
+            Some(Ok(_) | Err(_)) | None => return Parsed::Broken("ERR Protocol error: invalid bulk length".into()),
+        };
+        if !limits.authenticated && size > 16_384 {
+            return Parsed::Broken("ERR Protocol error: unauthenticated bulk length".into());
+        }
+        at = start + size + 2;
+        if buf.len() < at {
+            return Parsed::Incomplete;
+        }
+    }
+    decode(&buf[..at])
+}
+
+fn decode(request: &[u8]) -> Parsed<'_> {
+    let malformed = || Parsed::Broken("ERR Protocol error: malformed request".into());
+    let Ok(Some((RangeFrame::Array(frames), len))) = decode_range(request) else { return malformed() };
+    let mut args = Vec::with_capacity(frames.len());
+    for frame in &frames {
+        let RangeFrame::BulkString((from, to)) = frame else { return malformed() };
+        args.push(Cow::Borrowed(&request[*from..*to]));
+    }
+    if len == request.len() { Parsed::Request { len, args } } else { malformed() }
+}
+
+/// The number that starts at `from` and the place behind its line; the number is `None` if it is none.
+fn length(buf: &[u8], from: usize, too_long: &'static str) -> Result<Option<(Option<i64>, usize)>, &'static str> {
+    let line = &buf[from..];
+    let Some(end) = line.iter().take(MAX_LINE).position(|b| *b == b'\r') else {
+        return if line.len() > MAX_LINE { Err(too_long) } else { Ok(None) };
+    };
+    if line.len() < end + 2 {
+        return Ok(None);
+    }
+    Ok(Some((super::number::integer(&line[..end]), from + end + 2)))
+}
+
+fn inline(buf: &[u8]) -> Parsed<'_> {
+    let Some(end) = buf.iter().take(MAX_LINE).position(|b| *b == b'\n') else {
+        return if buf.len() >= MAX_LINE {
+            Parsed::Broken("ERR Protocol error: too big inline request".into())
+        } else {
+            Parsed::Incomplete
+        };
+    };
+    let line = buf[..end].strip_suffix(b"\r").unwrap_or(&buf[..end]);
+    match words(line) {
+        Some(args) => Parsed::Request { len: end + 1, args },
+        None => Parsed::Broken("ERR Protocol error: unbalanced quotes in request".into()),
+    }
+}
+
+/// Splits a line at blanks; words may be quoted as in redis-cli. `None` if a quote is not closed or not followed by a blank.
+fn words(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_ascii_start();
+    while let Some(first) = rest.first() {
+        let mut word = Vec::new();
+        if matches!(first, b'"' | b'\'') {
+            let mut at = 1;
+            loop {
+                let byte = *rest.get(at)?;
+                if byte == *first {
+                    break;
+                }
+                let (literal, used) = if byte == b'\\' { escape(&rest[at..], *first)? } else { (byte, 1) };
+                word.push(literal);
+                at += used;
+            }
+            rest = &rest[at + 1..];
+            if rest.first().is_some_and(|next| !next.is_ascii_whitespace()) {
+                return None;
+            }
+        } else {
+            let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+            word.extend_from_slice(&rest[..end]);
+            rest = &rest[end..];
+        }
+        words.push(Cow::Owned(word));
+        rest = rest.trim_ascii_start();
+    }
+    Some(words)
+}
+
+/// The byte that an escape stands for, and the escape's length.
+fn escape(at: &[u8], quote: u8) -> Option<(u8, usize)> {
+    let next = *at.get(1)?;
+    if quote == b'\'' {
+        return Some(if next == b'\'' { (next, 2) } else { (b'\\', 1) });
+    }
+    if next == b'x' {
+        let digits = at.get(2..4).and_then(|hex| core::str::from_utf8(hex).ok());
+        if let Some(byte) = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            return Some((byte, 4));
+        }
+    }
+    let byte = match next {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        other => other,
+    };
+    Some((byte, 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const LIMITS: Limits = Limits { max_bulk: 1 << 20, authenticated: true };
+
+    fn request<'a>(len: usize, args: &[&'a str]) -> Parsed<'a> {
+        Parsed::Request { len, args: args.iter().map(|arg| Cow::Borrowed(arg.as_bytes())).collect() }
+    }
+
+    fn broken(text: &'static str) -> Parsed<'static> {
+        Parsed::Broken(text.into())
+    }
+
+    #[test]
+    fn arrays_and_lines() {
+        assert_eq!(parse(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest", LIMITS), request(20, &["GET", "k"]));
+        assert_eq!(parse(b"get  \"a b\\x41\" 'c\\'d'\r\n", LIMITS), request(23, &["get", "a bA", "c'd"]));
+        assert_eq!(parse(b"*0\r\n", LIMITS), request(4, &[]));
+        assert_eq!(parse(b"*-1\r\n", LIMITS), request(5, &[]));
+        assert_eq!(parse(b"\r\n", LIMITS), request(2, &[]));
+    }
+
+    #[test]
+    fn what_stands_behind_an_argument_is_skipped_unread_as_in_redis() {
+        assert_eq!(parse(b"*1\r\n$1\r\nabc", LIMITS), request(11, &["a"]));
+    }
+
+    #[test]
+    fn every_prefix_of_a_request_is_incomplete() {
+        let whole = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+        for n in 0..whole.len() {
+            assert_eq!(parse(&whole[..n], LIMITS), Parsed::Incomplete, "{n} bytes");
+        }
+    }
+
+    #[test]
+    fn hostile_input_is_refused_before_it_is_stored() {
+        let nested = b"*1\r\n".repeat(10_000);
+        assert_eq!(parse(&nested, LIMITS), broken("ERR Protocol error: expected '$', got '*'"));
+        for (bytes, text) in [
+            (&b"*1\r\n$4611686018427387904\r\n"[..], "ERR Protocol error: invalid bulk length"),
+            (b"*1\r\n$-1\r\n", "ERR Protocol error: invalid bulk length"),
+            (b"*4611686018427387904\r\n", "ERR Protocol error: invalid multibulk length"),
+            (b"*x\r\n", "ERR Protocol error: invalid multibulk length"),
+            (b"get \"a\r\n", "ERR Protocol error: unbalanced quotes in request"),
+        ] {
+            assert_eq!(parse(bytes, LIMITS), broken(text));
+        }
+        assert_eq!(parse(&vec![b'a'; MAX_LINE], LIMITS), broken("ERR Protocol error: too big inline request"));
+        let digits = [&b"*"[..], &vec![b'1'; MAX_LINE + 1]].concat();
+        assert_eq!(parse(&digits, LIMITS), broken("ERR Protocol error: too big mbulk count string"));
+    }
+
+    #[test]
+    fn strangers_may_send_little() {
+        let limits = Limits { authenticated: false, ..LIMITS };
+        assert_eq!(parse(b"*11\r\n", limits), broken("ERR Protocol error: unauthenticated multibulk length"));
+        assert_eq!(parse(b"*1\r\n$16385\r\n", limits), broken("ERR Protocol error: unauthenticated bulk length"));
+    }
+}

@@ -1,0 +1,187 @@
+//! Commands on keys of any type.
+
+use super::Node;
+use super::command::{Context, lower};
+use super::glob;
+use super::number;
+use super::reply::Reply;
+use super::store::Value;
+use super::strings::{NOT_AN_INTEGER, SYNTAX, Unit};
+use alloc::format;
+
+pub(super) fn del(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let now = context.now;
+    let db = node.db(context);
+    count(args[1..].iter().filter(|key| db.remove(now, key)).count())
+}
+
+pub(super) fn exists(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let now = context.now;
+    let db = node.db(context);
+    count(args[1..].iter().filter(|key| db.get(now, key).is_some()).count())
+}
+
+pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    Reply::Simple(match node.db(context).get(context.now, args[1]).map(|entry| &entry.value) {
+        None => "none",
+        Some(Value::String(_)) => "string",
+        Some(Value::List(_)) => "list",
+    })
+}
+
+pub(super) fn dbsize(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+    let now = context.now;
+    count(node.db(context).iter(now).count())
+}
+
+pub(super) fn keys(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let now = context.now;
+    let found = node.db(context).iter(now).map(|(key, _)| key).filter(|key| glob::matches(args[1], key));
+    Reply::Array(found.map(Reply::bulk).collect())
+}
+
+pub(super) fn flushdb(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    if let Err(refused) = flush_option(args) {
+        return refused;
+    }
+    node.db(context).clear();
+    Reply::OK
+}
+
+pub(super) fn flushall(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+    if let Err(refused) = flush_option(args) {
+        return refused;
+    }
+    node.dbs.clear();
+    Reply::OK
+}
+
+fn flush_option(args: &[&[u8]]) -> Result<(), Reply> {
+    match args {
+        [_] => Ok(()),
+        [_, how] if matches!(lower(how).as_str(), "sync" | "async") => Ok(()),
+        _ => Err(SYNTAX),
+    }
+}
+
+// ---- expiry ----
+
+pub(super) fn pttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    Reply::Int(remaining(node, context, args[1]))
+}
+
+pub(super) fn ttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let left = remaining(node, context, args[1]);
+    Reply::Int(if left < 0 { left } else { (left + 500) / 1000 })
+}
+
+fn remaining(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
+    match node.db(context).get(context.now, key).map(|entry| entry.expires) {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(at)) => i64::try_from(at.saturating_sub(context.now)).unwrap_or(i64::MAX),
+    }
+}
+
+pub(super) fn pexpiretime(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    Reply::Int(deadline(node, context, args[1]))
+}
+
+pub(super) fn expiretime(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let at = deadline(node, context, args[1]);
+    Reply::Int(if at < 0 { at } else { (at + 500) / 1000 })
+}
+
+fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
+    match node.db(context).get(context.now, key).map(|entry| entry.expires) {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(at)) => i64::try_from(at).unwrap_or(i64::MAX),
+    }
+}
+
+pub(super) fn persist(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let entry = node.db(context).get(context.now, args[1]);
+    Reply::Int(i64::from(entry.is_some_and(|entry| entry.expires.take().is_some())))
+}
+
+pub(super) fn expire(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    set_expiry(node, context, args, "expire", Unit { seconds: true, absolute: false })
+}
+
+pub(super) fn pexpire(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    set_expiry(node, context, args, "pexpire", Unit { seconds: false, absolute: false })
+}
+
+pub(super) fn expireat(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    set_expiry(node, context, args, "expireat", Unit { seconds: true, absolute: true })
+}
+
+pub(super) fn pexpireat(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    set_expiry(node, context, args, "pexpireat", Unit { seconds: false, absolute: true })
+}
+
+/// When `EXPIRE` may change the expiry.
+#[derive(Default)]
+struct Guards {
+    if_none: bool,
+    if_some: bool,
+    if_later: bool,
+    if_earlier: bool,
+}
+
+fn guards(args: &[&[u8]]) -> Result<Guards, Reply> {
+    let mut guards = Guards::default();
+    for word in args {
+        match lower(word).as_str() {
+            "nx" => guards.if_none = true,
+            "xx" => guards.if_some = true,
+            "gt" => guards.if_later = true,
+            "lt" => guards.if_earlier = true,
+            other => return Err(Reply::Error(format!("ERR Unsupported option {other}").into())),
+        }
+    }
+    if guards.if_none && (guards.if_some || guards.if_later || guards.if_earlier) {
+        return Err(Reply::error("ERR NX and XX, GT or LT options at the same time are not compatible"));
+    }
+    if guards.if_later && guards.if_earlier {
+        return Err(Reply::error("ERR GT and LT options at the same time are not compatible"));
+    }
+    Ok(guards)
+}
+
+fn set_expiry(node: &mut Node, context: &Context, args: &[&[u8]], name: &str, unit: Unit) -> Reply {
+    let guards = match guards(&args[3..]) {
+        Ok(guards) => guards,
+        Err(refused) => return refused,
+    };
+    let Some(given) = number::integer(args[2]) else { return NOT_AN_INTEGER };
+    let now = context.now;
+    let Some(at) = unit.resolve(now, given) else {
+        return Reply::Error(format!("ERR invalid expire time in '{name}' command").into());
+    };
+    let db = node.db(context);
+    let Some(entry) = db.get(now, args[1]) else { return Reply::Int(0) };
+    let current = entry.expires.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
+    let has_expiry = entry.expires.is_some();
+    // No expiry counts as an infinite one.
+    if (guards.if_none && has_expiry)
+        || (guards.if_some && !has_expiry)
+        || (guards.if_later && (at <= current || !has_expiry))
+        || (guards.if_earlier && has_expiry && at >= current)
+    {
+        return Reply::Int(0);
+    }
+    match u64::try_from(at) {
+        Ok(at) if at > now => entry.expires = Some(at),
+        // A time that has come already deletes the key at once.
+        Ok(_) | Err(_) => {
+            db.remove(now, args[1]);
+        }
+    }
+    Reply::Int(1)
+}
+
+pub(super) fn count(n: usize) -> Reply {
+    Reply::Int(i64::try_from(n).unwrap_or(i64::MAX))
+}

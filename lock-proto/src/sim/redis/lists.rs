@@ -1,0 +1,176 @@
+//! Commands on lists, and clients that block on them.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Node;
+use super::command::{Context, wrong_arity};
+use super::connection::Blocked;
+use super::keyspace::count;
+use super::number;
+use super::reply::Reply;
+use super::store::Value;
+use super::strings::NOT_AN_INTEGER;
+
+const NOT_POSITIVE: Reply = Reply::error("ERR value is out of range, must be positive");
+
+pub(super) fn llen(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    match node.db(context).list(context.now, args[1]) {
+        Ok(list) => count(list.map_or(0, |list| list.len())),
+        Err(wrong) => wrong,
+    }
+}
+
+pub(super) fn lrange(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let (Some(from), Some(to)) = (number::integer(args[2]), number::integer(args[3])) else { return NOT_AN_INTEGER };
+    let list = match node.db(context).list(context.now, args[1]) {
+        Ok(Some(list)) => list,
+        Ok(None) => return Reply::Array(Vec::new()),
+        Err(wrong) => return wrong,
+    };
+    let len = i64::try_from(list.len()).unwrap_or(i64::MAX);
+    let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
+    let from = usize::try_from(place(from).max(0)).unwrap_or(usize::MAX);
+    let end = usize::try_from(place(to).saturating_add(1).clamp(0, len)).unwrap_or(0);
+    Reply::Array(list.iter().take(end).skip(from).map(|item| Reply::bulk(item)).collect())
+}
+
+pub(super) fn rpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    push(node, context, args, VecDeque::push_back)
+}
+
+pub(super) fn lpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    push(node, context, args, VecDeque::push_front)
+}
+
+fn push(node: &mut Node, context: &Context, args: &[&[u8]], add: fn(&mut VecDeque<Vec<u8>>, Vec<u8>)) -> Reply {
+    let (key, now) = (args[1], context.now);
+    let db = node.db(context);
+    if db.get(now, key).is_none() {
+        db.set(key, Value::List(VecDeque::new()), None);
+    }
+    let length = match db.list(now, key) {
+        Ok(list) => list.map_or(0, |list| {
+            for item in &args[2..] {
+                add(list, item.to_vec());
+            }
+            list.len()
+        }),
+        Err(wrong) => return wrong,
+    };
+    let place = (context.db, key.to_vec());
+    if node.waiting.contains_key(&place) && !node.ready.contains(&place) {
+        node.ready.push_back(place);
+    }
+    count(length)
+}
+
+pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let (key, now) = (args[1], context.now);
+    let wanted = match args {
+        [_, _] => None,
+        [_, _, wanted] => match number::integer(wanted).map(usize::try_from) {
+            Some(Ok(n)) => Some(n),
+            Some(Err(_)) | None => return NOT_POSITIVE,
+        },
+        _ => return wrong_arity("lpop"),
+    };
+    match (node.db(context).pop_front(now, key, wanted.unwrap_or(1)), wanted) {
+        (Ok(Some(items)), Some(_)) => Reply::Array(items.into_iter().map(Reply::Bulk).collect()),
+        (Ok(Some(items)), None) => items.into_iter().next().map_or(Reply::Nil, Reply::Bulk),
+        (Ok(None), Some(_)) => Reply::NilArray,
+        (Ok(None), None) => Reply::Nil,
+        (Err(wrong), _) => wrong,
+    }
+}
+
+pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let Some((timeout, keys)) = args[1..].split_last() else { return wrong_arity("blpop") };
+    let until = match deadline(timeout, context.now) {
+        Ok(until) => until,
+        Err(refused) => return refused,
+    };
+    for key in keys {
+        match node.db(context).pop_front(context.now, key, 1) {
+            Ok(None) => {}
+            Ok(Some(items)) => return popped(key, items),
+            Err(wrong) => return wrong,
+        }
+    }
+    let mut distinct: Vec<Vec<u8>> = Vec::with_capacity(keys.len());
+    for key in keys {
+        if !distinct.iter().any(|known| known == key) {
+            distinct.push(key.to_vec());
+        }
+    }
+    for key in &distinct {
+        node.waiting.entry((context.db, key.clone())).or_default().push_back(context.conn);
+    }
+    if let Some(connection) = node.connections.get_mut(&context.conn) {
+        connection.blocked = Some(Blocked { db: context.db, keys: distinct, until });
+    }
+    Reply::Later
+}
+
+/// Unix time in ms after which the wait is over; `None` for never.
+fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
+    const OUT_OF_RANGE: Reply = Reply::error("ERR timeout is not a float or out of range");
+    let seconds = number::float(timeout).ok_or(OUT_OF_RANGE)?;
+    if seconds < 0.0 {
+        return Err(Reply::error("ERR timeout is negative"));
+    }
+    let millis = seconds * 1000.0;
+    // Beyond this a `u64` of milliseconds since 1970 could not hold the sum.
+    if millis > 9.0e18 {
+        return Err(Reply::error("ERR timeout is out of range"));
+    }
+    // Not negative and small enough, so the cast is exact up to the fraction, which is rounded up.
+    let whole = millis as u64;
+    let whole = whole + u64::from((whole as f64) < millis);
+    Ok(if whole == 0 { None } else { Some(now.saturating_add(whole)) })
+}
+
+fn popped(key: &[u8], items: Vec<Vec<u8>>) -> Reply {
+    let item = items.into_iter().next().map_or(Reply::Nil, Reply::Bulk);
+    Reply::Array(vec![Reply::bulk(key), item])
+}
+
+impl Node {
+    /// Serves blocked clients, first come first served, after a command that may have filled a list.
+    pub(super) fn serve_waiting(&mut self) {
+        while let Some((db, key)) = self.ready.pop_front() {
+            let now = self.wall_ms();
+            while let Some(conn) = self.waiting.get(&(db, key.clone())).and_then(|queue| queue.front().copied()) {
+                match self.dbs.entry(db).or_default().pop_front(now, &key, 1) {
+                    Ok(Some(items)) => self.unblock(conn, &popped(&key, items)),
+                    // Taken already, or of another type: they go on waiting.
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// Ends the wait of `conn` with this reply.
+    pub(super) fn unblock(&mut self, conn: u64, reply: &Reply) {
+        self.stop_waiting(conn);
+        self.answer(conn, reply);
+        self.unblocked.push_back(conn);
+    }
+
+    /// Forgets that `conn` waits.
+    pub(super) fn stop_waiting(&mut self, conn: u64) {
+        let Some(blocked) = self.connections.get_mut(&conn).and_then(|connection| connection.blocked.take()) else {
+            return;
+        };
+        for key in blocked.keys {
+            let place = (blocked.db, key);
+            if let Some(queue) = self.waiting.get_mut(&place) {
+                queue.retain(|other| *other != conn);
+                if queue.is_empty() {
+                    self.waiting.remove(&place);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! A Redis server as a machine: RESP bytes in, RESP bytes out, no I/O.
+//!
+//! [`Node`] knows the commands that a lock client uses and some more, with the replies and error texts of Redis 7.0. It runs no
+//! Lua: the scripts of [`redis::script`](crate::redis::script) are recognised by their text and done by the same steps in
+//! Rust; other scripts are refused. `tests/node_model.rs` compares it with a real server, command by command.
+
+mod command;
+mod config;
+mod connection;
+mod glob;
+mod input;
+mod keyspace;
+mod lists;
+mod number;
+mod reply;
+mod script;
+mod server;
+mod sha1;
+mod store;
+mod strings;
+mod users;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use bytes::Buf as _;
+
+use super::clock::Clock;
+use crate::time::Instant;
+use command::Context;
+use connection::Connection;
+use input::{Limits, Parsed};
+use reply::Reply;
+use store::{Db, Value};
+
+pub use config::NodeConfig;
+pub use users::User;
+
+/// A state of a server in which it refuses commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Condition {
+    /// Memory is used up, and nothing may be evicted: `OOM`.
+    OutOfMemory,
+    /// A replica: `READONLY`.
+    ReadOnly,
+    /// The last snapshot failed: `MISCONF`.
+    DiskError,
+    /// Just started, and not ready yet: `LOADING`.
+    Loading,
+}
+
+/// A command that a client sent, as `MONITOR` would show it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// The connection that it came on.
+    pub conn: u64,
+    /// The command and its arguments.
+    pub args: Vec<Vec<u8>>,
+}
+
+/// A simulated Redis server.
+///
+/// Feed it facts (`handle_*`), then send [`outgoing`](Self::outgoing) of every connection to its client, close what
+/// [`poll_closed`](Self::poll_closed) names, and call [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+/// Connections are numbered by the caller.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    config: NodeConfig,
+    now: Instant,
+    wall: Clock,
+    /// What the wall clock read at the start, in ns; behind the clock if the server started earlier.
+    started: i128,
+    run_id: String,
+    restarts: u64,
+    conditions: BTreeSet<Condition>,
+    dbs: BTreeMap<u32, Db>,
+    scripts: BTreeMap<String, Vec<u8>>,
+    connections: BTreeMap<u64, Connection>,
+    last_id: i64,
+    /// Who waits for a key of a database, in the order in which they came.
+    waiting: BTreeMap<(u32, Vec<u8>), VecDeque<u64>>,
+    /// Keys that somebody waits for and that may have got an element.
+    ready: VecDeque<(u32, Vec<u8>)>,
+    /// Connections that wait no longer and may have unread requests.
+    unblocked: VecDeque<u64>,
+    closed: VecDeque<u64>,
+    calls: BTreeMap<String, u64>,
+    seen: VecDeque<Seen>,
+}
+
+impl Node {
+    /// A server without data.
+    #[must_use]
+    pub fn new(now: Instant, config: NodeConfig) -> Self {
+        let wall = Clock::new(now, config.unix_time, config.drift_ppm);
+        let started = i128::from(config.unix_time) - i128::from(crate::time::nanos(config.uptime));
+        Self {
+            now,
+            wall,
+            started,
+            run_id: config.run_id.clone(),
+            restarts: 0,
+            conditions: BTreeSet::new(),
+            dbs: BTreeMap::new(),
+            scripts: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            last_id: 0,
+            waiting: BTreeMap::new(),
+            ready: VecDeque::new(),
+            unblocked: VecDeque::new(),
+            closed: VecDeque::new(),
+            calls: BTreeMap::new(),
+            seen: VecDeque::new(),
+            config,
+        }
+    }
+
+    // ---- facts ----
+
+    /// A client has connected. `conn` must not be in use.
+    pub fn handle_connected(&mut self, now: Instant, conn: u64) {
+        self.advance(now);
+        self.last_id += 1;
+        let user = self.config.users.get("default").filter(|user| !user.needs_password()).map(|user| user.name.clone());
+        self.connections.insert(conn, Connection::new(self.last_id, user));
+    }
+
+    /// Bytes have arrived on `conn`. Dropped if it is not open.
+    pub fn handle_received(&mut self, now: Instant, conn: u64, bytes: &[u8]) {
+        self.advance(now);
+        let Some(connection) = self.connections.get_mut(&conn).filter(|connection| !connection.closing) else { return };
+        connection.input.extend_from_slice(bytes);
+        if connection.input.len() > self.config.max_input {
+            self.close(conn);
+            return;
+        }
+        self.read(conn);
+        self.settle();
+    }
+
+    /// The client has hung up. What it sent before has been executed; if it was blocked, it is forgotten.
+    pub fn handle_disconnected(&mut self, now: Instant, conn: u64) {
+        self.advance(now);
+        self.stop_waiting(conn);
+        self.connections.remove(&conn);
+    }
+
+    /// Lets the timeouts of blocked clients run out that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+        let wall = self.wall_ms();
+        let due =
+            |connection: &Connection| connection.blocked.as_ref().and_then(|b| b.until).is_some_and(|at| wall > at);
+        let over: Vec<u64> = self.connections.iter().filter(|(_, c)| due(c)).map(|(conn, _)| *conn).collect();
+        for conn in over {
+            self.unblock(conn, &Reply::NilArray);
+        }
+        self.settle();
+    }
+
+    // ---- drains ----
+
+    /// What is to be sent to the client of `conn`. Empty if there is no such connection.
+    #[must_use]
+    pub fn outgoing(&self, conn: u64) -> &[u8] {
+        self.connections.get(&conn).map_or(&[], |connection| &connection.output)
+    }
+
+    /// The first `n` bytes of [`outgoing`](Self::outgoing) have been sent.
+    pub fn consume(&mut self, conn: u64, n: usize) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.output.advance(n.min(connection.output.len()));
+        }
+    }
+
+    /// A connection that the server closes: send what is left of its output, close it, and report
+    /// [`handle_disconnected`](Self::handle_disconnected).
+    pub fn poll_closed(&mut self) -> Option<u64> {
+        self.closed.pop_front()
+    }
+
+    /// The next command that a client sent, if the configuration asks for it. What scripts call is not among them.
+    pub fn poll_seen(&mut self) -> Option<Seen> {
+        self.seen.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let until = self.connections.values().filter_map(|connection| connection.blocked.as_ref()?.until).min()?;
+        Some(self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)).max(self.now))
+    }
+
+    // ---- what happens to the server as a whole ----
+
+    /// Stops and starts again: every connection is closed, scripts are forgotten, run id and uptime are new. Data stays as after
+    /// a clean shutdown with a snapshot, or is gone.
+    pub fn restart(&mut self, now: Instant, keep_data: bool) {
+        self.advance(now);
+        self.restarts += 1;
+        self.run_id = sha1::hex(format!("{} {}", self.config.run_id, self.restarts).as_bytes());
+        self.started = i128::from(self.wall.read(now));
+        self.scripts.clear();
+        self.last_id = 0;
+        if !keep_data {
+            self.dbs.clear();
+        }
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        for conn in all {
+            self.close(conn);
+        }
+        self.ready.clear();
+        self.unblocked.clear();
+    }
+
+    /// Enters or leaves a condition. A server that becomes a replica sends its blocked clients away.
+    pub fn set(&mut self, now: Instant, condition: Condition, on: bool) {
+        self.advance(now);
+        let entered = if on { self.conditions.insert(condition) } else { !self.conditions.remove(&condition) };
+        if entered && on && condition == Condition::ReadOnly {
+            let blocked: Vec<u64> =
+                self.connections.iter().filter(|(_, c)| c.blocked.is_some()).map(|(conn, _)| *conn).collect();
+            for conn in blocked {
+                let text =
+                    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+                self.unblock(conn, &Reply::error(text));
+                self.close_after_output(conn);
+            }
+        }
+    }
+
+    /// The wall clock is set forward. Expiry is counted by it, as in Redis.
+    pub fn jump_forward(&mut self, now: Instant, by: Duration) {
+        self.advance(now);
+        self.wall.jump_forward(now, by);
+    }
+
+    /// The wall clock is set back.
+    pub fn jump_back(&mut self, now: Instant, by: Duration) {
+        self.advance(now);
+        self.wall.jump_back(now, by);
+    }
+
+    // ---- looking in from outside: database 0 ----
+
+    /// The string under `key`; `None` if there is none or it is no string.
+    #[must_use]
+    pub fn get(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<&[u8]> {
+        match &self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.value {
+            Value::String(text) => Some(text),
+            Value::List(_) => None,
+        }
+    }
+
+    /// Whether there is such a key.
+    #[must_use]
+    pub fn exists(&self, now: Instant, key: impl AsRef<[u8]>) -> bool {
+        self.dbs.get(&0).is_some_and(|db| db.peek(self.wall_ms_at(now), key.as_ref()).is_some())
+    }
+
+    /// How long `key` will live by the server's clock; `None` if it is absent or has no expiry.
+    #[must_use]
+    pub fn pttl(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<Duration> {
+        let wall = self.wall_ms_at(now);
+        let expires = self.dbs.get(&0)?.peek(wall, key.as_ref())?.expires?;
+        Some(Duration::from_millis(expires.saturating_sub(wall)))
+    }
+
+    /// Unix time in ms at which `key` expires; `None` if it is absent or has no expiry.
+    #[must_use]
+    pub fn expires_at(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<u64> {
+        self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires
+    }
+
+    /// Every key, in order.
+    #[must_use]
+    pub fn keys(&self, now: Instant) -> Vec<Vec<u8>> {
+        let wall = self.wall_ms_at(now);
+        self.dbs.get(&0).into_iter().flat_map(|db| db.iter(wall)).map(|(key, _)| key.to_vec()).collect()
+    }
+
+    /// Writes a string from outside, as another client would.
+    pub fn insert(&mut self, now: Instant, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Option<Duration>) {
+        self.advance(now);
+        let expires = ttl.map(|ttl| self.wall_ms().saturating_add(crate::time::millis_up(ttl)));
+        let value = Value::String(value.as_ref().to_vec());
+        self.dbs.entry(0).or_default().set(key.as_ref(), value, expires);
+    }
+
+    /// Deletes a key from outside; whether it was there.
+    pub fn remove(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
+        self.advance(now);
+        let wall = self.wall_ms();
+        self.dbs.entry(0).or_default().remove(wall, key.as_ref())
+    }
+
+    /// Forgets every script, as `SCRIPT FLUSH` does.
+    pub fn flush_scripts(&mut self) {
+        self.scripts.clear();
+    }
+
+    /// How often each command came from clients, by its full name in lower case; what scripts call is not counted. Goes on
+    /// through a restart.
+    #[must_use]
+    pub const fn calls(&self) -> &BTreeMap<String, u64> {
+        &self.calls
+    }
+
+    /// The run id, new at each start.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// How many connections are open.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.values().filter(|connection| !connection.closing).count()
+    }
+
+    /// How many clients are blocked.
+    #[must_use]
+    pub fn blocked_count(&self) -> usize {
+        self.connections.values().filter(|connection| connection.blocked.is_some()).count()
+    }
+
+    /// Whether the client of this connection is blocked.
+    #[must_use]
+    pub fn is_blocked(&self, conn: u64) -> bool {
+        self.connections.get(&conn).is_some_and(|connection| connection.blocked.is_some())
+    }
+
+    // ---- inside ----
+
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    fn wall_ms_at(&self, now: Instant) -> u64 {
+        self.wall.read(now.max(self.now)) / 1_000_000
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.wall_ms_at(self.now)
+    }
+
+    /// Executes the requests that `conn` has sent, until it blocks, closes, or has sent no whole one.
+    fn read(&mut self, conn: u64) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        // Nobody else writes here meanwhile: a command of one connection never adds to the input of another.
+        let input = core::mem::take(&mut connection.input);
+        let mut at = 0;
+        while at < input.len() {
+            let Some(connection) = self.connections.get(&conn) else { return };
+            if connection.closing {
+                return;
+            }
+            if connection.blocked.is_some() {
+                break;
+            }
+            let limits = Limits { max_bulk: self.config.max_bulk, authenticated: connection.user.is_some() };
+            match input::parse(&input[at..], limits) {
+                Parsed::Incomplete => break,
+                Parsed::Request { len, args } => {
+                    at += len;
+                    if !args.is_empty() {
+                        let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
+                        self.execute(conn, &args);
+                    }
+                }
+                Parsed::Broken(text) => {
+                    self.answer(conn, &Reply::Error(text));
+                    self.close_after_output(conn);
+                    return;
+                }
+            }
+        }
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.input.extend_from_slice(&input[at..]);
+        }
+    }
+
+    fn execute(&mut self, conn: u64, args: &[&[u8]]) {
+        if self.config.monitor {
+            self.seen.push_back(Seen { conn, args: args.iter().map(|arg| arg.to_vec()).collect() });
+        }
+        let Some(connection) = self.connections.get(&conn) else { return };
+        let mut context =
+            Context { conn, db: connection.db, user: connection.user.clone(), script: None, now: self.wall_ms() };
+        let reply = self.run(&mut context, args);
+        self.answer(conn, &reply);
+        self.serve_waiting();
+    }
+
+    fn answer(&mut self, conn: u64, reply: &Reply) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        reply.encode(connection.protocol, &mut connection.output);
+        if connection.output.len() > self.config.max_output {
+            self.close(conn);
+        }
+    }
+
+    /// Lets those go on who were unblocked, until nobody can.
+    fn settle(&mut self) {
+        while let Some(conn) = self.unblocked.pop_front() {
+            self.read(conn);
+        }
+    }
+
+    /// Closes at once: nothing more is read or sent.
+    fn close(&mut self, conn: u64) {
+        self.stop_waiting(conn);
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.input.clear();
+        connection.output.clear();
+        if !connection.closing {
+            connection.closing = true;
+            self.closed.push_back(conn);
+        }
+    }
+
+    /// Reads nothing more, and closes when the output has been sent.
+    fn close_after_output(&mut self, conn: u64) {
+        self.stop_waiting(conn);
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.input.clear();
+        if !connection.closing {
+            connection.closing = true;
+            self.closed.push_back(conn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! Scripts: the cache, and the known ones done step by step as their Lua text says.
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::command::{Context, Running, lower};
+use super::number;
+use super::reply::Reply;
+use super::strings::NOT_AN_INTEGER;
+use super::{Node, sha1};
+use crate::redis::script;
+
+const NOSCRIPT: Reply = Reply::error("NOSCRIPT No matching script. Please use EVAL.");
+
+/// A script that this server can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Take,
+    Extend,
+    Release,
+    Announce,
+}
+
+impl Known {
+    fn of(source: &[u8]) -> Option<Self> {
+        [
+            (script::TAKE, Self::Take),
+            (script::EXTEND, Self::Extend),
+            (script::RELEASE, Self::Release),
+            (script::ANNOUNCE, Self::Announce),
+        ]
+        .into_iter()
+        .find(|(script, _)| script.source.as_bytes() == source)
+        .map(|(_, known)| known)
+    }
+}
+
+/// What a server without Lua says to a text that it does not know: the form is that of a syntax error.
+const UNKNOWN: Reply = Reply::error(
+    "ERR Error compiling script (new function): user_script:1: only known scripts run on a simulated server",
+);
+
+pub(super) fn eval(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let (keys, argv) = match split(args) {
+        Ok(split) => split,
+        Err(refused) => return refused,
+    };
+    let Some(known) = Known::of(args[1]) else { return UNKNOWN };
+    node.scripts.entry(sha1::hex(args[1])).or_insert_with(|| args[1].to_vec());
+    node.run_script(context, known, keys, argv)
+}
+
+pub(super) fn evalsha(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let (keys, argv) = match split(args) {
+        Ok(split) => split,
+        Err(refused) => return refused,
+    };
+    let Some(known) = node.scripts.get(&lower(args[1])).and_then(|source| Known::of(source)) else { return NOSCRIPT };
+    node.run_script(context, known, keys, argv)
+}
+
+type Split<'a, 'b> = (&'a [&'b [u8]], &'a [&'b [u8]]);
+
+fn split<'a, 'b>(args: &'a [&'b [u8]]) -> Result<Split<'a, 'b>, Reply> {
+    let count = number::integer(args[2]).ok_or(NOT_AN_INTEGER)?;
+    let rest = &args[3..];
+    if count > i64::try_from(rest.len()).unwrap_or(i64::MAX) {
+        return Err(Reply::error("ERR Number of keys can't be greater than number of args"));
+    }
+    let count = usize::try_from(count).map_err(|_| Reply::error("ERR Number of keys can't be negative"))?;
+    Ok(rest.split_at(count))
+}
+
+pub(super) fn script_load(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+    if Known::of(args[2]).is_none() {
+        return UNKNOWN;
+    }
+    let name = sha1::hex(args[2]);
+    node.scripts.insert(name.clone(), args[2].to_vec());
+    Reply::Bulk(name.into_bytes())
+}
+
+pub(super) fn script_exists(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+    Reply::Array(args[2..].iter().map(|name| Reply::Int(i64::from(node.scripts.contains_key(&lower(name))))).collect())
+}
+
+pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+    match args {
+        [_, _] => {}
+        [_, _, how] if matches!(lower(how).as_str(), "sync" | "async") => {}
+        _ => return Reply::error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
+    }
+    node.scripts.clear();
+    Reply::OK
+}
+
+/// What stops a script: an error that it returns, or one that Lua raises.
+struct Stop(Reply);
+
+/// A Lua error. Its place in the text is left out.
+fn raise(what: &str) -> Stop {
+    Stop(Reply::Error(format!("ERR user_script: {what}").into()))
+}
+
+/// `tonumber` where Lua would raise an error for anything but a number.
+fn number(argv: &[&[u8]], index: usize) -> Result<f64, Stop> {
+    argv.get(index).and_then(|arg| number::lua(arg)).ok_or_else(|| raise("attempt to compare nil with number"))
+}
+
+fn arg<'a>(list: &[&'a [u8]], index: usize) -> Result<&'a [u8], Stop> {
+    list.get(index).copied().ok_or_else(|| raise("attempt to get length of field '?' (a nil value)"))
+}
+
+impl Node {
+    fn run_script(&mut self, context: &Context, known: Known, keys: &[&[u8]], argv: &[&[u8]]) -> Reply {
+        let mut inner = Context { script: Some(Running::default()), ..context.clone() };
+        let done = match known {
+            Known::Take => self.take(&mut inner, keys, argv),
+            Known::Extend => self.extend(&mut inner, keys, argv),
+            Known::Release => self.release(&mut inner, keys, argv),
+            Known::Announce => self.announce(&mut inner, keys, argv),
+        };
+        match done {
+            Ok(reply) | Err(Stop(reply)) => reply,
+        }
+    }
+
+    /// `redis.pcall`, with an error as the script's result.
+    fn call(&mut self, context: &mut Context, args: &[&[u8]]) -> Result<Reply, Stop> {
+        let reply = self.run(context, args);
+        if reply.is_error() { Err(Stop(reply)) } else { Ok(reply) }
+    }
+
+    fn call_get(&mut self, context: &mut Context, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+        let Reply::Bulk(text) = self.call(context, &[b"GET", key])? else { return Ok(None) };
+        Ok(Some(text))
+    }
+
+    fn call_number(&mut self, context: &mut Context, args: &[&[u8]]) -> Result<f64, Stop> {
+        let Reply::Int(n) = self.call(context, args)? else {
+            return Err(raise("attempt to compare number with boolean"));
+        };
+        // Lua keeps numbers as doubles.
+        Ok(n as f64)
+    }
+
+    fn take(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let (key, client, ttl_text) = (arg(keys, 0)?, arg(argv, 0)?, arg(argv, 5)?);
+        let current = self.call_get(context, key)?;
+        let ttl = number::lua(ttl_text);
+        if let Some(current) = &current {
+            let own = own_number(current, client);
+            let left = self.call_number(context, &[b"PTTL", key])?;
+            if own.is_some() && own == argv.get(1).and_then(|n| number::lua(n)) {
+                let ttl = ttl.ok_or_else(|| raise("attempt to compare number with nil"))?;
+                if left < ttl {
+                    self.call(context, &[b"PEXPIRE", key, ttl_text])?;
+                }
+                return Ok(pair(1.0, 0.0));
+            }
+            if !spent(own, argv, 2)? {
+                return Ok(pair(0.0, left));
+            }
+        }
+        let mut fence = 0.0;
+        if let Some(counter) = keys.get(1) {
+            let last = match self.call_get(context, counter)? {
+                None => 0.0,
+                Some(text) => {
+                    number::lua(&text).ok_or(Stop(Reply::error("LOCKFENCE the fence counter holds no number")))?
+                }
+            };
+            let Reply::Array(time) = self.call(context, &[b"TIME"])? else { return Err(raise("no time")) };
+            let part = |index: usize| match time.get(index) {
+                Some(Reply::Bulk(text)) => number::lua(text).unwrap_or_default(),
+                _ => 0.0,
+            };
+            fence = last.max(part(0) * 1_000_000.0 + part(1)) + 1.0;
+            let block = number(argv, 6)?;
+            let value = format!("{:.0}", fence + block - 1.0);
+            self.call(context, &[b"SET", counter, value.as_bytes()])?;
+        }
+        let token = [client, arg(argv, 1)?].concat();
+        self.call(context, &[b"SET", key, &token, b"PX", ttl_text])?;
+        Ok(pair(1.0, fence))
+    }
+
+    fn extend(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let (key, token) = (arg(keys, 0)?, arg(argv, 0)?);
+        match self.call_get(context, key)? {
+            None => return Ok(Reply::Int(0)),
+            Some(current) if current != token => return Ok(Reply::Int(-1)),
+            Some(_) => {}
+        }
+        let left = self.call_number(context, &[b"PTTL", key])?;
+        if left < number(argv, 1)? {
+            self.call(context, &[b"PEXPIRE", key, arg(argv, 1)?])?;
+        }
+        Ok(Reply::Int(1))
+    }
+
+    fn release(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let (key, client) = (arg(keys, 0)?, arg(argv, 0)?);
+        let Some(current) = self.call_get(context, key)? else { return Ok(Reply::Int(0)) };
+        let own = own_number(&current, client);
+        let expected = current == [client, arg(argv, 1)?].concat();
+        if !expected && !spent(own, argv, 2)? {
+            return Ok(Reply::Int(-1));
+        }
+        self.call(context, &[b"DEL", key])?;
+        if let Some(signal) = keys.get(1)
+            && self.run(context, &[b"EXISTS", signal]) == Reply::Int(0)
+        {
+            // From here on errors are swallowed, as `pcall` without a look at its result does.
+            self.run(context, &[b"RPUSH", signal, b"1"]);
+            if self.run(context, &[b"PEXPIRE", signal, arg(argv, 5)?]).is_error() {
+                self.run(context, &[b"DEL", signal]);
+            }
+        }
+        Ok(integer(own.unwrap_or_default()))
+    }
+
+    fn announce(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let signal = arg(keys, 0)?;
+        if self.call(context, &[b"EXISTS", signal])? == Reply::Int(0) {
+            self.call(context, &[b"RPUSH", signal, b"1"])?;
+            if self.run(context, &[b"PEXPIRE", signal, arg(argv, 0)?]).is_error() {
+                self.run(context, &[b"DEL", signal]);
+            }
+        }
+        Ok(Reply::Int(1))
+    }
+}
+
+/// The number of a token if `client` wrote it.
+fn own_number(value: &[u8], client: &[u8]) -> Option<f64> {
+    value.strip_prefix(client).and_then(number::lua)
+}
+
+/// Whether the number is in one of the two ranges that start at `argv[from]`.
+fn spent(own: Option<f64>, argv: &[&[u8]], from: usize) -> Result<bool, Stop> {
+    let Some(n) = own else { return Ok(false) };
+    Ok(n <= number(argv, from)? || (n > number(argv, from + 1)? && n <= number(argv, from + 2)?))
+}
+
+/// How Redis turns a Lua number into a reply: it drops the fraction.
+fn integer(n: f64) -> Reply {
+    Reply::Int(n as i64)
+}
+
+fn pair(first: f64, second: f64) -> Reply {
+    Reply::Array(vec![integer(first), integer(second)])
+}

@@ -1,0 +1,167 @@
+//! Commands on strings.
+
+use alloc::string::ToString as _;
+
+use super::Node;
+use super::command::{Context, lower};
+use super::number;
+use super::reply::Reply;
+use super::store::{Db, Value};
+
+pub(super) const SYNTAX: Reply = Reply::error("ERR syntax error");
+pub(super) const NOT_AN_INTEGER: Reply = Reply::error("ERR value is not an integer or out of range");
+
+impl Node {
+    pub(super) fn db(&mut self, context: &Context) -> &mut Db {
+        self.dbs.entry(context.db).or_default()
+    }
+}
+
+pub(super) fn get(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    match node.db(context).string(context.now, args[1]) {
+        Ok(Some(text)) => Reply::bulk(text),
+        Ok(None) => Reply::Nil,
+        Err(wrong) => wrong,
+    }
+}
+
+pub(super) fn getdel(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let reply = get(node, context, args);
+    if !reply.is_error() {
+        node.db(context).remove(context.now, args[1]);
+    }
+    reply
+}
+
+pub(super) fn setnx(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let db = node.db(context);
+    if db.get(context.now, args[1]).is_some() {
+        return Reply::Int(0);
+    }
+    db.set(args[1], Value::String(args[2].to_vec()), None);
+    Reply::Int(1)
+}
+
+pub(super) fn incr(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    add(node, context, args[1], 1)
+}
+
+pub(super) fn incrby(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    match number::integer(args[2]) {
+        Some(by) => add(node, context, args[1], by),
+        None => NOT_AN_INTEGER,
+    }
+}
+
+fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
+    let db = node.db(context);
+    let old = match db.string(context.now, key) {
+        Ok(None) => 0,
+        Ok(Some(text)) => match number::integer(text) {
+            Some(n) => n,
+            None => return NOT_AN_INTEGER,
+        },
+        Err(wrong) => return wrong,
+    };
+    let Some(new) = old.checked_add(by) else { return Reply::error("ERR increment or decrement would overflow") };
+    let expires = db.get(context.now, key).and_then(|entry| entry.expires);
+    db.set(key, Value::String(new.to_string().into_bytes()), expires);
+    Reply::Int(new)
+}
+
+/// What the options of `SET` ask for.
+#[derive(Default)]
+struct Options<'a> {
+    if_absent: bool,
+    if_present: bool,
+    answer_old: bool,
+    keep_ttl: bool,
+    expiry: Option<(Unit, &'a [u8])>,
+}
+
+/// How a time is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub(super) seconds: bool,
+    pub(super) absolute: bool,
+}
+
+impl Unit {
+    /// Unix time in ms for `given`; `None` if it cannot be expressed.
+    pub(super) fn resolve(self, now: u64, given: i64) -> Option<i64> {
+        let millis = if self.seconds { given.checked_mul(1000)? } else { given };
+        if self.absolute { Some(millis) } else { millis.checked_add(i64::try_from(now).ok()?) }
+    }
+}
+
+fn options<'a>(args: &[&'a [u8]]) -> Option<Options<'a>> {
+    let mut options = Options::default();
+    let mut rest = args.iter();
+    while let Some(word) = rest.next() {
+        let word = lower(word);
+        let unit = match word.as_str() {
+            "nx" if !options.if_present => {
+                options.if_absent = true;
+                continue;
+            }
+            "xx" if !options.if_absent => {
+                options.if_present = true;
+                continue;
+            }
+            "get" => {
+                options.answer_old = true;
+                continue;
+            }
+            "keepttl" if options.expiry.is_none() => {
+                options.keep_ttl = true;
+                continue;
+            }
+            "ex" => Unit { seconds: true, absolute: false },
+            "px" => Unit { seconds: false, absolute: false },
+            "exat" => Unit { seconds: true, absolute: true },
+            "pxat" => Unit { seconds: false, absolute: true },
+            _ => return None,
+        };
+        // The same unit may come again, and the last one counts.
+        if options.keep_ttl || options.expiry.is_some_and(|(other, _)| other != unit) {
+            return None;
+        }
+        options.expiry = Some((unit, rest.next()?));
+    }
+    Some(options)
+}
+
+pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let (key, now) = (args[1], context.now);
+    let Some(options) = options(&args[3..]) else { return SYNTAX };
+    let expires = match options.expiry {
+        None => None,
+        Some((unit, given)) => {
+            let Some(given) = number::integer(given) else { return NOT_AN_INTEGER };
+            let at = if given > 0 { unit.resolve(now, given) } else { None };
+            match at.and_then(|at| u64::try_from(at).ok()) {
+                Some(at) => Some(at),
+                None => return Reply::error("ERR invalid expire time in 'set' command"),
+            }
+        }
+    };
+    let db = node.db(context);
+    let old = match (options.answer_old, db.string(now, key)) {
+        (true, Ok(text)) => Some(text.map_or(Reply::Nil, Reply::bulk)),
+        (true, Err(wrong)) => return wrong,
+        (false, Ok(_) | Err(_)) => None,
+    };
+    let entry = db.get(now, key);
+    let present = entry.is_some();
+    if (options.if_absent && present) || (options.if_present && !present) {
+        return old.unwrap_or(Reply::Nil);
+    }
+    let kept = entry.and_then(|entry| entry.expires).filter(|_| options.keep_ttl);
+    // A time in the past is as good as no key at all.
+    if expires.is_some_and(|at| at < now) {
+        db.remove(now, key);
+    } else {
+        db.set(key, Value::String(args[2].to_vec()), expires.or(kept));
+    }
+    old.unwrap_or(Reply::OK)
+}

@@ -1,0 +1,88 @@
+//! Users, their passwords, and what they may do: the part of Redis' access control that a lock client can run into
+//! (<https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl/>).
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::glob;
+
+/// A user of a simulated server.
+#[derive(Clone, PartialEq, Eq, Hash)]
+#[must_use = "a User does nothing until it is given to a NodeConfig"]
+pub struct User {
+    pub(super) name: String,
+    password: Option<String>,
+    only: Option<BTreeSet<String>>,
+    except: BTreeSet<String>,
+    keys: Vec<Vec<u8>>,
+}
+
+impl User {
+    /// A user who may do everything with every key, and needs no password.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            password: None,
+            only: None,
+            except: BTreeSet::new(),
+            keys: [b"*".to_vec()].into(),
+        }
+    }
+
+    /// Asks for this password.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// May run these commands only: `get`, or `client|id` for one subcommand.
+    pub fn only<'a>(mut self, commands: impl IntoIterator<Item = &'a str>) -> Self {
+        self.only = Some(commands.into_iter().map(str::to_ascii_lowercase).collect());
+        self
+    }
+
+    /// May not run these commands.
+    pub fn except<'a>(mut self, commands: impl IntoIterator<Item = &'a str>) -> Self {
+        self.except.extend(commands.into_iter().map(str::to_ascii_lowercase));
+        self
+    }
+
+    /// May use the keys that match one of these patterns only.
+    pub fn keys<'a>(mut self, patterns: impl IntoIterator<Item = &'a str>) -> Self {
+        self.keys = patterns.into_iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+        self
+    }
+
+    pub(super) const fn needs_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    pub(super) fn accepts(&self, password: &[u8]) -> bool {
+        self.password.as_ref().is_none_or(|own| own.as_bytes() == password)
+    }
+
+    /// `command` is the full name: `client|id`.
+    pub(super) fn may_run(&self, command: &str) -> bool {
+        let parent = command.split('|').next().unwrap_or(command);
+        let named = |set: &BTreeSet<String>| set.contains(command) || set.contains(parent);
+        self.only.as_ref().is_none_or(named) && !named(&self.except)
+    }
+
+    pub(super) fn may_use(&self, key: &[u8]) -> bool {
+        self.keys.iter().any(|pattern| glob::matches(pattern, key))
+    }
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User")
+            .field("name", &self.name)
+            .field("password", &self.password.as_ref().map(|_| "…"))
+            .field("only", &self.only)
+            .field("except", &self.except)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,181 @@
+//! How a world is made.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+use core::time::Duration;
+
+use super::super::clock::Clock;
+use super::super::redis::{Node, NodeConfig};
+use super::super::rng::Rng;
+use super::World;
+use super::check::Checker;
+use super::journal::Journal;
+use super::network::Network;
+use super::process::Process;
+use super::server::Server;
+use crate::id::ClientId;
+use crate::redis::{Client, Config, Endpoint, Protocol, Target};
+use crate::time::Instant;
+
+/// Settings of one client only.
+type Override = (usize, Box<dyn Fn(Config) -> Config>);
+
+/// A [`World`] to be. What is not said has a default: one client, latencies from 100 to 500 µs, clocks that agree.
+#[must_use = "a Builder does nothing until `build`"]
+pub struct Builder {
+    seed: u64,
+    clients: usize,
+    latency: Range<Duration>,
+    nodes: Vec<NodeConfig>,
+    endpoints: Vec<Endpoint>,
+    config: Box<dyn Fn(Config) -> Config>,
+    overrides: Vec<Override>,
+    clocks: Vec<(usize, u64, i32)>,
+    log_limit: usize,
+}
+
+impl Builder {
+    pub(super) fn new(nodes: usize) -> Self {
+        let port = |i: usize| 6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX));
+        // An hour ago: old enough to count in a quorum.
+        let hour = Duration::from_secs(3600);
+        let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i)).monitor(true);
+        let endpoint = |i: usize| Endpoint {
+            target: Target::Tcp { host: format!("node{i}").into(), port: port(i) },
+            username: None,
+            password: None,
+            database: 0,
+            client_name: None,
+            protocol: Protocol::Resp2,
+        };
+        Self {
+            seed: 0,
+            clients: 1,
+            latency: Duration::from_micros(100)..Duration::from_micros(500),
+            nodes: (0..nodes).map(config).collect(),
+            endpoints: (0..nodes).map(endpoint).collect(),
+            config: Box::new(|config| config),
+            overrides: Vec::new(),
+            clocks: Vec::new(),
+            log_limit: 100_000,
+        }
+    }
+
+    /// How many client processes there are.
+    pub const fn clients(mut self, count: usize) -> Self {
+        self.clients = count;
+        self
+    }
+
+    /// Where all chance comes from.
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How long a packet travels, in each direction.
+    pub const fn latency(mut self, latency: Range<Duration>) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// Changes the settings of node `i`.
+    pub fn node(mut self, i: usize, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
+        if let Some(config) = self.nodes.get_mut(i) {
+            *config = change(config.clone());
+        }
+        self
+    }
+
+    /// Changes where and how every client logs in to node `i`.
+    pub fn endpoint(mut self, i: usize, change: impl FnOnce(&mut Endpoint)) -> Self {
+        if let Some(endpoint) = self.endpoints.get_mut(i) {
+            change(endpoint);
+        }
+        self
+    }
+
+    /// Changes the settings of every client.
+    pub fn config(mut self, change: impl Fn(Config) -> Config + 'static) -> Self {
+        self.config = Box::new(change);
+        self
+    }
+
+    /// Changes the settings of client `i`, after those of all.
+    pub fn config_of(mut self, i: usize, change: impl Fn(Config) -> Config + 'static) -> Self {
+        self.overrides.push((i, Box::new(change)));
+        self
+    }
+
+    /// The clock of client `i` reads `offset` at the start and gains `drift_ppm` µs a second. Without this it reads another time in
+    /// each process, and keeps true pace.
+    pub fn clock(mut self, i: usize, offset: Duration, drift_ppm: i32) -> Self {
+        self.clocks.push((i, crate::time::nanos(offset), drift_ppm));
+        self
+    }
+
+    /// How many lines of the log are kept; its digest counts all. Default 100 000.
+    pub const fn log_limit(mut self, lines: usize) -> Self {
+        self.log_limit = lines;
+        self
+    }
+
+    /// Makes the world, at time zero.
+    ///
+    /// # Panics
+    ///
+    /// If the clients' settings are refused.
+    #[must_use]
+    pub fn build(self) -> World {
+        let mut rng = Rng::new(self.seed);
+        let now = Instant::ZERO;
+        let network = Network::new(self.latency, Rng::new(rng.next()));
+        let nodes = self.nodes.into_iter().map(|config| Server::new(Node::new(now, config))).collect();
+        let mut clients = Vec::new();
+        for i in 0..self.clients {
+            let mut config = (self.config)(Config::new(self.endpoints.iter().cloned()));
+            for (_, change) in self.overrides.iter().filter(|(which, _)| *which == i) {
+                config = change(config);
+            }
+            let set = self.clocks.iter().rev().find(|(which, _, _)| *which == i);
+            // Drawn in any case, so that setting one clock changes nothing else.
+            let anywhere = rng.below(1 << 40);
+            let (offset, drift) = set.map_or((anywhere, 0), |(_, offset, drift)| (*offset, *drift));
+            let clock = Clock::new(now, offset, drift);
+            let id = ClientId::from_bits(u128::from(rng.next()) << 64 | u128::from(rng.next()));
+            match Client::new(Instant::from_nanos(offset), config, id, rng.next()) {
+                Ok(machine) => clients.push(Process::new(machine, clock)),
+                Err(error) => panic!("client {i} cannot be configured like this: {error}"),
+            }
+        }
+        let mut world = World {
+            seed: self.seed,
+            now,
+            rng,
+            network,
+            nodes,
+            clients,
+            checker: Checker::default(),
+            journal: Journal::new(self.log_limit),
+            auto_claim: true,
+            expect_violation: false,
+            violations: Vec::new(),
+            plans: alloc::collections::BTreeMap::new(),
+            plan_serial: 0,
+            spins: 0,
+        };
+        for client in 0..world.clients.len() {
+            world.pump_client(client);
+        }
+        world
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("seed", &self.seed).field("clients", &self.clients).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,193 @@
+//! What goes wrong in a world.
+
+use core::ops::Range;
+use core::time::Duration;
+
+use super::World;
+use super::network::{Packet, Way};
+use super::process::{Fact, ProcessState};
+use super::server::{Inbound, ServerState};
+use crate::fault::Fault;
+use crate::sim::redis::{Condition, Node};
+
+impl World {
+    // ---- nodes ----
+
+    /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes.
+    pub fn pause_node(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} paused"));
+        if self.nodes[node].state == ServerState::Running {
+            self.nodes[node].state = ServerState::Paused;
+        }
+    }
+
+    /// The server process goes on, and executes first what has come meanwhile, even on connections that are closed by now.
+    pub fn resume_node(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} resumed"));
+        if self.nodes[node].state != ServerState::Paused {
+            return;
+        }
+        self.nodes[node].state = ServerState::Running;
+        while let Some(inbound) = self.nodes[node].inbox.pop_front() {
+            self.node_takes(node, inbound);
+            self.pump_node(node);
+        }
+        self.nodes[node].node.handle_timeout(self.now);
+        self.pump_node(node);
+    }
+
+    /// The server process dies, as by `kill -9`: its connections end, new ones are refused.
+    pub fn kill_node(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} killed"));
+        self.nodes[node].state = ServerState::Down;
+        self.nodes[node].inbox.clear();
+        for id in self.network.of_node(node) {
+            if let Some(link) = self.network.links.get_mut(&id) {
+                link.node_open = false;
+            }
+            let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
+            self.network.send(self.now, id, Way::ToClient, Packet::Close(why));
+        }
+    }
+
+    /// The server process starts again, with the data it had or with none.
+    pub fn restart_node(&mut self, node: usize, keep_data: bool) {
+        if self.nodes[node].state != ServerState::Down {
+            self.kill_node(node);
+        }
+        self.journal
+            .write(self.now, format_args!("n{node} started, {}", if keep_data { "with its data" } else { "empty" }));
+        self.nodes[node].node.restart(self.now, keep_data);
+        while let Some(id) = self.nodes[node].node.poll_closed() {
+            self.nodes[node].node.handle_disconnected(self.now, id);
+        }
+        self.nodes[node].state = ServerState::Running;
+        self.checker.forget_keys(node);
+    }
+
+    /// The wall clock of a node is set forward: keys expire early by so much.
+    pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
+        self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
+        self.nodes[node].node.jump_forward(self.now, by);
+    }
+
+    /// The wall clock of a node is set back: keys live longer by so much.
+    pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
+        self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
+        self.nodes[node].node.jump_back(self.now, by);
+    }
+
+    /// A node enters or leaves a condition in which it refuses commands.
+    pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
+        self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
+        self.nodes[node].node.set(self.now, condition, on);
+        self.pump_node(node);
+    }
+
+    /// Anything else that happens to a node's data from outside: other programs, operators.
+    pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
+        self.journal.write(self.now, format_args!("n{node} {what}"));
+        let done = change(&mut self.nodes[node].node, self.now);
+        self.checker.forget_keys(node);
+        self.pump_node(node);
+        done
+    }
+
+    // ---- clients ----
+
+    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
+    pub fn pause_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} paused"));
+        if self.clients[client].state == ProcessState::Running {
+            self.clients[client].state = ProcessState::Paused;
+        }
+    }
+
+    /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
+    pub fn resume_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} resumed"));
+        if self.clients[client].state != ProcessState::Paused {
+            return;
+        }
+        self.clients[client].state = ProcessState::Running;
+        if self.rng.one_in(2) {
+            let process = &mut self.clients[client];
+            let local = process.local(self.now);
+            process.machine.handle_timeout(local);
+            self.pump_client(client);
+        }
+        while let Some(fact) = self.clients[client].inbox.pop_front() {
+            self.process_takes(client, fact);
+            self.pump_client(client);
+        }
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        process.machine.handle_timeout(local);
+        self.pump_client(client);
+    }
+
+    /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
+    pub fn kill_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} killed"));
+        self.clients[client].state = ProcessState::Dead;
+        self.clients[client].inbox.clear();
+        self.checker.dies(client);
+        for id in self.network.of_client(client) {
+            if let Some(link) = self.network.links.get_mut(&id) {
+                link.client_open = false;
+            }
+            self.network.send(self.now, id, Way::ToNode, Packet::Close(Fault::Closed));
+        }
+    }
+
+    // ---- the network ----
+
+    /// No packet passes between this client and this node, in either direction.
+    pub fn partition(&mut self, client: usize, node: usize) {
+        self.cut(client, node, Way::ToNode);
+        self.cut(client, node, Way::ToClient);
+    }
+
+    /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
+    pub fn cut(&mut self, client: usize, node: usize, way: Way) {
+        self.journal.write(self.now, format_args!("cut c{client} n{node} {way:?}"));
+        self.network.cut(client, node, way);
+    }
+
+    /// Every packet passes again between this client and this node.
+    pub fn heal(&mut self, client: usize, node: usize) {
+        self.journal.write(self.now, format_args!("heal c{client} n{node}"));
+        self.network.heal(self.now, |c, n, _| (c, n) == (client, node));
+    }
+
+    /// Every packet passes again everywhere.
+    pub fn heal_all(&mut self) {
+        self.journal.write(self.now, format_args!("heal all"));
+        self.network.heal(self.now, |_, _, _| true);
+    }
+
+    /// Packets of this client to (or from) this node travel so long from now on.
+    pub fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
+        self.journal.write(self.now, format_args!("slow c{client} n{node} {way:?} {latency:?}"));
+        self.network.slow(client, node, way, latency);
+    }
+
+    /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
+    pub fn drop_connections(&mut self, client: usize, node: usize) {
+        self.journal.write(self.now, format_args!("reset c{client} n{node}"));
+        for id in self.network.of_client(client) {
+            let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == node) else { continue };
+            let (conn, known) = (link.conn, link.node_open);
+            link.node_open = false;
+            self.network.lose(id);
+            if known {
+                match self.nodes[node].state {
+                    ServerState::Running => self.node_takes(node, Inbound::Close(id)),
+                    ServerState::Paused => self.nodes[node].inbox.push_back(Inbound::Close(id)),
+                    ServerState::Down => {}
+                }
+            }
+            self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! A world of servers, clients and a network in virtual time.
+
+mod builder;
+mod check;
+mod faults;
+mod journal;
+mod network;
+mod process;
+mod pump;
+mod server;
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::redis::Node;
+use super::rng::Rng;
+use crate::error::Misuse;
+use crate::id::LockId;
+use crate::redis::{Acquire, Client, Event, Grant};
+use crate::time::Instant;
+use check::Checker;
+use journal::Journal;
+use network::Network;
+use process::{Process, Record, Stage};
+use server::Server;
+
+pub use builder::Builder;
+pub use network::Way;
+
+/// Servers, clients and a network between them, in virtual time and from one seed.
+///
+/// Clients and nodes are named by their index. Time jumps from one event or deadline exactly to the next. Checkers are always
+/// on: no two valid holders of a name in true time, fencing tokens that grow, every acquisition told a legal sequence of events with
+/// one end, every end of validity told in time, and no key's life shortened by a client. What they find ends the run with the seed
+/// and the end of the log, unless [`expect_violation`](Self::expect_violation) is called.
+///
+/// # Panics
+///
+/// Every method panics for a client or node that does not exist, and verbs for a [`Misuse`], with the log's end.
+#[derive(Clone, Debug)]
+pub struct World {
+    seed: u64,
+    now: Instant,
+    rng: Rng,
+    network: Network,
+    nodes: Vec<Server>,
+    clients: Vec<Process>,
+    checker: Checker,
+    journal: Journal,
+    auto_claim: bool,
+    expect_violation: bool,
+    violations: Vec<String>,
+    /// What applications will do by themselves.
+    plans: BTreeMap<(Instant, u64), (usize, LockId)>,
+    plan_serial: u64,
+    /// Steps since time last moved.
+    spins: u32,
+}
+
+impl World {
+    /// A world with this many Redis nodes: one, or an odd number for a quorum.
+    pub fn redis(nodes: usize) -> Builder {
+        Builder::new(nodes)
+    }
+
+    // ---- what applications do ----
+
+    /// Client `client` asks for a lock.
+    pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
+        self.start(client, want, None)
+    }
+
+    /// The same, and gives it back `hold` after the grant, held or lost.
+    pub fn acquire_for(&mut self, client: usize, want: Acquire, hold: Duration) -> LockId {
+        self.start(client, want, Some(hold))
+    }
+
+    fn start(&mut self, client: usize, want: Acquire, hold: Option<Duration>) -> LockId {
+        let key = [&self.clients[client].machine.config().prefix[..], &want.name[..]].concat();
+        let shown = format!("{}", key.escape_ascii());
+        let lock = match self.verb(client, |machine, now| machine.acquire(now, &want)) {
+            Ok(lock) => lock,
+            Err(misuse) => self.fail(&format!("client {client} cannot acquire {shown}: {misuse}")),
+        };
+        self.journal.write(self.now, format_args!("c{client} {lock} acquire {shown}"));
+        let claim = self.auto_claim || hold.is_some();
+        if self.clients[client].records.insert(lock, Record { hold, ..Record::new(key, claim) }).is_some() {
+            self.fail(&format!("client {client} gave the id {lock} twice"));
+        }
+        self.pump_client(client);
+        lock
+    }
+
+    /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
+    pub fn claim(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} claim"));
+        self.must(client, lock, |machine, now| machine.claim(now, lock));
+        self.set_stage(client, lock, Stage::Held);
+        self.pump_client(client);
+    }
+
+    /// Gives a lock back.
+    pub fn release(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} release"));
+        self.let_go(client, lock, Stage::Releasing);
+        self.must(client, lock, |machine, now| machine.release(now, lock));
+        self.pump_client(client);
+    }
+
+    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
+    pub fn abandon(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
+        self.let_go(client, lock, Stage::Abandoned);
+        let _ = self.verb(client, |machine, now| {
+            machine.abandon(now, lock);
+            Ok(())
+        });
+        self.pump_client(client);
+    }
+
+    /// Asks for more time.
+    pub fn extend(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} extend"));
+        self.must(client, lock, |machine, now| machine.extend(now, lock));
+        self.pump_client(client);
+    }
+
+    /// Shuts the client down, with this time to release what it holds.
+    pub fn shutdown(&mut self, client: usize, within: Duration) {
+        self.journal.write(self.now, format_args!("c{client} shutdown"));
+        let _ = self.verb(client, |machine, now| {
+            machine.shutdown(now, within);
+            Ok(())
+        });
+        self.pump_client(client);
+    }
+
+    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.
+    ///
+    /// # Errors
+    ///
+    /// What the verb answers.
+    pub fn try_verb<T>(
+        &mut self,
+        client: usize,
+        verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
+    ) -> Result<T, Misuse> {
+        let done = self.verb(client, verb);
+        self.pump_client(client);
+        done
+    }
+
+    /// Whether locks are claimed as soon as they are offered. Default: yes.
+    pub const fn auto_claim(&mut self, on: bool) {
+        self.auto_claim = on;
+    }
+
+    // ---- time ----
+
+    /// True time since the start.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Lets `time` pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end) {}
+    }
+
+    /// Lets time pass until `condition` holds, at most this long; whether it did.
+    pub fn run_until(&mut self, within: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + within;
+        loop {
+            if condition(self) {
+                return true;
+            }
+            if !self.step(end) {
+                return condition(self);
+            }
+        }
+    }
+
+    /// Lets time pass until `condition` holds.
+    ///
+    /// # Panics
+    ///
+    /// If it does not within this time.
+    #[track_caller]
+    pub fn expect(&mut self, within: Duration, what: &str, condition: impl FnMut(&Self) -> bool) {
+        if !self.run_until(within, condition) {
+            self.fail(&format!("not within {within:?}: {what}"));
+        }
+    }
+
+    // ---- questions ----
+
+    /// Everything that was told of an acquisition so far.
+    #[must_use]
+    pub fn events(&self, client: usize, lock: LockId) -> &[Event] {
+        self.clients[client].records.get(&lock).map_or(&[], |record| &record.events)
+    }
+
+    /// When each of [`events`](Self::events) was told, in true time.
+    #[must_use]
+    pub fn event_times(&self, client: usize, lock: LockId) -> &[Instant] {
+        self.clients[client].records.get(&lock).map_or(&[], |record| &record.times)
+    }
+
+    /// What was granted, if it was.
+    #[must_use]
+    pub fn grant(&self, client: usize, lock: LockId) -> Option<&Grant> {
+        self.clients[client].records.get(&lock)?.grant.as_ref()
+    }
+
+    /// Whether the lock is claimed and valid by the client's own clock, and neither lost nor given back.
+    #[must_use]
+    pub fn is_held(&self, client: usize, lock: LockId) -> bool {
+        let process = &self.clients[client];
+        let held = process.records.get(&lock).is_some_and(|record| record.stage == Stage::Held);
+        held && process.machine.valid_until(lock).is_some_and(|until| until > process.local(self.now))
+    }
+
+    /// Whether nothing more will be told of it.
+    #[must_use]
+    pub fn is_over(&self, client: usize, lock: LockId) -> bool {
+        let record = self.clients[client].records.get(&lock);
+        record.is_some_and(|record| matches!(record.stage, Stage::Ended | Stage::Abandoned))
+    }
+
+    /// Every acquisition that this client was asked for.
+    pub fn locks(&self, client: usize) -> impl Iterator<Item = LockId> {
+        self.clients[client].records.keys().copied()
+    }
+
+    /// Whether the client has said that its shutdown is over, and how many locks it could not release.
+    #[must_use]
+    pub fn stopped(&self, client: usize) -> Option<u32> {
+        self.clients[client].stopped
+    }
+
+    /// The machine of a client.
+    #[must_use]
+    pub fn machine(&self, client: usize) -> &Client {
+        &self.clients[client].machine
+    }
+
+    /// A node, to look at.
+    #[must_use]
+    pub fn node(&self, node: usize) -> &Node {
+        &self.nodes[node].node
+    }
+
+    /// The string under `key` on a node now.
+    #[must_use]
+    pub fn get(&self, node: usize, key: impl AsRef<[u8]>) -> Option<&[u8]> {
+        self.nodes[node].node.get(self.now, key)
+    }
+
+    /// The names of all keys on a node now, as text.
+    #[must_use]
+    pub fn keys(&self, node: usize) -> Vec<String> {
+        self.nodes[node].node.keys(self.now).iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
+    /// How often clients sent this command to a node.
+    #[must_use]
+    pub fn calls(&self, node: usize, command: &str) -> u64 {
+        self.nodes[node].node.calls().get(command).copied().unwrap_or(0)
+    }
+
+    /// How many commands clients sent to a node, but for those that open a connection.
+    #[must_use]
+    pub fn total_calls(&self, node: usize) -> u64 {
+        let opening = ["hello", "auth", "select", "client|setname", "client|setinfo", "client|id", "info", "ping"];
+        let calls = self.nodes[node].node.calls();
+        calls.iter().filter(|(name, _)| !opening.contains(&name.as_str())).map(|(_, count)| *count).sum()
+    }
+
+    /// How often a lock was granted in this world.
+    #[must_use]
+    pub const fn grants(&self) -> u64 {
+        self.checker.grants()
+    }
+
+    // ---- checks and log ----
+
+    /// From now on violations are collected, not the end of the run: for scenarios that break the bounds.
+    pub const fn expect_violation(&mut self) {
+        self.expect_violation = true;
+    }
+
+    /// What the checkers have found.
+    #[must_use]
+    pub fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
+    /// How often somebody was granted a lock, or more time for it, while another believed to hold it.
+    #[must_use]
+    pub const fn overlaps(&self) -> u64 {
+        self.checker.overlaps()
+    }
+
+    /// The log so far, as far as it is kept. The same seed and the same calls give the same bytes.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.journal.text()
+    }
+
+    /// A digest of every line of the log, and their number.
+    #[must_use]
+    pub const fn log_digest(&self) -> (u64, u64) {
+        (self.journal.digest(), self.journal.written())
+    }
+
+    /// Adds a line to the log.
+    pub fn note(&mut self, what: &str) {
+        self.journal.write(self.now, format_args!("-- {what}"));
+    }
+
+    // ---- inside ----
+
+    fn verb<T>(
+        &mut self,
+        client: usize,
+        verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
+    ) -> Result<T, Misuse> {
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        verb(&mut process.machine, local)
+    }
+
+    fn must(&mut self, client: usize, lock: LockId, verb: impl FnOnce(&mut Client, Instant) -> Result<(), Misuse>) {
+        if let Err(misuse) = self.verb(client, verb) {
+            self.fail(&format!("client {client} {lock}: {misuse}"));
+        }
+    }
+
+    fn set_stage(&mut self, client: usize, lock: LockId, stage: Stage) {
+        if let Some(record) = self.clients[client].records.get_mut(&lock) {
+            record.stage = stage;
+        }
+    }
+
+    fn let_go(&mut self, client: usize, lock: LockId, stage: Stage) {
+        if let Some(record) = self.clients[client].records.get_mut(&lock) {
+            self.checker.ends(&record.key, client, lock);
+            // What has ended stays so: to abandon it is legal and says nothing.
+            if record.stage != Stage::Ended {
+                record.stage = stage;
+            }
+        }
+    }
+
+    fn check(&mut self, found: Result<(), String>) {
+        let Err(found) = found else { return };
+        self.journal.write(self.now, format_args!("VIOLATION {found}"));
+        if self.expect_violation {
+            self.violations.push(found);
+        } else {
+            self.fail(&found);
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, what: &str) -> ! {
+        panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
+    }
+}

@@ -1,0 +1,36 @@
+//! A server process: the node, and whether it runs.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::super::redis::Node;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) node: Node,
+    pub(super) state: ServerState,
+    /// What has come while it was stopped. Its kernel took it, so it is executed when the process goes on, even if the
+    /// client has hung up meanwhile.
+    pub(super) inbox: VecDeque<Inbound>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerState {
+    Running,
+    Paused,
+    Down,
+}
+
+/// Something that reaches a server, by the number of the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Inbound {
+    Open(u64),
+    Bytes(u64, Vec<u8>),
+    Close(u64),
+}
+
+impl Server {
+    pub(super) const fn new(node: Node) -> Self {
+        Self { node, state: ServerState::Running, inbox: VecDeque::new() }
+    }
+}

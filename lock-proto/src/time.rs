@@ -1,0 +1,95 @@
+//! Time as the machines see it: a number the caller passes in.
+
+use core::fmt;
+use core::ops::Add;
+use core::time::Duration;
+
+/// A point in time, in nanoseconds since an origin that the host chooses.
+///
+/// The machines never read a clock. Whoever drives them passes `now` first to every call, from one
+/// monotonic clock that goes on counting while the machine is suspended (on Linux `CLOCK_BOOTTIME`).
+/// Two instants can be compared only if they come from the same clock of the same process.
+///
+/// Arithmetic saturates: a sum never wraps and a difference is never negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin of the clock.
+    pub const ZERO: Self = Self(0);
+    /// The last instant that can be expressed, some 584 years after the origin.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant that lies `nanos` nanoseconds after the clock's origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The instant that lies `millis` milliseconds after the clock's origin.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the clock's origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This instant moved back by `by`, but not before the origin.
+    #[must_use]
+    pub fn back(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(by)))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(by)))
+    }
+}
+
+impl fmt::Display for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}s", self.0 / 1_000_000_000, self.0 / 1_000 % 1_000_000)
+    }
+}
+
+/// Whole nanoseconds of `d`, saturating.
+pub(crate) fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds of `d`, rounded up, saturating. Rounding up keeps a timer from firing early.
+pub(crate) fn millis_up(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Instant::MAX + Duration::from_secs(1), Instant::MAX);
+        assert_eq!(Instant::ZERO.back(Duration::from_secs(1)), Instant::ZERO);
+        assert_eq!(Instant::ZERO.since(Instant::MAX), Duration::ZERO);
+        assert_eq!(Instant::ZERO + Duration::MAX, Instant::MAX);
+    }
+
+    #[test]
+    fn millis_round_up() {
+        assert_eq!(millis_up(Duration::from_nanos(1)), 1);
+        assert_eq!(millis_up(Duration::from_millis(7)), 7);
+    }
+}

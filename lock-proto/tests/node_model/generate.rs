@@ -1,0 +1,208 @@
+//! Command sequences from a seed.
+
+use lock_proto::redis::script;
+use lock_proto::sim::Rng;
+
+use crate::reply::Match;
+
+pub(crate) struct Step {
+    pub(crate) conn: usize,
+    pub(crate) args: Vec<Vec<u8>>,
+    pub(crate) how: Match,
+}
+
+/// The client parts of two clients' tokens.
+const CLIENTS: [&str; 2] = ["00000000000000000000000000000001:", "00000000000000000000000000000002:"];
+const KEYS: [&str; 6] = ["k0", "k1", "k2", "lock:a", "lock:b", "f"];
+const NUMBERS: [&str; 11] = ["0", "1", "2", "3", "-1", "abc", "1.5", "", "100000", "9223372036854775807", "+1"];
+
+pub(crate) struct Generator {
+    rng: Rng,
+    conns: usize,
+    pub(crate) blocking: bool,
+}
+
+impl Generator {
+    pub(crate) fn new(seed: u64, conns: usize) -> Self {
+        Self { rng: Rng::new(seed), conns, blocking: true }
+    }
+
+    fn pick<'a>(&mut self, items: &[&'a str]) -> &'a str {
+        self.rng.pick(items).copied().unwrap_or_default()
+    }
+
+    fn key(&mut self) -> &'static str {
+        self.pick(&KEYS)
+    }
+
+    fn value(&mut self) -> String {
+        match self.rng.below(4) {
+            0 => self.pick(&["v", "w", "17", "-5", "1e3", "some longer value"]).into(),
+            _ => format!("{}{}", self.pick(&CLIENTS), self.pick(&["1", "2", "3", "4", "x", "0x2", " 2"])),
+        }
+    }
+
+    /// A time that does not pass during the test.
+    fn ttl(&mut self) -> &'static str {
+        self.pick(&["100000", "200000", "300000"])
+    }
+
+    pub(crate) fn step(&mut self) -> Step {
+        let conn = usize::try_from(self.rng.below(self.conns as u64)).unwrap_or(0);
+        let (args, how) = self.command();
+        Step { conn, args: args.into_iter().map(String::into_bytes).collect(), how }
+    }
+
+    fn command(&mut self) -> (Vec<String>, Match) {
+        let (key, other) = (self.key(), self.key());
+        let value = self.value();
+        let number = self.pick(&NUMBERS);
+        let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        match self.rng.below(40) {
+            0..5 => (self.take(), Match::Clock),
+            5..8 => (self.extend(), Match::Exact),
+            8..12 => (self.release(), Match::Exact),
+            12 => (self.announce(), Match::Exact),
+            13..16 => {
+                let mut args = words(&["SET", key, &value]);
+                for _ in 0..self.rng.below(3) {
+                    match self.rng.below(7) {
+                        0 => args.push("NX".into()),
+                        1 => args.push("xx".into()),
+                        2 => args.push("GET".into()),
+                        3 => args.push("KEEPTTL".into()),
+                        4 => args.extend(words(&["EX", "100"])),
+                        5 => args.extend(words(&["PX", self.ttl()])),
+                        _ => args.extend(words(&["PX", number])),
+                    }
+                }
+                // `PX 1` and the like would end during the test.
+                if args.windows(2).any(|w| w[0] == "PX" && matches!(w[1].as_str(), "1" | "2" | "3")) {
+                    return (words(&["GET", key]), Match::Clock);
+                }
+                (args, Match::Clock)
+            }
+            16 | 17 => (words(&[self.pick(&["GET", "get", "GETDEL"]), key]), Match::Clock),
+            18 => (words(&["DEL", key, other]), Match::Exact),
+            19 => (words(&["EXISTS", key, other, key]), Match::Exact),
+            20 => (words(&["TYPE", key]), Match::Exact),
+            21 => (words(&[self.pick(&["PTTL", "TTL", "PEXPIRETIME", "EXPIRETIME"]), key]), Match::Clock),
+            22 => {
+                let time =
+                    if self.rng.one_in(2) { self.ttl() } else { self.pick(&["0", "-1", "abc", "9223372036854775807"]) };
+                let mut args = words(&["PEXPIRE", key, time]);
+                for _ in 0..self.rng.below(3) {
+                    args.push(self.pick(&["NX", "XX", "gt", "LT", "foo"]).into());
+                }
+                (args, Match::Exact)
+            }
+            23 => (words(&["EXPIRE", key, self.pick(&["100", "200", "-5", "x", "9223372036854775"])]), Match::Exact),
+            24 => (words(&["PERSIST", key]), Match::Exact),
+            25 => (words(&["KEYS", self.pick(&["*", "k?", "lock:*", "[kf]*", "none"])]), Match::Set),
+            26 => (words(&["DBSIZE"]), Match::Exact),
+            27 => (words(&[self.pick(&["RPUSH", "LPUSH"]), key, &value, "x"]), Match::Exact),
+            28 => match self.rng.below(2) {
+                0 => (words(&["LPOP", key]), Match::Exact),
+                _ => (words(&["LPOP", key, number]), Match::Exact),
+            },
+            29 => {
+                (words(&["LRANGE", key, self.pick(&["0", "-2", "1", "x"]), self.pick(&["-1", "0", "5"])]), Match::Exact)
+            }
+            30 => (words(&["LLEN", key]), Match::Exact),
+            31 | 32 if self.blocking => {
+                (words(&["BLPOP", key, other, self.pick(&["0", "100", "-1", "x"])]), Match::Exact)
+            }
+            31 | 32 => (words(&["SETNX", key, &value]), Match::Exact),
+            33 => (
+                words(&["CLIENT", "UNBLOCK", &format!("{{id:{}}}", self.rng.below(self.conns as u64)), "ERROR"]),
+                Match::Exact,
+            ),
+            34 => match self.rng.below(4) {
+                0 => (words(&["SCRIPT", "FLUSH"]), Match::Exact),
+                1 => (words(&["SCRIPT", "EXISTS", self.script().sha1, "abc"]), Match::Exact),
+                2 => (words(&["SCRIPT", "LOAD", self.script().source]), Match::Exact),
+                _ => (words(&["EVALSHA", "0000000000000000000000000000000000000000", "0"]), Match::Exact),
+            },
+            35 => (words(&["INCRBY", key, self.pick(&["1", "5", "x"])]), Match::Clock),
+            36 => (words(&["HELLO", self.pick(&["2", "3", "4", "x"])]), Match::Kind),
+            37 => match self.rng.below(8) {
+                0 => (words(&["CLIENT", "SETNAME", self.pick(&["me", "a b", ""])]), Match::Exact),
+                1 => (words(&["CLIENT", "GETNAME"]), Match::Exact),
+                2 => (words(&["CLIENT", "ID"]), Match::Kind),
+                3 => (words(&["CLIENT", "KILL", "ID", self.pick(&["0", "x", "999999"])]), Match::Exact),
+                4 => (words(&["CLIENT", "KILL", "TYPE", "foo"]), Match::Exact),
+                5 => (words(&["CLIENT", "nonsense"]), Match::Exact),
+                6 => (words(&["CLIENT", "UNBLOCK", number, "TIMEOUT", "x"]), Match::Exact),
+                _ => (words(&["CLIENT"]), Match::Exact),
+            },
+            38 => match self.rng.below(9) {
+                0 => (words(&["PING"]), Match::Exact),
+                1 => (words(&["PING", &value]), Match::Exact),
+                2 => (words(&["ECHO", &value]), Match::Exact),
+                3 => (words(&["TIME"]), Match::Kind),
+                4 => (words(&["SELECT", self.pick(&["0", "-1", "16", "x"])]), Match::Exact),
+                5 => (words(&["AUTH", "x"]), Match::Exact),
+                6 => (words(&["AUTH", "nobody", "x"]), Match::Exact),
+                7 => (words(&["FLUSHDB", "nonsense"]), Match::Exact),
+                _ => (words(&["FLUSHALL"]), Match::Exact),
+            },
+            _ => match self.rng.below(4) {
+                0 => (words(&["NONSENSE", &value, key]), Match::Exact),
+                1 => (words(&["GET"]), Match::Exact),
+                2 => (words(&["EVAL", "this is no Lua", number, key]), Match::Kind),
+                _ => (words(&["set", key]), Match::Exact),
+            },
+        }
+    }
+
+    fn script(&mut self) -> script::Script {
+        self.rng.pick(&script::ALL).copied().unwrap_or(script::TAKE)
+    }
+
+    /// By hash now and then; it may answer NOSCRIPT.
+    fn call(&mut self, script: &script::Script, keys: &[&str], argv: &[&str]) -> Vec<String> {
+        let (verb, code) = if self.rng.one_in(2) { ("EVALSHA", script.sha1) } else { ("EVAL", script.source) };
+        let count = keys.len().to_string();
+        let all = [verb, code, &count].into_iter().chain(keys.iter().copied()).chain(argv.iter().copied());
+        all.map(str::to_owned).collect()
+    }
+
+    fn spent(&mut self) -> [&'static str; 3] {
+        let small = ["0", "1", "2", "3", "4"];
+        [self.pick(&small), self.pick(&small), self.pick(&small)]
+    }
+
+    fn take(&mut self) -> Vec<String> {
+        let (client, number, ttl) = (self.pick(&CLIENTS), self.pick(&["1", "2", "3", "4"]), self.ttl());
+        let (key, [a, b, c]) = (self.key(), self.spent());
+        if self.rng.one_in(3) {
+            self.call(&script::TAKE, &[key], &[client, number, a, b, c, ttl])
+        } else {
+            let fence = self.pick(&["f", "f", "f", "k0"]);
+            let block = self.pick(&["1", "64"]);
+            self.call(&script::TAKE, &[key, fence], &[client, number, a, b, c, ttl, block])
+        }
+    }
+
+    fn extend(&mut self) -> Vec<String> {
+        let token = format!("{}{}", self.pick(&CLIENTS), self.pick(&["1", "2", "3", "4"]));
+        let (key, ttl) = (self.key(), self.ttl());
+        self.call(&script::EXTEND, &[key], &[&token, ttl])
+    }
+
+    fn release(&mut self) -> Vec<String> {
+        let (client, [a, b, c], key) = (self.pick(&CLIENTS), self.spent(), self.key());
+        let number = self.pick(&["0", "1", "2", "3"]);
+        if self.rng.one_in(2) {
+            self.call(&script::RELEASE, &[key], &[client, number, a, b, c])
+        } else {
+            let (signal, life) = (self.pick(&["k1", "k2", "signal"]), self.ttl());
+            self.call(&script::RELEASE, &[key, signal], &[client, number, a, b, c, life])
+        }
+    }
+
+    fn announce(&mut self) -> Vec<String> {
+        let (signal, life) = (self.pick(&["k1", "k2", "signal"]), self.ttl());
+        self.call(&script::ANNOUNCE, &[signal], &[life])
+    }
+}

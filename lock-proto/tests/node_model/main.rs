@@ -1,0 +1,256 @@
+//! The simulated node answers as a real Redis server does: the same generated commands go to both, and every reply is compared.
+//! Requirement S1.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod generate;
+mod reply;
+mod server;
+
+use core::time::Duration;
+use std::time::{Instant as Clock, SystemTime, UNIX_EPOCH};
+
+use generate::{Generator, Step};
+use lock_proto::Instant;
+use lock_proto::sim::redis::{Condition, Node, NodeConfig, User};
+use reply::{Match, Reply, parse};
+use server::{RealConnection, RealServer, encode};
+
+const CONNS: usize = 3;
+
+/// The model and the real server, side by side.
+struct Pair {
+    server: RealServer,
+    control: RealConnection,
+    real: Vec<RealConnection>,
+    real_ids: Vec<i64>,
+    model: Node,
+    model_ids: Vec<i64>,
+    start: Clock,
+    history: Vec<String>,
+}
+
+impl Pair {
+    fn new(config: NodeConfig, prepare: impl FnOnce(&mut RealConnection)) -> Self {
+        let server = RealServer::start();
+        let mut control = RealConnection::open(server.port);
+        prepare(&mut control);
+        let start = Clock::now();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let model = Node::new(Instant::ZERO, config.unix_time(unix));
+        let mut pair = Self {
+            server,
+            control,
+            real: Vec::new(),
+            real_ids: Vec::new(),
+            model,
+            model_ids: Vec::new(),
+            start,
+            history: Vec::new(),
+        };
+        for conn in 0..CONNS {
+            pair.real.push(RealConnection::open(pair.server.port));
+            pair.model.handle_connected(Instant::ZERO, conn as u64);
+        }
+        pair
+    }
+
+    /// Logs in on every connection, and learns the ids.
+    fn log_in(&mut self, args: &[&str]) {
+        for conn in 0..CONNS {
+            if !args.is_empty() {
+                self.step(&Step {
+                    conn,
+                    args: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+                    how: Match::Exact,
+                });
+            }
+            let Reply::Int(id) = self.real[conn].ask(&["CLIENT", "ID"]) else { panic!("an id") };
+            self.real_ids.push(id);
+            self.model.handle_received(self.now(), conn as u64, b"CLIENT ID\r\n");
+            let Some(Reply::Int(id)) = self.model_reply(conn) else { panic!("an id") };
+            self.model_ids.push(id);
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+
+    fn model_reply(&mut self, conn: usize) -> Option<Reply> {
+        let (reply, used) = parse(self.model.outgoing(conn as u64))?;
+        self.model.consume(conn as u64, used);
+        Some(reply)
+    }
+
+    fn step(&mut self, step: &Step) {
+        let shown: Vec<String> =
+            step.args.iter().map(|arg| format!("{:.60}", arg.escape_ascii().to_string())).collect();
+        self.history.push(format!("{}: {}", step.conn, shown.join(" ")));
+        let with_ids = |ids: &[i64]| -> Vec<Vec<u8>> {
+            let replaced = step.args.iter().map(|arg| {
+                let place = (0..CONNS).find(|i| *arg == format!("{{id:{i}}}").into_bytes());
+                place.map_or_else(|| arg.clone(), |i| ids[i].to_string().into_bytes())
+            });
+            replaced.collect()
+        };
+        self.real[step.conn].send(&encode(&with_ids(&self.real_ids)));
+        let now = self.now();
+        self.model.handle_received(now, step.conn as u64, &encode(&with_ids(&self.model_ids)));
+        let mut answered = false;
+        for conn in 0..CONNS {
+            while let Some(expected) = self.model_reply(conn) {
+                answered |= conn == step.conn;
+                let how = if conn == step.conn { step.how } else { Match::Exact };
+                match self.real[conn].read() {
+                    Ok(found) if expected.agrees(&found, how) => {}
+                    found => {
+                        self.fail(&format!("connection {conn}: the model says {expected:?}, redis-server {found:?}"))
+                    }
+                }
+            }
+        }
+        if !answered {
+            self.await_blocked();
+        }
+    }
+
+    /// The next command may only be sent when the real server has blocked the client as well.
+    fn await_blocked(&mut self) {
+        let expected = format!("blocked_clients:{}\r\n", self.model.blocked_count());
+        let deadline = Clock::now() + Duration::from_secs(5);
+        loop {
+            let Reply::Bulk(info) = self.control.ask(&["INFO", "clients"]) else { panic!("INFO answers text") };
+            let info = String::from_utf8_lossy(&info).into_owned();
+            if info.contains(&expected) {
+                return;
+            }
+            if Clock::now() > deadline {
+                self.fail(&format!("the model expects {expected:?}, redis-server says {info}"));
+            }
+        }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        let tail = &self.history[self.history.len().saturating_sub(40)..];
+        panic!("{what}\nafter\n{}", tail.join("\n"));
+    }
+
+    fn run(&mut self, generator: &mut Generator, steps: usize) {
+        for _ in 0..steps {
+            let mut step = generator.step();
+            // A blocked client sends nothing: what would wait is given to the next one.
+            let free = (0..CONNS).map(|i| (step.conn + i) % CONNS).find(|conn| !self.is_blocked(*conn));
+            match free {
+                Some(conn) => step.conn = conn,
+                None => self.release_all(),
+            }
+            let others_blocked = (0..CONNS).filter(|conn| self.is_blocked(*conn)).count();
+            if step.args[0] == b"BLPOP" && others_blocked + 1 == CONNS {
+                continue;
+            }
+            self.step(&step);
+        }
+        self.release_all();
+    }
+
+    fn is_blocked(&self, conn: usize) -> bool {
+        self.model.is_blocked(conn as u64)
+    }
+
+    /// Ends every wait by hand on both sides.
+    fn release_all(&mut self) {
+        for conn in 0..CONNS {
+            if !self.is_blocked(conn) {
+                continue;
+            }
+            let id = self.real_ids[conn].to_string();
+            assert_eq!(self.control.ask(&["CLIENT", "UNBLOCK", &id]), Reply::Int(1));
+            let now = self.now();
+            self.model.handle_connected(now, 99);
+            let line = format!("CLIENT UNBLOCK {}\r\n", self.model_ids[conn]);
+            self.model.handle_received(now, 99, line.as_bytes());
+            self.model.handle_disconnected(now, 99);
+            let expected = self.model_reply(conn);
+            let found = self.real[conn].read().ok();
+            assert_eq!(expected, found, "after CLIENT UNBLOCK");
+        }
+    }
+}
+
+#[test]
+fn generated_commands_get_the_same_replies() {
+    // More seeds: NODE_MODEL_SEEDS=100 cargo test --features sim --test node_model
+    let seeds = std::env::var("NODE_MODEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    for seed in 1..=seeds {
+        let mut pair = Pair::new(NodeConfig::new(seed), |_| {});
+        pair.log_in(&[]);
+        pair.run(&mut Generator::new(seed, CONNS), 2_000);
+    }
+}
+
+#[test]
+fn keys_end_in_both() {
+    let mut pair = Pair::new(NodeConfig::new(1), |_| {});
+    pair.log_in(&[]);
+    let say = |pair: &mut Pair, line: &str| {
+        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        pair.step(&Step { conn: 0, args, how: Match::Exact });
+    };
+    for _ in 0..5 {
+        say(&mut pair, "SET short v PX 15");
+        // Not a wait for luck: this is the time that is to pass on both clocks.
+        std::thread::sleep(Duration::from_millis(18));
+        say(&mut pair, "GET short");
+        say(&mut pair, "PTTL short");
+        say(&mut pair, "RPUSH list a");
+        say(&mut pair, "PEXPIRE list 5");
+        std::thread::sleep(Duration::from_millis(8));
+        say(&mut pair, "EXISTS list short");
+        say(&mut pair, "DBSIZE");
+    }
+}
+
+#[test]
+fn a_user_with_few_rights_is_refused_the_same() {
+    let user = User::new("app").password("pw").except(["pexpire", "time", "keys"]).keys(["lock:*", "k1", "f"]);
+    let config = NodeConfig::new(1).password("secret").user(user);
+    let mut pair = Pair::new(config, |control| {
+        control.ask(&[
+            "ACL", "SETUSER", "app", "on", ">pw", "~lock:*", "~k1", "~f", "+@all", "-pexpire", "-time", "-keys",
+        ]);
+        control.ask(&["CONFIG", "SET", "requirepass", "secret"]);
+        control.ask(&["AUTH", "secret"]);
+    });
+    for line in
+        ["PING", "AUTH wrong", "AUTH app wrong", "HELLO 3", "HELLO 3 AUTH app wrong", "GET x", "CLIENT ID", "nonsense"]
+    {
+        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        pair.step(&Step { conn: 0, args, how: Match::Exact });
+    }
+    pair.log_in(&["AUTH", "app", "pw"]);
+    pair.run(&mut Generator::new(11, CONNS), 2_000);
+}
+
+#[test]
+fn conditions_refuse_the_same() {
+    for (condition, enter, leave) in [
+        (Condition::OutOfMemory, &["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
+        // Nobody listens at the discard port: a replica whose master is away.
+        (Condition::ReadOnly, &["REPLICAOF", "127.0.0.1", "9"], &["REPLICAOF", "NO", "ONE"]),
+    ] {
+        let mut pair = Pair::new(NodeConfig::new(1), |_| {});
+        pair.log_in(&[]);
+        let mut generator = Generator::new(21, CONNS);
+        generator.blocking = false;
+        pair.run(&mut generator, 300);
+        pair.control.ask(enter);
+        let now = pair.now();
+        pair.model.set(now, condition, true);
+        pair.run(&mut generator, 600);
+        pair.control.ask(leave);
+        let now = pair.now();
+        pair.model.set(now, condition, false);
+        pair.run(&mut generator, 300);
+    }
+}

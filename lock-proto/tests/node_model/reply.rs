@@ -1,0 +1,96 @@
+//! Replies as a client reads them, in both versions of the protocol.
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Simple strings, errors, verbatim strings: with the byte that marks them.
+    Line(char, String),
+    Int(i64),
+    Bulk(Vec<u8>),
+    Nil(char),
+    List(char, Vec<Self>),
+}
+
+/// The first reply in `bytes`, and its length; `None` if it is not whole.
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
+    let end = bytes.windows(2).position(|w| w == b"\r\n")?;
+    let kind = char::from(*bytes.first()?);
+    let line = String::from_utf8_lossy(&bytes[1..end]).into_owned();
+    let start = end + 2;
+    let number = || line.parse::<i64>().unwrap_or_else(|_| panic!("a number in {kind}{line}"));
+    match kind {
+        '+' | '-' => Some((Reply::Line(kind, line), start)),
+        ':' => Some((Reply::Int(number()), start)),
+        '_' => Some((Reply::Nil('_'), start)),
+        '$' | '=' => {
+            let Ok(len) = usize::try_from(number()) else { return Some((Reply::Nil(kind), start)) };
+            let data = bytes.get(start..start + len)?.to_vec();
+            bytes.get(start + len + 1)?;
+            let reply =
+                if kind == '=' { Reply::Line('=', String::from_utf8_lossy(&data).into()) } else { Reply::Bulk(data) };
+            Some((reply, start + len + 2))
+        }
+        '*' | '%' => {
+            let Ok(len) = usize::try_from(number()) else { return Some((Reply::Nil(kind), start)) };
+            let len = if kind == '%' { len * 2 } else { len };
+            let mut at = start;
+            let mut items = Vec::new();
+            for _ in 0..len {
+                let (item, used) = parse(&bytes[at..])?;
+                items.push(item);
+                at += used;
+            }
+            Some((Reply::List(kind, items), at))
+        }
+        other => panic!("what is {other:?} in {:?}?", String::from_utf8_lossy(bytes)),
+    }
+}
+
+/// How exactly two replies must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Match {
+    Exact,
+    /// In any order.
+    Set,
+    /// Numbers may differ by as much as time passes between the two servers.
+    Clock,
+    /// Only the kind counts.
+    Kind,
+}
+
+impl Reply {
+    pub(crate) fn agrees(&self, other: &Self, how: Match) -> bool {
+        match (self, other, how) {
+            (_, _, Match::Exact) => self == other,
+            (Self::List(a, x), Self::List(b, y), Match::Set) => {
+                let sorted = |list: &[Self]| {
+                    let mut list: Vec<String> = list.iter().map(|item| format!("{item:?}")).collect();
+                    list.sort();
+                    list
+                };
+                a == b && sorted(x) == sorted(y)
+            }
+            (Self::List(a, x), Self::List(b, y), _) => {
+                a == b && x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.agrees(y, how))
+            }
+            (Self::Int(a), Self::Int(b), Match::Clock) => near(*a, *b),
+            (Self::Bulk(a), Self::Bulk(b), Match::Clock) if a != b => match (number(a), number(b)) {
+                (Some(a), Some(b)) => near(a, b),
+                _ => false,
+            },
+            (Self::Line(a, x), Self::Line(b, y), Match::Kind) => a == b && x.split(' ').next() == y.split(' ').next(),
+            (Self::Int(_), Self::Int(_), Match::Kind) | (Self::Bulk(_), Self::Bulk(_), Match::Kind) => true,
+            _ => self == other,
+        }
+    }
+}
+
+/// Milliseconds of an expiry, or microseconds of a fence: 3 s of the latter, 1 s of the former.
+fn near(a: i64, b: i64) -> bool {
+    let allowed = if a > 1_000_000_000_000_000 { 3_000_000 } else { 1_000 };
+    // Small numbers are answers, not times.
+    a == b || (a.min(b) > 10 && a.abs_diff(b) < allowed)
+}
+
+fn number(text: &[u8]) -> Option<i64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}

@@ -1,0 +1,99 @@
+//! A real redis-server for this test, on a free loopback port and in a directory of its own, gone with its value.
+
+use core::time::Duration;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use crate::reply::{Reply, parse};
+
+pub(crate) struct RealServer {
+    child: Child,
+    dir: PathBuf,
+    pub(crate) port: u16,
+}
+
+impl RealServer {
+    pub(crate) fn start() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        let dir = std::env::temp_dir().join(format!("node-model-{}-{port}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a temporary directory");
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(&dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!("redis-server cannot be started ({e}): install it, e.g. `apt-get install redis-server`")
+            });
+        let server = Self { child, dir, port };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "redis-server does not listen on port {port} within 10 s");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+}
+
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+pub(crate) struct RealConnection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl RealConnection {
+    pub(crate) fn open(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        stream.set_nodelay(true).expect("nodelay");
+        Self { stream, buffer: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("write to redis-server");
+    }
+
+    /// The next reply, or what went wrong.
+    pub(crate) fn read(&mut self) -> Result<Reply, String> {
+        loop {
+            if let Some((reply, used)) = parse(&self.buffer) {
+                self.buffer.drain(..used);
+                return Ok(reply);
+            }
+            let mut chunk = [0; 4096];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err("redis-server closed the connection".into()),
+                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) => return Err(format!("no reply of redis-server: {e}")),
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, args: &[&str]) -> Reply {
+        let args: Vec<Vec<u8>> = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        self.send(&encode(&args));
+        self.read().expect("a reply")
+    }
+}
+
+pub(crate) fn encode(args: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        bytes.extend_from_slice(arg);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}

@@ -1,0 +1,384 @@
+//! First scenarios of the Redis client in a simulated world, bytes to bytes.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use core::time::Duration;
+
+use lock_proto::LockId;
+use lock_proto::redis::{Acquire, Config, Drift, Event, Failure, Loss, Poll, Release, Renew, Wait, Wake};
+use lock_proto::sim::{Way, World};
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn lost(w: &World, client: usize, lock: LockId) -> Option<Loss> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Lost(loss) = event { Some(*loss) } else { None })
+}
+
+fn released(w: &World, client: usize, lock: LockId) -> Option<Release> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Released(how) = event { Some(*how) } else { None })
+}
+
+fn failure(w: &World, client: usize, lock: LockId) -> Option<&Failure> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Failed(why) = event { Some(why) } else { None })
+}
+
+/// After everything is over only the fence counters may stay without a TTL, and nothing at all that is a lock.
+fn assert_clean(w: &World, nodes: usize) {
+    for node in 0..nodes {
+        for key in w.keys(node) {
+            let lives_on = w.node(node).pttl(w.now(), &key).is_none();
+            assert!(!lives_on || key == "lock-proto:fence", "{key} stays on node {node}\n{}", w.log());
+            assert!(key.contains("lock-proto:"), "the lock {key} stays on node {node}\n{}", w.log());
+        }
+    }
+}
+
+#[test]
+fn one_client_takes_and_gives_back_with_one_command_each() {
+    let mut w = World::redis(1).seed(1).build();
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
+    assert_eq!(w.total_calls(0), 1, "{}", w.log());
+    let grant = *w.grant(0, lock).unwrap();
+    assert_eq!(w.get(0, "a").unwrap(), grant.token.to_string().as_bytes());
+    assert!(grant.fence.is_some());
+    w.run_for(ms(5));
+    w.release(0, lock);
+    w.expect(ms(50), "it is released", |w| w.is_over(0, lock));
+    assert_eq!(released(&w, 0, lock), Some(Release::Released));
+    assert_eq!(w.total_calls(0), 2, "{}", w.log());
+    w.run_for(secs(30));
+    assert_eq!(w.total_calls(0), 2, "nothing goes on afterwards\n{}", w.log());
+    assert_eq!(w.keys(0), ["lock-proto:fence"]);
+}
+
+#[test]
+fn without_fencing_nothing_stays_and_a_plain_set_will_do() {
+    let mut w = World::redis(1).config(|c| c.fencing(false)).build();
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
+    assert_eq!(w.calls(0, "set"), 1, "{}", w.log());
+    w.release(0, lock);
+    w.run_for(secs(30));
+    assert!(w.keys(0).is_empty(), "{:?}", w.keys(0));
+}
+
+#[test]
+fn a_lock_is_renewed_for_as_long_as_it_is_held() {
+    let mut w = World::redis(1).seed(3).build();
+    let lock = w.acquire(0, Acquire::new("a").ttl(secs(3)));
+    w.run_for(secs(60));
+    assert!(w.is_held(0, lock), "{}", w.log());
+    let renewals = w.total_calls(0) - 1;
+    assert!((60..=80).contains(&renewals), "{renewals} renewals of a TTL of 3 s in a minute");
+    w.release(0, lock);
+    w.run_for(secs(10));
+    assert_clean(&w, 1);
+}
+
+#[test]
+fn three_clients_exclude_each_other_and_all_get_their_turn() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).clients(3).seed(seed).build();
+        let locks: Vec<_> =
+            (0..30).map(|i| (i % 3, w.acquire_for(i % 3, Acquire::new("a").ttl(secs(2)), ms(20)))).collect();
+        w.expect(secs(20), "all have had it", |w| locks.iter().all(|(client, lock)| w.is_over(*client, *lock)));
+        for (client, lock) in locks {
+            assert_eq!(released(&w, client, lock), Some(Release::Released), "seed {seed}");
+        }
+        assert_eq!(w.grants(), 30);
+        w.run_for(secs(10));
+        assert_clean(&w, 1);
+    }
+}
+
+#[test]
+fn a_waiter_is_woken_long_before_it_would_poll() {
+    for seed in 0..20 {
+        let poll = Poll::fixed(secs(1));
+        let mut w = World::redis(1).clients(2).seed(seed).config(move |c| c.poll(poll)).build();
+        let first = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(50), "the first holds", |w| w.is_held(0, first));
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(1_700));
+        assert!(!w.is_held(1, second));
+        w.release(0, first);
+        let start = w.now();
+        w.expect(ms(900), "the second holds", |w| w.is_held(1, second));
+        let took = w.now().since(start);
+        assert!(took < ms(5), "seed {seed}: {took:?} from release to grant\n{}", w.log());
+        w.release(1, second);
+        w.run_for(secs(20));
+        assert_clean(&w, 1);
+        assert_eq!(w.node(0).blocked_count(), 0, "nobody waits any more");
+    }
+}
+
+#[test]
+fn a_node_that_restarts_empty_takes_the_lock_away_and_the_holder_is_told() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(6)));
+        w.run_for(secs(1));
+        assert!(w.is_held(0, lock));
+        w.restart_node(0, false);
+        w.expect(secs(6), "the loss is told", |w| lost(w, 0, lock).is_some());
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Gone), "seed {seed}\n{}", w.log());
+        assert!(!w.is_held(0, lock));
+        w.release(0, lock);
+        w.expect(secs(3), "the release is answered", |w| w.is_over(0, lock));
+        assert_eq!(released(&w, 0, lock), Some(Release::Expired));
+        w.run_for(secs(20));
+        assert_clean(&w, 1);
+    }
+}
+
+#[test]
+fn a_node_that_restarts_with_its_data_takes_nothing_away() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(6)));
+        w.run_for(secs(1));
+        w.kill_node(0);
+        w.run_for(secs(2));
+        w.restart_node(0, true);
+        w.run_for(secs(30));
+        assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
+    }
+}
+
+#[test]
+fn a_paused_holder_hears_of_its_loss_first() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(1)));
+        w.expect(ms(50), "the first holds", |w| w.is_held(0, first));
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
+        w.run_for(ms(100));
+        w.pause_client(0);
+        w.expect(secs(3), "the second holds", |w| w.is_held(1, second));
+        assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
+        let before = w.events(0, first).len();
+        w.resume_client(0);
+        assert!(matches!(w.events(0, first).get(before), Some(Event::Lost(_))), "seed {seed}\n{}", w.log());
+        assert!(!w.is_held(0, first));
+        w.release(0, first);
+        w.run_for(secs(1));
+        assert_eq!(released(&w, 0, first), Some(Release::Taken), "seed {seed}");
+        assert!(w.is_held(1, second), "the late release of the first takes nothing from the second");
+    }
+}
+
+#[test]
+fn a_quorum_works_with_two_dead_nodes() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).clients(2).seed(seed).build();
+        w.kill_node(1);
+        w.kill_node(3);
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(2)));
+        w.expect(secs(1), "the first holds", |w| w.is_held(0, first));
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(2)));
+        w.run_for(secs(8));
+        assert!(w.is_held(0, first), "seed {seed}\n{}", w.log());
+        assert_eq!(w.grant(0, first).unwrap().fence, None, "a quorum has no fence");
+        w.release(0, first);
+        w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
+        w.release(1, second);
+        w.run_for(secs(10));
+        assert_clean(&w, 5);
+    }
+}
+
+#[test]
+fn a_quorum_does_not_work_with_three_dead_nodes() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).seed(seed).build();
+        for node in [0, 2, 4] {
+            w.kill_node(node);
+        }
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(2)).wait(Wait::For(secs(3))));
+        w.expect(secs(4), "it is over", |w| w.is_over(0, lock));
+        let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
+        assert!(!report.is_busy(), "{report}");
+        w.run_for(secs(5));
+        assert_clean(&w, 5);
+    }
+}
+
+#[test]
+fn a_quorum_that_loses_its_majority_is_lost() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).seed(seed).build();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(2)));
+        w.run_for(secs(1));
+        assert!(w.is_held(0, lock));
+        for node in [0, 2, 4] {
+            w.kill_node(node);
+        }
+        w.expect(secs(3), "the loss is told", |w| lost(w, 0, lock).is_some());
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Expired), "seed {seed}");
+    }
+}
+
+/// Requirement Q6: without the quarantine this is two holders with every clock right and no process paused.
+#[test]
+fn a_node_that_restarts_empty_does_not_vote_again_at_once() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).clients(2).seed(seed).build();
+        // The first client reaches a bare majority.
+        w.partition(0, 3);
+        w.partition(0, 4);
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(3)));
+        w.expect(secs(1), "the first holds", |w| w.is_held(0, first));
+        w.run_for(ms(200));
+        for node in 0..3 {
+            w.partition(0, node);
+        }
+        // One of the three forgets. For the second client three nodes are free now.
+        w.restart_node(2, false);
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(3)));
+        w.run_for(secs(2));
+        assert!(w.is_held(0, first) && !w.is_held(1, second), "seed {seed}\n{}", w.log());
+        w.expect(secs(4), "the second holds when the first has ended", |w| w.is_held(1, second));
+        assert!(lost(&w, 0, first).is_some());
+    }
+}
+
+#[test]
+fn what_was_sent_into_a_cut_and_arrives_much_later_takes_nothing() {
+    for seed in 0..40 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        // The answer of the first take is lost; what follows is sent into the cut.
+        w.run_for(ms(5));
+        w.cut(0, 0, Way::ToClient);
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(1)).wait(Wait::For(ms(700))));
+        w.run_for(ms(100));
+        w.cut(0, 0, Way::ToNode);
+        w.expect(secs(2), "the first gives up", |w| w.is_over(0, first));
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
+        w.expect(secs(4), "the second holds", |w| w.is_held(1, second));
+        w.heal_all();
+        w.run_for(secs(5));
+        assert!(w.is_held(1, second), "seed {seed}\n{}", w.log());
+        w.release(1, second);
+        w.run_for(secs(10));
+        assert_clean(&w, 1);
+    }
+}
+
+#[test]
+fn a_stopped_server_that_goes_on_leaves_no_ghost() {
+    for seed in 0..40 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        w.run_for(ms(5));
+        w.pause_node(0);
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(2)).wait(Wait::For(secs(1))));
+        w.expect(secs(2), "the wait runs out", |w| w.is_over(0, lock));
+        w.run_for(secs(10));
+        w.resume_node(0);
+        // The take of the closed connection is executed now, with a full TTL; the client owes its removal.
+        w.run_for(ms(1_500));
+        let next = w.acquire(1, Acquire::new("a").ttl(secs(2)));
+        w.expect(ms(100), "another gets the lock at once", |w| w.is_held(1, next));
+        w.release(1, next);
+        w.run_for(secs(10));
+        assert_clean(&w, 1);
+    }
+}
+
+#[test]
+fn a_dead_client_holds_up_nobody_longer_than_its_ttl() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).clients(3).seed(seed).build();
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(1)));
+        w.expect(ms(50), "the first holds", |w| w.is_held(0, first));
+        w.acquire(1, Acquire::new("a").ttl(secs(1)));
+        w.run_for(ms(100));
+        let third = w.acquire(2, Acquire::new("a").ttl(secs(1)));
+        w.run_for(ms(100));
+        // The holder and the waiter before the third die.
+        w.kill_client(0);
+        w.kill_client(1);
+        w.expect(ms(1_200), "the third holds", |w| w.is_held(2, third));
+    }
+}
+
+#[test]
+fn clocks_that_drift_within_the_bounds_break_nothing() {
+    for seed in 0..20 {
+        let mut w = World::redis(1)
+            .clients(3)
+            .seed(seed)
+            .node(0, |c| c.drift_ppm(4_000))
+            .clock(0, secs(9), -4_000)
+            .clock(1, secs(1), 4_000)
+            .build();
+        for i in 0..12 {
+            w.acquire_for(i % 3, Acquire::new("a").ttl(ms(500)).renew(Renew::Manual), secs(2));
+        }
+        w.run_for(secs(40));
+        assert_eq!(w.grants(), 12, "seed {seed}\n{}", w.log());
+    }
+}
+
+#[test]
+fn a_server_clock_set_forward_breaks_exclusion_and_the_checker_sees_it() {
+    let mut w = World::redis(1).clients(2).seed(5).build();
+    w.expect_violation();
+    let first = w.acquire(0, Acquire::new("a").ttl(secs(10)));
+    w.expect(ms(50), "the first holds", |w| w.is_held(0, first));
+    w.jump_node_clock_forward(0, secs(11));
+    let second = w.acquire(1, Acquire::new("a").ttl(secs(10)));
+    w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
+    assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
+    // What remains even then: the second has the greater fence.
+    assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
+}
+
+#[test]
+fn a_clock_faster_than_the_drift_term_breaks_exclusion_and_the_checker_sees_it() {
+    let tight = Drift { divisor: u32::MAX, margin: Duration::ZERO };
+    let mut w = World::redis(1).clients(2).seed(8).config(move |c| c.drift(tight)).clock(0, secs(1), -200_000).build();
+    w.expect_violation();
+    w.acquire(0, Acquire::new("a").ttl(secs(5)).renew(Renew::Manual));
+    w.run_for(ms(100));
+    let second = w.acquire(1, Acquire::new("a").ttl(secs(5)));
+    w.expect(secs(6), "the second holds", |w| w.is_held(1, second));
+    assert!(w.overlaps() > 0);
+}
+
+#[test]
+fn polling_alone_serves_everybody_too() {
+    let mut w = World::redis(1).clients(4).seed(2).config(|c| c.wake(Wake::Poll)).build();
+    let locks: Vec<_> = (0..4).map(|i| (i, w.acquire_for(i, Acquire::new("a"), ms(30)))).collect();
+    w.expect(secs(5), "all have had it", |w| locks.iter().all(|(client, lock)| w.is_over(*client, *lock)));
+    assert_eq!(w.calls(0, "blpop"), 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let run = |seed: u64| {
+        let settings = |c: Config| c.poll(Poll::fixed(ms(30)));
+        let mut w = World::redis(3).clients(3).seed(seed).config(settings).build();
+        for i in 0..9 {
+            w.acquire_for(i % 3, Acquire::new("a").ttl(secs(1)), ms(40));
+        }
+        w.run_for(ms(200));
+        w.pause_node(1);
+        w.partition(2, 0);
+        w.run_for(secs(2));
+        w.resume_node(1);
+        w.heal_all();
+        w.restart_node(0, false);
+        w.run_for(secs(3));
+        (w.log_digest(), w.log())
+    };
+    assert_eq!(run(77), run(77));
+    assert_ne!(run(77).0, run(78).0);
+}

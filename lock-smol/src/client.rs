@@ -1,0 +1,120 @@
+//! A client whose driver runs on smol.
+
+use core::ops::Deref;
+use core::time::Duration;
+use std::io;
+
+use lock_proto::Instant;
+use lock_proto::driver::{self, BootClock, ConnectError, Host};
+use lock_proto::redis::{Config, Endpoint, Target};
+use smol::Timer;
+use smol::net::TcpStream;
+#[cfg(unix)]
+use smol::net::unix::UnixStream;
+
+use crate::stream::{Stream, unsupported};
+
+/// A client on smol. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
+#[derive(Clone, Debug)]
+pub struct Client(driver::Client);
+
+impl Client {
+    /// A client of one server: `redis://user:password@host:port/database`, or `redis+unix:///path/to/socket`.
+    ///
+    /// It connects in the background, as long as it takes: a server that is down shows when a lock is acquired.
+    ///
+    /// # Errors
+    ///
+    /// The URL is wrong.
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_quorum([url])
+    }
+
+    /// A client of a quorum: an odd number of independent servers, three or more. (One is the single node of
+    /// [`connect`](Self::connect).)
+    ///
+    /// # Errors
+    ///
+    /// A URL is wrong, the number is even, or two URLs name one server.
+    pub fn connect_quorum<I>(urls: I) -> Result<Self, ConnectError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let nodes = urls.into_iter().map(|url| Endpoint::parse(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        Self::with_config(Config::new(nodes))
+    }
+
+    /// A client with settings of your own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range.
+    pub fn with_config(config: Config) -> Result<Self, ConnectError> {
+        let (client, driver) = driver::client(Smol::new(), config)?;
+        // The driver ends by itself, when the last handle is gone.
+        smol::spawn(driver).detach();
+        Ok(Self(client))
+    }
+
+    /// The client without the name of its runtime, for code that should fit every runtime.
+    #[must_use]
+    pub fn into_inner(self) -> driver::Client {
+        self.0
+    }
+}
+
+impl Deref for Client {
+    type Target = driver::Client;
+
+    fn deref(&self) -> &driver::Client {
+        &self.0
+    }
+}
+
+/// Smol as a [`Host`], to run a [`Driver`](driver::Driver) in a task or on an executor of your own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Smol {
+    clock: BootClock,
+}
+
+impl Smol {
+    /// Smol's reactor, and the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Host for Smol {
+    #[cfg(unix)]
+    type Stream = Stream<TcpStream, UnixStream>;
+    #[cfg(not(unix))]
+    type Stream = Stream<TcpStream>;
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+        let target = target.clone();
+        async move {
+            match target {
+                Target::Tcp { host, port } => {
+                    let stream = TcpStream::connect((&*host, port)).await?;
+                    stream.set_nodelay(true)?;
+                    Ok(Stream::tcp(stream))
+                }
+                #[cfg(unix)]
+                Target::Unix { path } => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
+                other => Err(unsupported(&other)),
+            }
+        }
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let timer = Timer::after(time);
+        async move {
+            timer.await;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Distributed locks on smol: Redis and Valkey, one node or a quorum.
+//!
+//! ```
+//! # // A simulated server on loopback, so that this runs without any.
+//! # fn simulated_redis() -> String {
+//! #     use std::io::{Read, Write};
+//! #     use lock_proto::{Instant, sim::redis::{Node, NodeConfig}};
+//! #     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+//! #     let url = format!("redis://{}", listener.local_addr().unwrap());
+//! #     std::thread::spawn(move || {
+//! #         let mut node = Node::new(Instant::ZERO, NodeConfig::new(1));
+//! #         for (id, stream) in (0..).zip(listener.incoming()) {
+//! #             let (mut stream, mut buffer) = (stream.unwrap(), [0; 4096]);
+//! #             node.handle_connected(Instant::ZERO, id);
+//! #             while let Ok(count @ 1..) = stream.read(&mut buffer) {
+//! #                 node.handle_received(Instant::ZERO, id, &buffer[..count]);
+//! #                 stream.write_all(node.outgoing(id)).unwrap();
+//! #                 node.consume(id, usize::MAX);
+//! #             }
+//! #             node.handle_disconnected(Instant::ZERO, id);
+//! #         }
+//! #     });
+//! #     url
+//! # }
+//! use lock_smol::{Client, redis::Release};
+//! use std::time::Duration;
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     smol::block_on(async {
+//!         let url = "redis://127.0.0.1:6379";
+//! #       let url = &*simulated_redis();
+//!         let client = Client::connect(url)?;
+//!
+//!         // Waits until the lock is free, then keeps it alive for as long as the guard lives.
+//!         let guard = client.lock("invoice:42").ttl(Duration::from_secs(5)).acquire().await?;
+//!         println!("held, with fencing token {}", guard.fence().expect("one node gives fencing tokens"));
+//!
+//!         // Runs the work, ends it if the lock is lost, then gives the lock back.
+//!         let done = guard.protect(async { "paid" }).await;
+//!         assert_eq!(done.output, Ok("paid"));
+//!         assert_eq!(done.release, Release::Released);
+//!
+//!         // Nothing is left to give back.
+//!         let end = client.shutdown(Duration::from_secs(1)).await;
+//!         assert_eq!(end.unreleased, 0);
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else — [`Lock`], [`Guard`],
+//! [`Observer`] — is the same on every runtime, and may be used and dropped on any thread.
+//!
+//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is described in `lock-proto`.
+//!
+//! # async-std
+//!
+//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is discontinued
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors recommend smol.
+
+#[cfg(feature = "async-std")]
+pub mod async_std;
+mod client;
+mod stream;
+
+pub use client::{Client, Smol};
+pub use lock_proto;
+pub use lock_proto::driver::{
+    AcquireError, Acquiring, ConnectError, ExtendError, Guard, Lock, Observer, Protected, Releasing, Shutdown,
+};
+pub use lock_proto::redis::{self, Config, Renew};
+pub use stream::Stream;

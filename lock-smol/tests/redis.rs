@@ -1,0 +1,78 @@
+//! The client on smol, and with the feature on async-std, against real servers.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+// The same on every runtime.
+#[path = "../../lock-tokio/tests/scenarios/mod.rs"]
+mod scenarios;
+
+use core::time::Duration;
+use std::thread;
+
+use lock_smol::redis::{Config, Loss};
+use lock_smol::{Client, Smol};
+use lock_testkit::{PATIENCE, Redis, wait_until};
+use scenarios::Kit;
+
+fn on_smol<F: Future<Output = ()>>(scenario: impl FnOnce(Kit<Smol>) -> F) {
+    let connect = |config: Config| Client::with_config(config).map(Client::into_inner);
+    smol::block_on(scenario(Kit { host: Smol::new(), connect }));
+}
+
+mod smol_runtime {
+    crate::scenarios::all!(crate::on_smol);
+}
+
+#[cfg(feature = "async-std")]
+mod async_std_runtime {
+    use super::*;
+    use lock_smol::async_std::{AsyncStd, Client};
+
+    fn on_async_std<F: Future<Output = ()>>(scenario: impl FnOnce(Kit<AsyncStd>) -> F) {
+        let connect = |config: Config| Client::with_config(config).map(Client::into_inner);
+        async_std::task::block_on(scenario(Kit { host: AsyncStd::new(), connect }));
+    }
+
+    crate::scenarios::all!(on_async_std);
+}
+
+fn gone(redis: &Redis, key: &str) -> bool {
+    wait_until(PATIENCE, || redis.cli(&["EXISTS", key]) == "0")
+}
+
+#[test]
+fn bad_urls_are_named() {
+    let error = Client::connect("http://127.0.0.1").unwrap_err().to_string();
+    assert!(error.contains("http"), "{error}");
+}
+
+#[test]
+fn a_guard_is_dropped_on_another_thread() {
+    let redis = Redis::start();
+    let client = Client::connect(&redis.url()).unwrap();
+    let guard = smol::block_on(client.lock("a").acquire()).unwrap();
+    thread::spawn(move || drop(guard)).join().unwrap();
+    assert!(gone(&redis, "a"));
+}
+
+#[test]
+fn an_executor_of_ones_own_that_goes_away() {
+    let redis = Redis::start();
+    let config = Config::new([lock_smol::redis::Endpoint::parse(&redis.url()).unwrap()]);
+    let (client, driver) = lock_proto::driver::client(Smol::new(), config).unwrap();
+    let executor = smol::Executor::new();
+    executor.spawn(driver).detach();
+    let ttl = Duration::from_millis(300);
+    let guard = smol::block_on(executor.run(client.lock("a").ttl(ttl).acquire())).unwrap();
+    assert!(guard.is_held());
+    // Nobody runs the executor: the clock decides.
+    thread::sleep(guard.remaining());
+    assert!(!guard.is_held());
+    assert_eq!(smol::block_on(guard.lost()), Loss::Expired);
+    let other = smol::block_on(executor.run(client.lock("b").ttl(ttl).acquire())).unwrap();
+    drop(executor);
+    assert!(!other.is_held());
+    assert_eq!(smol::block_on(other.lost()), Loss::ShutDown);
+    drop((guard, other, client));
+    assert!(gone(&redis, "a") && gone(&redis, "b"), "at the TTL");
+}

@@ -1,0 +1,68 @@
+//! A client whose driver runs on tokio.
+
+use core::ops::Deref;
+
+use lock_proto::driver;
+use lock_proto::redis::{Config, Endpoint};
+use tokio::runtime::Handle;
+
+use crate::ConnectError;
+use crate::host::Tokio;
+
+/// A client on tokio. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
+#[derive(Clone, Debug)]
+pub struct Client(driver::Client);
+
+impl Client {
+    /// A client of one server: `redis://user:password@host:port/database`, or `redis+unix:///path/to/socket`.
+    ///
+    /// It connects in the background, as long as it takes: a server that is down shows when a lock is acquired.
+    ///
+    /// # Errors
+    ///
+    /// The URL is wrong, or this is not called inside a tokio runtime.
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_quorum([url])
+    }
+
+    /// A client of a quorum: an odd number of independent servers, three or more. (One is the single node of
+    /// [`connect`](Self::connect).)
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); also if the number is even, or two URLs name one server.
+    pub fn connect_quorum<I>(urls: I) -> Result<Self, ConnectError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let nodes = urls.into_iter().map(|url| Endpoint::parse(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        Self::with_config(Config::new(nodes))
+    }
+
+    /// A client with settings of your own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range, or this is not called inside a tokio runtime.
+    pub fn with_config(config: Config) -> Result<Self, ConnectError> {
+        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let (client, driver) = driver::client(Tokio::new(), config)?;
+        // The driver ends by itself, when the last handle is gone.
+        drop(runtime.spawn(driver));
+        Ok(Self(client))
+    }
+
+    /// The client without the name of its runtime, for code that should fit every runtime.
+    #[must_use]
+    pub fn into_inner(self) -> driver::Client {
+        self.0
+    }
+}
+
+impl Deref for Client {
+    type Target = driver::Client;
+
+    fn deref(&self) -> &driver::Client {
+        &self.0
+    }
+}

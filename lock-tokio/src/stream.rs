@@ -1,0 +1,75 @@
+//! A connection of tokio, with the traits that the driver reads and writes with.
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::io;
+
+use lock_proto::redis::Target;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
+
+/// A TCP connection or a unix socket.
+#[derive(Debug)]
+pub struct Stream(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(crate) async fn connect(target: Target) -> io::Result<Self> {
+        match target {
+            Target::Tcp { host, port } => {
+                let stream = TcpStream::connect((&*host, port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Self(Kind::Tcp(stream)))
+            }
+            #[cfg(unix)]
+            Target::Unix { path } => Ok(Self(Kind::Unix(UnixStream::connect(&*path).await?))),
+            other => Err(io::Error::new(io::ErrorKind::Unsupported, format!("cannot connect to {other}"))),
+        }
+    }
+}
+
+impl futures_io::AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        let done = match &mut self.0 {
+            Kind::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            #[cfg(unix)]
+            Kind::Unix(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+        };
+        done.map_ok(|()| buffer.filled().len())
+    }
+}
+
+impl futures_io::AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(unix)]
+            Kind::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(unix)]
+            Kind::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(unix)]
+            Kind::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
