@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p lock-proto --bench machine`. The budget of a whole acquire and release cycle, bytes to bytes, is 2 µs.
 
+#![allow(missing_docs, reason = "the macros of criterion make public functions")]
+
 use core::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
@@ -92,7 +94,8 @@ fn renewals(c: &mut Criterion) {
             || {
                 let mut bench = Bench::new(false);
                 for n in 0..1_000 {
-                    let lock = bench.client.acquire(bench.now, &Acquire::new(format!("lock:{n}"))).expect("a good wish");
+                    let lock =
+                        bench.client.acquire(bench.now, &Acquire::new(format!("lock:{n}"))).expect("a good wish");
                     bench.write();
                     bench.answer(b"+OK\r\n");
                     bench.client.claim(bench.now, lock).expect("an offer");

@@ -1,4 +1,5 @@
-//! What a caller can do wrong.
+//! What a caller can do wrong: one of the three channels for failures (requirement M5). The others are
+//! [`Fault`](crate::Fault), an input, and outcomes, which are events.
 
 use alloc::boxed::Box;
 use core::time::Duration;

@@ -6,7 +6,7 @@ use core::fmt;
 ///
 /// It is part of every token that the client writes into a store, so it must be unique in the world:
 /// take it from the operating system's entropy. A machine that is restored from a snapshot, or cloned to
-/// act on its own, must be given a new one; two machines with one id can both hold the same lock.
+/// act on its own, must be given a new one; two machines with one id can both hold the same lock (requirement M9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u128);
 

@@ -1,4 +1,72 @@
-//! Distributed locks as state machines.
+//! Distributed locks as sans-IO state machines: events in, commands out.
+//!
+//! The machines do no I/O, read no clock and draw no random numbers: time and entropy are arguments, bytes go in and come out. So
+//! they run on any executor or on none, and everything they do can be replayed, simulated and searched.
+//!
+//! ```
+//! use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output, Release};
+//! use lock_proto::{ClientId, Instant};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let now = Instant::from_millis(1); // your clock
+//! let id = ClientId::from_bits(0x5eed); // 128 random bits of yours
+//! let node = Endpoint::parse("redis://127.0.0.1:6379")?;
+//! let mut client = Client::new(now, Config::new([node]), id, 7)?;
+//!
+//! // A wish for a lock: the machine wants a connection.
+//! let lock = client.acquire(now, &Acquire::new("invoice:42"))?;
+//! let Some(Output::Connect { conn, .. }) = client.poll_output() else { unreachable!() };
+//! client.handle_connected(now, conn);
+//!
+//! // It has bytes for the server. This is where a socket would write and read.
+//! let written = client.outgoing(conn).len();
+//! assert!(client.outgoing(conn).starts_with(b"*12\r\n$4\r\nEVAL\r\n"));
+//! client.consume(conn, written);
+//! client.handle_received(now, conn, b"*2\r\n:1\r\n:1700000000000001\r\n");
+//!
+//! // The lock is offered, with a fencing token. Claim it, work, give it back.
+//! let Some(Output::Event { event: Event::Granted(grant), .. }) = client.poll_output() else { unreachable!() };
+//! assert_eq!(grant.fence.map(|fence| fence.get()), Some(1_700_000_000_000_001));
+//! client.claim(now, lock)?;
+//! assert!(client.valid_until(lock).is_some_and(|end| now < end));
+//! client.release(now, lock)?;
+//!
+//! let written = client.outgoing(conn).len();
+//! client.consume(conn, written);
+//! client.handle_received(now, conn, b":1\r\n"); // the number of the token that was deleted
+//! assert_eq!(client.poll_output(), Some(Output::Event { lock, event: Event::Released(Release::Released) }));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layers
+//!
+//! Every seam is public (requirement D5). Take the highest that fits.
+//!
+//! ```text
+//!  application        client.lock("invoice:42").acquire().await?        lock-tokio, lock-smol
+//!    driver           Driver<H: Host>: one loop over sockets            feature `driver`
+//!  ── pure from here down ──────────────────────────────────────────────────────────────────
+//!    redis::Client    the hub and its connections: bytes in, bytes out
+//!    redis::Locks     the hub: many locks, typed requests in and out    bring your own Redis client
+//!    redis::Pipe      one connection: RESP, login, pipelining, reconnect
+//! ```
+//!
+//! # The contract
+//!
+//! *Verbs* (`acquire`, `claim`, `extend`, `release`, `abandon`, `shutdown`) are called by the application; they fail only with [`Misuse`],
+//! and then nothing has changed. *Facts* (`handle_*`) tell what the world did; they cannot fail, and stale, early, late or repeated ones are
+//! harmless. *Drains* (`poll_output`, `outgoing`, `next_deadline`) tell what is to be done. `now` comes first in every call that changes
+//! a machine. The numbered requirements behind all this are in `docs/spec` of the repository.
+//!
+//! # Features
+//!
+//! None is on by default, and none changes what the others do.
+//!
+//! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`.
+//! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`.
+//!
+//! Without features the crate is `no_std` with `alloc` (requirement D1).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! The async driver: runs a [`redis::Client`] over real connections, on any executor.
 //!
-//! It is written once for all runtimes. What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
+//! It is written once for all runtimes (requirement D4). What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
 //! ([`Client`], [`Guard`] and the rest) are plain types that know nothing of it, so code that uses them fits every runtime.
 //!
 //! ```text

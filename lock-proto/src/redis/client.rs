@@ -25,6 +25,8 @@ use crate::time::Instant;
 ///
 /// Nothing about safety depends on the order in which a host does these things: whether a lock is held is for the clock to say,
 /// see [`valid_until`](Self::valid_until).
+///
+/// A client is a value (requirement D2): it can be cloned, compared and hashed, and equal histories give equal clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     locks: Locks,
@@ -207,8 +209,6 @@ impl Client {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         let now = self.now;
-        // Losses are told before anything else happens (requirement T2).
-        self.locks.handle_timeout(now);
         for link in &mut self.links {
             for pipe in [&mut link.commands, &mut link.wake] {
                 if pipe.next_deadline().is_some_and(|at| at <= now) {
@@ -286,16 +286,16 @@ impl Client {
     }
 
     /// The settings.
-    #[must_use]
     pub const fn config(&self) -> &Config {
         self.locks.config()
     }
 
     // --- inside ---
 
-    /// Time never runs backwards here (requirement M1).
+    /// Time never runs backwards here (requirement M1), and what is due for the locks comes before any news (requirement T2).
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
+        self.locks.handle_timeout(now);
     }
 
     fn pipe(&mut self, conn: ConnId) -> Option<&mut Pipe> {
@@ -306,7 +306,8 @@ impl Client {
         })
     }
 
-    /// Carries what the parts have for each other, until none has anything left.
+    /// Carries what the parts have for each other, until none has anything left: within the call that caused it, not when the host
+    /// polls (requirement M3).
     fn route(&mut self) {
         let mut heard = Vec::new();
         loop {

@@ -272,7 +272,7 @@ impl Config {
         for (setting, given, min, max) in [
             ("request_timeout", self.request_timeout, ms(1), day),
             ("connect_timeout", self.connect_timeout, ms(1), day),
-            ("round_timeout", self.round_timeout.unwrap_or(ms(1)), ms(1), day),
+            ("round_timeout", self.round_timeout.unwrap_or_else(|| ms(1)), ms(1), day),
             ("release_within", self.release_within, ms(1), day),
             ("poll.every", self.poll.every, ms(1), day),
             ("poll.max", self.poll.max, self.poll.every, day),

@@ -1,6 +1,7 @@
 //! What an application asks for, and what it is told.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
@@ -37,7 +38,7 @@ pub enum Renew {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an Acquire does nothing until it is given to a client"]
 pub struct Acquire {
-    pub(crate) name: Box<[u8]>,
+    pub(crate) name: Arc<[u8]>,
     pub(crate) ttl: Duration,
     pub(crate) wait: Wait,
     pub(crate) renew: Renew,

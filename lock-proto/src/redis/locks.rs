@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::config::{Config, MAX_NAME, UnknownAge};
 use super::deadlines::Deadlines;
-use super::event::{Acquire, Event, LocksOutput};
+use super::event::{Acquire, Event, LocksOutput, Wait};
 use super::lock::{Context, Lock, Node, Waiter};
 use super::pipe::ServerInfo;
 use super::request::{Identity, Key, RESERVED, Reply, Request, ServerError};
@@ -28,7 +28,7 @@ const NO_LOCK: u32 = u32::MAX;
 /// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
 ///
 /// Requests for one node must be carried out in the order of their emission on one connection; what was sent on a connection that
-/// broke is `Unknown`, and reported so only when that connection is closed.
+/// broke is `Unknown`, and reported so only when that connection is closed. Across connections no order is assumed (requirement Q5).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Locks {
     config: Config,
@@ -123,7 +123,12 @@ impl Locks {
         let ttl = Ttl::new(want.ttl, want.renew, &self.config)?;
         let slot = self.lock_slot(key);
         let id = self.new_acquisition(slot);
-        let waiter = Waiter { id, ttl, renew: want.renew, wait: want.wait, since: self.now };
+        let wait = match want.wait {
+            // No time to wait is one attempt, not none.
+            Wait::For(Duration::ZERO) => Wait::Try,
+            Wait::Try | Wait::For(_) | Wait::Forever => want.wait,
+        };
+        let waiter = Waiter { id, ttl, renew: want.renew, wait, since: self.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
         Ok(id)
     }
@@ -240,20 +245,6 @@ impl Locks {
     /// Does what is due. Early, late and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
-        while let Some((at, slot)) = self.deadlines.first() {
-            if at > self.now {
-                break;
-            }
-            self.step(slot, Lock::timeout);
-            // A deadline that has been served has moved; were it not so, this would never end.
-            if let Some((again, same)) = self.deadlines.first()
-                && same == slot
-                && again <= self.now
-            {
-                debug_assert!(false, "the deadline of {slot} at {at} was served and did not move");
-                self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
-            }
-        }
         self.check_stopped();
     }
 
@@ -308,7 +299,6 @@ impl Locks {
     }
 
     /// The settings.
-    #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
@@ -330,9 +320,28 @@ impl Locks {
         self.nodes.len() / 2 + 1
     }
 
-    /// Time never runs backwards here (requirement M1).
+    /// Time never runs backwards here (requirement M1), and what is due comes before any news: after a pause the first word is
+    /// `Lost` (requirement T2).
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
+        self.serve_due();
+    }
+
+    fn serve_due(&mut self) {
+        while let Some((at, slot)) = self.deadlines.first() {
+            if at > self.now {
+                break;
+            }
+            self.step(slot, Lock::timeout);
+            // A deadline that has been served has moved; were it not so, this would never end.
+            if let Some((again, same)) = self.deadlines.first()
+                && same == slot
+                && again <= self.now
+            {
+                debug_assert!(false, "the deadline of {slot} at {at} was served and did not move");
+                self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
+            }
+        }
     }
 
     fn slot_of(&self, id: LockId) -> Result<u32, Misuse> {
@@ -438,7 +447,9 @@ impl Locks {
 
     fn check_stopped(&mut self) {
         let Some(until) = self.stopping.filter(|_| !self.stopped) else { return };
-        while self.locks.get(self.drained as usize).is_some_and(|lock| lock.as_deref().is_none_or(Lock::is_drained)) {
+        let nodes = self.nodes.len();
+        let drained = |lock: &Option<Box<Lock>>| lock.as_deref().is_none_or(|lock| lock.is_drained(nodes));
+        while self.locks.get(self.drained as usize).is_some_and(drained) {
             self.drained += 1;
         }
         if until <= self.now || self.drained as usize == self.locks.len() {

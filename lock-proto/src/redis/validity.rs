@@ -1,4 +1,4 @@
-//! How long a grant counts: integer arithmetic on TTLs and clocks (requirements T1, Q4, R16 of the failure catalogue).
+//! How long a grant counts: integer arithmetic on TTLs and clocks (requirements T1, Q4, H1).
 
 use core::time::Duration;
 
@@ -76,7 +76,7 @@ impl Ttl {
 
     /// How long before the end of validity the holder is warned.
     pub(crate) fn at_risk(self, config: &Config) -> Duration {
-        config.at_risk.unwrap_or(self.duration() / 4)
+        config.at_risk.unwrap_or_else(|| self.duration() / 4)
     }
 
     /// How long a node may leave a request of this lock unanswered.
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_ttl_out_of_range_is_refused_with_the_range() {
-        let error = Ttl::new(Duration::ZERO, Renew::Auto, &config()).unwrap_err();
+        let error = Ttl::new(Duration::ZERO, Renew::Auto, &config()).expect_err("zero is too short");
         assert_eq!(alloc::format!("{error}"), "a TTL must be between 50ms and 2592000s, this one is 0ns");
         assert!(Ttl::new(MAX_TTL + Duration::from_nanos(1), Renew::Auto, &config()).is_err());
         assert_eq!(Ttl::new(MIN_TTL, Renew::Auto, &config()), Ok(Ttl { ms: 50 }));

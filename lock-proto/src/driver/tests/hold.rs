@@ -46,12 +46,13 @@ fn after_a_pause_the_first_word_is_lost() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     world.pause(TTL / 3);
-    // The renewal has left; its answer comes while the process stands still.
-    while world.step(&mut driver) {
-        if world.with(|inner| inner.node.calls().values().sum::<u64>() > 0) && driver.wakes.count() > 1 {
-            break;
-        }
+    // The renewal has left, and its answer lies in the socket while the process stands still.
+    let calls = || world.with(|inner| inner.node.calls().values().sum::<u64>());
+    let before = calls();
+    while calls() == before {
+        assert!(world.step(&mut driver), "no renewal was sent");
     }
+    assert!(world.carry(false));
     world.pause(2 * TTL);
     let polled = Cell::new(false);
     let mut protected = Box::pin(guard.protect(async { polled.set(true) }));

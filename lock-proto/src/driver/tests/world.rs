@@ -116,7 +116,7 @@ impl World {
     }
 
     /// Carries bytes one way. True if there were any.
-    fn carry(&self, to_node: bool) -> bool {
+    pub(super) fn carry(&self, to_node: bool) -> bool {
         let mut wakers = Vec::new();
         let mut moved = false;
         {

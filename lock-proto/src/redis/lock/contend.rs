@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::context::{Context, NodeSet};
 use super::debt::{Debt, Take};
-use super::round::{Hopeless, Round, Verdict, Vote};
+use super::round::{Hopeless, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Hold, Holder, Phase};
 use super::{Listening, Lock, Stage, Waiter};
 use crate::id::NodeId;
@@ -26,10 +26,19 @@ const HINT_GATHERING: Duration = Duration::from_millis(5);
 const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
 
 impl Lock {
+    /// Two nodes turned out to be one server: nobody gets a lock from them (requirement Q6).
+    pub(super) fn refuse_equal_nodes(&mut self, ctx: &mut Context<'_>) {
+        let Some((a, b)) = ctx.equal else { return };
+        while let Some(waiter) = self.next_waiter() {
+            ctx.end(waiter.id, Event::Failed(Failure::EqualNodes(a, b)));
+        }
+        self.nobody_waits(ctx);
+    }
+
     /// One attempt on every node, for the head.
     pub(super) fn start_round(&mut self, ctx: &mut Context<'_>) {
-        while let (Some((a, b)), false) = (ctx.equal, self.queue.is_empty()) {
-            self.fail(ctx, 0, |_| Failure::EqualNodes(a, b));
+        if ctx.equal.is_some() {
+            return self.refuse_equal_nodes(ctx);
         }
         let Some(&head) = self.queue.front() else {
             self.stage = Stage::Idle;
@@ -100,6 +109,9 @@ impl Lock {
                     lost.nodes.insert(node);
                     return;
                 }
+                if let Some(answer) = self.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent) {
+                    *answer = answer_to_take(reply);
+                }
                 if let Some(debt) = self.debts.get_mut(node) {
                     let send = debt.straggled(reply);
                     self.settle_debt(ctx, node, send);
@@ -110,6 +122,9 @@ impl Lock {
 
     /// Decides the round as early as it can be decided.
     pub(super) fn judge(&mut self, ctx: &mut Context<'_>) {
+        if ctx.equal.is_some() {
+            return self.refuse_equal_nodes(ctx);
+        }
         let Stage::Trying(round) = &self.stage else { return };
         match round.verdict(ctx.now, ctx.quorum()) {
             Verdict::Open => {}
@@ -157,7 +172,7 @@ impl Lock {
     fn lose_round(&mut self, ctx: &mut Context<'_>) {
         let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
         let quorum = ctx.quorum();
-        self.answers = round.answers().collect();
+        self.answers = self.answers_with(&round);
         self.end_round(ctx, &round, false);
         let Some(&head) = self.queue.front() else {
             self.nobody_waits(ctx);
@@ -190,6 +205,13 @@ impl Lock {
             // A release was signalled while the attempt was under way: once more, and no release falls between.
             self.start_round(ctx);
         }
+    }
+
+    /// The answers of a round; where a node has not answered yet, what it said before.
+    fn answers_with(&self, round: &Round) -> Vec<Answer> {
+        let before = |index: usize| self.answers.get(index).cloned().unwrap_or_default();
+        let answers = round.answers().enumerate();
+        answers.map(|(index, answer)| if answer == Answer::Silent { before(index) } else { answer }).collect()
     }
 
     fn why_blocked(&self, quorum: usize) -> Blocked {
@@ -310,12 +332,7 @@ impl Lock {
         let Some(waiter) = self.queue.get(place).copied() else { return };
         let waited = ctx.now.since(waiter.since);
         let nodes: Box<[Answer]> = match &self.stage {
-            Stage::Trying(round) if place == 0 => {
-                // What this round has not answered yet, the last one has.
-                let old = |index: usize| self.answers.get(index).cloned().unwrap_or_default();
-                let silent = |(index, answer)| if answer == Answer::Silent { old(index) } else { answer };
-                round.answers().enumerate().map(silent).collect()
-            }
+            Stage::Trying(round) if place == 0 => self.answers_with(round).into(),
             Stage::Held(_) => Box::default(),
             Stage::Trying(_) | Stage::Idle | Stage::Paused { .. } => self.answers.iter().cloned().collect(),
         };

@@ -264,6 +264,11 @@ impl Debt {
         }
     }
 
+    /// Whether it waits for its node to come back.
+    pub(crate) const fn is_stalled(&self) -> bool {
+        matches!(self.step, Step::Stalled)
+    }
+
     /// Whether all that is left is the second look, which nobody has to wait for.
     pub(crate) const fn is_only_a_check(&self) -> bool {
         matches!(self.step, Step::Check { .. })

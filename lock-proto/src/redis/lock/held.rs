@@ -109,7 +109,7 @@ impl Lock {
                 hold.holder.phase = Phase::Offered;
                 self.offer(ctx);
             }
-            Extended::Failed if !held => {
+            Extended::Failed { .. } if !held => {
                 // No full TTL to be had: the waiter goes back to the front, and contends anew.
                 let waiter = hold.holder.waiter;
                 self.give_back_hold(ctx, None);
@@ -123,8 +123,7 @@ impl Lock {
                 return;
             }
             Extended::Done => ctx.tell(id, Event::Renewed { valid_until: until }),
-            Extended::Failed => {
-                let waited = ctx.now.since(hold.told);
+            Extended::Failed { after: waited } => {
                 let nodes = hold.report().into();
                 ctx.tell(id, Event::ExtendFailed(Report { waited, nodes }));
             }

@@ -141,11 +141,13 @@ impl Lock {
             && self.debts.is_empty()
     }
 
-    /// Nothing is left that a shutdown has to wait for.
-    pub(crate) fn is_drained(&self) -> bool {
-        matches!(self.stage, Stage::Idle)
-            && self.giving_back.is_empty()
-            && self.debts.iter().all(|debt| debt.is_clear() || debt.is_only_a_check())
+    /// Nothing is left that a shutdown has to wait for. What is owed to a silent minority can keep nobody from the lock, and ends
+    /// at its TTL.
+    pub(crate) fn is_drained(&self, nodes: usize) -> bool {
+        let open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
+        let (silent, busy): (Vec<_>, Vec<_>) = open.partition(|debt| debt.is_stalled());
+        let minority = nodes - (nodes / 2 + 1);
+        matches!(self.stage, Stage::Idle) && self.giving_back.is_empty() && busy.is_empty() && silent.len() <= minority
     }
 
     /// Holds whose release nobody has confirmed.
@@ -299,8 +301,11 @@ impl Lock {
                 hold.node_up(ctx.now, node);
                 self.watch(ctx);
             }
-            Stage::Paused { .. } if self.blocked == Some(Blocked::Unreachable) => self.start_round(ctx),
-            Stage::Paused { .. } | Stage::Trying(_) | Stage::Idle => {}
+            Stage::Paused { .. } if self.blocked == Some(Blocked::Unreachable) || ctx.equal.is_some() => {
+                self.start_round(ctx);
+            }
+            Stage::Trying(_) => self.judge(ctx),
+            Stage::Paused { .. } | Stage::Idle => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
 use crate::redis::event::Answer;
 use crate::redis::request::{Cause, ErrorClass, Expiry, Reply};
@@ -72,14 +73,15 @@ impl Round {
                 self.fence = *fence;
                 Vote::Yes { until }
             }
-            Reply::Busy { expires } => Vote::No(Answer::Taken(*expires)),
-            Reply::Rejected(error) => Vote::No(Answer::Rejected(error.clone())),
-            Reply::NotSent(cause) => Vote::No(Answer::Unreachable(cause.clone())),
-            Reply::Unknown(cause) => Vote::No(Answer::Unknown(cause.clone())),
-            // Not what a take is answered with.
-            Reply::Extended | Reply::Deleted { .. } | Reply::Absent | Reply::Taken | Reply::Announced => {
-                Vote::No(Answer::Unknown(Cause::Fault(crate::Fault::Protocol(crate::Breach::WrongReply))))
-            }
+            Reply::Busy { .. }
+            | Reply::Rejected(_)
+            | Reply::NotSent(_)
+            | Reply::Unknown(_)
+            | Reply::Extended
+            | Reply::Deleted { .. }
+            | Reply::Absent
+            | Reply::Taken
+            | Reply::Announced => Vote::No(answer_to_take(reply)),
         };
     }
 
@@ -130,6 +132,21 @@ impl Round {
             Vote::Yes { .. } => Answer::Granted,
             Vote::No(answer) => answer.clone(),
         })
+    }
+}
+
+/// What is reported of a node that answered a take like this.
+pub(crate) fn answer_to_take(reply: &Reply) -> Answer {
+    match reply {
+        Reply::Granted { .. } => Answer::Granted,
+        Reply::Busy { expires } => Answer::Taken(*expires),
+        Reply::Rejected(error) => Answer::Rejected(error.clone()),
+        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
+        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
+        // Not what a take is answered with.
+        Reply::Extended | Reply::Deleted { .. } | Reply::Absent | Reply::Taken | Reply::Announced => {
+            Answer::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply)))
+        }
     }
 }
 

@@ -21,12 +21,24 @@ use crate::time::Instant;
 pub(crate) struct Share {
     /// Until when the node's key counts; `None` if it is not there.
     pub(crate) until: Option<Instant>,
-    /// When the last confirmed request was emitted.
-    confirmed: Instant,
+    /// How the extend that was asked for stands here.
+    extend: Extend,
     /// The request under way.
     pub(crate) call: Option<Call>,
     /// The last failure, until something succeeds.
     trouble: Option<Box<Trouble>>,
+}
+
+/// How an extend stands on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Extend {
+    /// Not asked for, or nothing to extend here.
+    #[default]
+    No,
+    Wanted,
+    Sent,
+    Done,
+    Failed,
 }
 
 /// Why a node does not confirm.
@@ -134,7 +146,10 @@ pub(crate) enum Extended {
     /// Not asked for, or not decided.
     Open,
     Done,
-    Failed,
+    /// A quorum cannot confirm it any more.
+    Failed {
+        after: Duration,
+    },
 }
 
 impl Hold {
@@ -144,7 +159,7 @@ impl Hold {
             .iter()
             .map(|vote| Share {
                 until: vote.until(),
-                confirmed: round.started,
+                extend: Extend::No,
                 call: None,
                 trouble: match vote {
                     Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
@@ -219,10 +234,11 @@ impl Hold {
         }
     }
 
+    /// A full TTL from now on is asked for, on every node that has the token.
     pub(crate) fn extend(&mut self, now: Instant) {
         self.extending = Some(now);
         for share in &mut self.shares {
-            share.trouble = None;
+            share.extend = if share.until.is_some() { Extend::Wanted } else { Extend::No };
         }
     }
 
@@ -239,13 +255,12 @@ impl Hold {
         let renewal = self.renewal_due(now);
         let renews = self.holder.renew() != Renew::Manual;
         let top_up = self.watched() && now < self.keys_until(quorum);
-        let extending = self.extending;
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
             share.forget_retry();
         }
-        let asked = extending.is_some_and(|since| share.confirmed < since && share.trouble.is_none());
+        let asked = share.extend == Extend::Wanted;
         match share.until {
             Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
             // A quorum confirms unbroken ownership, so a node that misses the token may get it (requirement Q3).
@@ -270,6 +285,9 @@ impl Hold {
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.call = Some(Call { serial, emitted: now, ttl: self.holder.ttl() });
             share.forget_retry();
+            if share.extend == Extend::Wanted {
+                share.extend = Extend::Sent;
+            }
         }
     }
 
@@ -285,14 +303,18 @@ impl Hold {
     ) {
         let retry_at = now + self.holder.ttl().retry_after();
         let Some(share) = self.shares.get_mut(node.index()) else { return };
+        // Only what was sent for it decides an extend; an older renewal's answer does not.
+        let extend = share.extend == Extend::Sent && share.call.is_some_and(|call| call.emitted == emitted);
         share.call = None;
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
                 let until = ttl.until(emitted, config);
                 // Never backwards: an older answer says nothing against a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
-                share.confirmed = share.confirmed.max(emitted);
                 share.trouble = None;
+                if extend {
+                    share.extend = Extend::Done;
+                }
                 return;
             }
             Reply::Absent => {
@@ -312,20 +334,23 @@ impl Hold {
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
         share.trouble = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
+        if extend {
+            share.extend = Extend::Failed;
+        }
     }
 
-    /// Whether the extend that was asked for has come about.
+    /// Whether the extend that was asked for has come about; asked at the instant that goes with a failure.
     pub(crate) fn extended(&mut self, now: Instant, quorum: usize) -> Extended {
         let Some(since) = self.extending else { return Extended::Open };
-        let done = self.shares.iter().filter(|share| share.until.is_some() && share.confirmed >= since).count();
-        let open = self
-            .shares
-            .iter()
-            .any(|share| share.call.is_some() || (share.confirmed < since && share.trouble.is_none()));
-        let verdict = match (done >= quorum && now < self.keys_until(quorum), open) {
-            (true, _) => Extended::Done,
-            (false, true) => return Extended::Open,
-            (false, false) => Extended::Failed,
+        let count = |wanted: Extend| self.shares.iter().filter(|share| share.extend == wanted).count();
+        let done = count(Extend::Done);
+        let open = count(Extend::Wanted) + count(Extend::Sent);
+        let verdict = if done >= quorum && now < self.keys_until(quorum) {
+            Extended::Done
+        } else if done + open >= quorum {
+            return Extended::Open;
+        } else {
+            Extended::Failed { after: now.since(since) }
         };
         self.extending = None;
         verdict

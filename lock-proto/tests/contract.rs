@@ -1,0 +1,216 @@
+//! The contract that every machine keeps, whatever it is for (docs/spec/machines.md).
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use core::fmt::Debug;
+use core::hash::Hash;
+use core::time::Duration;
+
+use lock_proto::redis::{
+    Acquire, Client, Config, Endpoint, Event, Form, Identity, Key, Locks, LocksOutput, Loss, Output, Pipe, Reply,
+    Request, Spent, Wait, Wake,
+};
+use lock_proto::{ClientId, ConnId, Fault, Instant, LockId, Misuse, NodeId};
+
+fn ms(n: u64) -> Instant {
+    Instant::from_millis(1_000_000 + n)
+}
+
+fn config() -> Config {
+    Config::new([Endpoint::parse("redis://127.0.0.1:1").unwrap()]).wake(Wake::Poll).fencing(false)
+}
+
+fn hub() -> Locks {
+    Locks::new(ms(0), config(), ClientId::from_bits(1), 2).unwrap()
+}
+
+fn client() -> Client {
+    Client::new(ms(0), config(), ClientId::from_bits(1), 2).unwrap()
+}
+
+fn drain(locks: &mut Locks) -> Vec<LocksOutput> {
+    core::iter::from_fn(|| locks.poll_output()).collect()
+}
+
+/// One lock, held by `locks` since `at`.
+fn hold(locks: &mut Locks, at: Instant, name: &str) -> LockId {
+    let id = locks.acquire(at, &Acquire::new(name).ttl(Duration::from_secs(9))).unwrap();
+    for output in drain(locks) {
+        if let LocksOutput::Send { call, .. } = output {
+            locks.handle_reply(at, call, &Reply::Granted { fence: None });
+        }
+    }
+    locks.claim(at, id).unwrap();
+    drain(locks);
+    id
+}
+
+/// A client with one lock under way and its connection open.
+fn connected(client: &mut Client) -> (LockId, ConnId) {
+    let id = client.acquire(ms(0), &Acquire::new("a").ttl(Duration::from_secs(9))).unwrap();
+    let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("a connection is wanted") };
+    client.handle_connected(ms(0), conn);
+    let n = client.outgoing(conn).len();
+    client.consume(conn, n);
+    (id, conn)
+}
+
+#[test]
+fn d2_machines_are_values() {
+    fn value<T: Clone + Debug + Eq + Hash + Send + Sync + 'static>() {}
+    value::<Client>();
+    value::<Locks>();
+    value::<Pipe>();
+    value::<Output>();
+    let (mut one, mut two) = (client(), client());
+    connected(&mut one);
+    assert_ne!(one, two);
+    connected(&mut two);
+    assert_eq!(one, two, "equal histories, equal machines");
+}
+
+#[test]
+fn d5_the_hub_is_usable_without_a_connection() {
+    let mut locks = hub();
+    let id = hold(&mut locks, ms(0), "a");
+    assert!(locks.valid_until(id).is_some());
+}
+
+#[test]
+fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
+    let mut locks = hub();
+    let id = hold(&mut locks, ms(5_000), "a");
+    let end = locks.valid_until(id).unwrap();
+    locks.handle_timeout(ms(0));
+    locks.release(ms(1), id).unwrap();
+    assert!(drain(&mut locks).iter().any(|output| matches!(output, LocksOutput::Send { .. })));
+    assert!(end > ms(5_000));
+}
+
+#[test]
+fn m2_lost_is_queued_by_the_call_that_decides_it_before_any_request() {
+    let mut locks = hub();
+    hold(&mut locks, ms(0), "a");
+    locks.acquire(ms(1), &Acquire::new("a")).unwrap();
+    drain(&mut locks);
+    // Any call will do, whatever it is about.
+    locks.handle_node_up(ms(60_000), NodeId::new(0), None);
+    let outputs = drain(&mut locks);
+    assert!(matches!(outputs[0], LocksOutput::Event { event: Event::Lost(Loss::Expired), .. }), "{outputs:?}");
+    assert!(matches!(outputs[1], LocksOutput::Send { .. }), "the waiter contends after it");
+}
+
+#[test]
+fn t2_after_a_pause_even_a_broken_connection_is_told_after_the_loss() {
+    let mut client = client();
+    let (id, conn) = connected(&mut client);
+    client.handle_received(ms(0), conn, b"+OK\r\n");
+    client.claim(ms(0), id).unwrap();
+    while client.poll_output().is_some() {}
+    client.handle_disconnected(ms(60_000), conn, Fault::Reset);
+    let first = client.poll_output();
+    assert!(matches!(first, Some(Output::Event { event: Event::Lost(_), .. })), "{first:?}");
+}
+
+#[test]
+fn m3_draining_changes_nothing() {
+    let mut locks = hub();
+    hold(&mut locks, ms(0), "a");
+    locks.handle_timeout(ms(3_100));
+    assert_eq!(locks.next_deadline(), Some(ms(3_100)), "output is queued");
+    let sent = drain(&mut locks);
+    assert_eq!(sent.len(), 1);
+    let quiet = locks.clone();
+    assert_eq!(locks.poll_output(), None);
+    assert_eq!(locks, quiet);
+}
+
+#[test]
+fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
+    let mut locks = hub();
+    let id = hold(&mut locks, ms(0), "a");
+    let before = locks.clone();
+    assert_eq!(locks.claim(ms(0), id), Err(Misuse::NotHeld(id)));
+    assert!(matches!(locks.acquire(ms(0), &Acquire::new("")), Err(Misuse::Invalid(_))));
+    assert!(matches!(locks.acquire(ms(0), &Acquire::new("lock-proto:fence")), Err(Misuse::Invalid(_))));
+    assert!(matches!(locks.acquire(ms(0), &Acquire::new([b'x'; 513])), Err(Misuse::Invalid(_))));
+    assert!(matches!(locks.acquire(ms(0), &Acquire::new("b").ttl(Duration::ZERO)), Err(Misuse::Invalid(_))));
+    assert_eq!(locks, before);
+    // Facts about nodes, keys and calls that do not exist.
+    let mut other = hub();
+    other.acquire(ms(0), &Acquire::new("z")).unwrap();
+    let Some(LocksOutput::Send { call, .. }) = other.poll_output() else { panic!("a request") };
+    for reply in [Reply::Granted { fence: Some(1) }, Reply::Absent, Reply::Extended, Reply::Announced] {
+        locks.handle_reply(ms(0), call, &reply);
+    }
+    locks.handle_node_up(ms(0), NodeId::new(99), None);
+    locks.handle_listening(ms(0), NodeId::new(99), &Key::new(b"", b"nobody"));
+    locks.handle_deaf(ms(0), NodeId::new(0), &Key::new(b"", b"a"));
+    assert_eq!(drain(&mut locks), []);
+    assert!(locks.valid_until(id).is_some());
+}
+
+#[test]
+fn m6_an_id_that_has_ended_is_stale_even_when_its_slot_is_used_again() {
+    let mut locks = hub();
+    let first = hold(&mut locks, ms(0), "a");
+    locks.abandon(ms(1), first);
+    let second = hold(&mut locks, ms(2), "b");
+    assert_ne!(first, second);
+    assert_eq!(locks.release(ms(3), first), Err(Misuse::Stale(first)));
+    locks.abandon(ms(3), first);
+    assert!(locks.valid_until(second).is_some());
+}
+
+#[test]
+fn m7_of_many_locks_only_those_that_are_due_are_touched() {
+    let mut locks = hub();
+    for n in 0..2_000 {
+        hold(&mut locks, ms(n), &format!("lock {n}"));
+    }
+    // Jitter moves a renewal by up to 300 ms; so at any time only a part is due, and all of them come once.
+    let mut renewals = 0;
+    let mut at = locks.next_deadline().unwrap();
+    while at < ms(5_100) {
+        locks.handle_timeout(at);
+        let due = drain(&mut locks);
+        assert!(!due.is_empty() && due.len() < 10, "{} at {at}", due.len());
+        for output in due {
+            let LocksOutput::Send { call, request: Request::Extend { .. }, .. } = output else { panic!("{output:?}") };
+            locks.handle_reply(at, call, &Reply::Extended);
+            renewals += 1;
+        }
+        drain(&mut locks);
+        at = locks.next_deadline().unwrap();
+    }
+    assert_eq!(renewals, 2_000);
+}
+
+#[test]
+fn m9_two_machines_with_one_id_cannot_be_told_apart_by_a_server() {
+    let take = |client: u128| {
+        let request = Request::Take {
+            key: Key::new(b"", b"a"),
+            number: 1,
+            spent: Spent::all_to(0),
+            ttl_ms: 1_000,
+            fence_block: 0,
+            clean: true,
+        };
+        let identity = Identity::new(ClientId::from_bits(client), b"");
+        request.with_args(&identity, Form::Source, |args| args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>())
+    };
+    assert_eq!(take(1), take(1), "the same token: both would hold");
+    assert_ne!(take(1), take(2));
+}
+
+#[test]
+fn a5_no_time_to_wait_is_one_attempt_not_none() {
+    let mut locks = hub();
+    locks.acquire(ms(0), &Acquire::new("a").wait(Wait::For(Duration::ZERO))).unwrap();
+    locks.handle_timeout(ms(0));
+    let outputs = drain(&mut locks);
+    let [LocksOutput::Send { call, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    locks.handle_reply(ms(1), call, &Reply::Granted { fence: None });
+    assert!(matches!(drain(&mut locks)[..], [LocksOutput::Event { event: Event::Granted(_), .. }]));
+}
