@@ -3,10 +3,10 @@
 //! For demonstrations and for tests on machines without a Redis server. One mutex guards a node, so a node serves its clients one
 //! after the other, as Redis does.
 
+use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use core::net::{Ipv4Addr, SocketAddr};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};

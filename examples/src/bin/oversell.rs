@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     println!(
         "{BUYERS} buyers, {STOCK} things to sell, a lock of {TTL:?} around `read the stock, work, write one less`."
     );
-    println!("Every sixth buyer stalls for longer than the lock lasts. Sold beyond the stock (seed {seed}):\n");
+    println!("Every fourth buyer stalls for longer than the lock lasts. Sold beyond the stock (seed {seed}):\n");
     print!("{:24}", "");
     for stall in Stall::ALL {
         print!("{stall:>22}");

@@ -74,6 +74,16 @@ impl Batch {
 
     /// Wakes everybody. To be called without any mutex.
     pub(super) fn run(&mut self) {
+        self.run_some(usize::MAX);
+    }
+
+    /// Whether tasks are still to be woken.
+    pub(super) fn has_wakers(&self) -> bool {
+        !self.wakers.is_empty()
+    }
+
+    /// Wakes everybody, but of the tasks that wait for a lock or for a release `most`. True if some are left.
+    pub(super) fn run_some(&mut self, most: usize) -> bool {
         for (ticket, note) in self.notes.drain(..) {
             match note {
                 Note::AtRisk { valid_until } => {
@@ -92,10 +102,11 @@ impl Batch {
         for ticket in self.extended.drain(..) {
             ticket.extended.notify(usize::MAX);
         }
-        for waker in self.wakers.drain(..) {
+        for waker in self.wakers.drain(..most.min(self.wakers.len())) {
             waker.wake();
         }
         self.ended.clear();
+        self.has_wakers()
     }
 }
 
@@ -204,10 +215,15 @@ impl Core {
     }
 
     fn needs_driver(&mut self) -> bool {
-        let Self { client, lines, .. } = self;
         !self.duties.is_empty()
-            || client.next_deadline().is_some_and(|deadline| deadline < self.armed)
-            || lines.iter().any(|line| !line.blocked && !client.outgoing(line.conn).is_empty())
+            || self.has_bytes()
+            || self.client.next_deadline().is_some_and(|deadline| deadline < self.armed)
+    }
+
+    /// Whether a socket that takes bytes could be given some.
+    pub(super) fn has_bytes(&mut self) -> bool {
+        let Self { client, lines, .. } = self;
+        lines.iter().any(|line| !line.blocked && !client.outgoing(line.conn).is_empty())
     }
 
     pub(super) fn acquire(

@@ -288,16 +288,14 @@ impl Request {
                 f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", Decimal::new(*ttl_ms).as_bytes()])
             }
             Self::Take { key, number, spent, ttl_ms, fence_block, clean: _ } => {
-                let (n, ttl) = (Decimal::new(*number), Decimal::new(*ttl_ms));
-                let (a, b, c) = (Decimal::new(spent.upto), Decimal::new(spent.after), Decimal::new(spent.last));
-                let block = Decimal::new(u64::from(*fence_block));
-                let tail = [client, n.as_bytes(), a.as_bytes(), b.as_bytes(), c.as_bytes(), ttl.as_bytes()];
-                let [t0, t1, t2, t3, t4, t5] = tail;
+                let (token, ttl, spent) =
+                    (TokenText::new(client, *number), Decimal::new(*ttl_ms), SpentText::new(*spent));
+                let [token, spent, ttl] = [token.as_bytes(), spent.as_bytes(), ttl.as_bytes()];
                 if *fence_block == 0 {
-                    f(&[verb, code, b"1", key.lock(), t0, t1, t2, t3, t4, t5])
+                    f(&[verb, code, b"1", key.lock(), token, spent, ttl])
                 } else {
-                    let fence = identity.fence_key();
-                    f(&[verb, code, b"2", key.lock(), fence, t0, t1, t2, t3, t4, t5, block.as_bytes()])
+                    let block = Decimal::new(u64::from(*fence_block));
+                    f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, spent, ttl, block.as_bytes()])
                 }
             }
             Self::Extend { key, number, ttl_ms } => {
@@ -305,14 +303,13 @@ impl Request {
                 f(&[verb, code, b"1", key.lock(), token.as_bytes(), Decimal::new(*ttl_ms).as_bytes()])
             }
             Self::Release { key, number, spent, signal_ms } => {
-                let n = Decimal::new(*number);
-                let (a, b, c) = (Decimal::new(spent.upto), Decimal::new(spent.after), Decimal::new(spent.last));
-                let (n, a, b, c) = (n.as_bytes(), a.as_bytes(), b.as_bytes(), c.as_bytes());
+                let (token, spent) = (TokenText::new(client, *number), SpentText::new(*spent));
+                let [token, spent] = [token.as_bytes(), spent.as_bytes()];
                 if *signal_ms == 0 {
-                    f(&[verb, code, b"1", key.lock(), client, n, a, b, c])
+                    f(&[verb, code, b"1", key.lock(), token, spent])
                 } else {
                     let life = Decimal::new(*signal_ms);
-                    f(&[verb, code, b"2", key.lock(), key.signal(), client, n, a, b, c, life.as_bytes()])
+                    f(&[verb, code, b"2", key.lock(), key.signal(), token, spent, life.as_bytes()])
                 }
             }
             Self::Announce { key, signal_ms } => {
@@ -389,6 +386,30 @@ impl Decimal {
 
     fn as_bytes(&self) -> &[u8] {
         &self.digits[self.start..]
+    }
+}
+
+/// The three numbers of a [`Spent`] with blanks between them, without an allocation.
+struct SpentText {
+    text: [u8; 62],
+    len: usize,
+}
+
+impl SpentText {
+    fn new(spent: Spent) -> Self {
+        let mut text = [b' '; 62];
+        let mut len = 0;
+        for number in [spent.upto, spent.after, spent.last] {
+            let number = Decimal::new(number);
+            let digits = number.as_bytes();
+            text[len..len + digits.len()].copy_from_slice(digits);
+            len += digits.len() + 1;
+        }
+        Self { text, len: len - 1 }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.len]
     }
 }
 

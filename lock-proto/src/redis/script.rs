@@ -18,8 +18,9 @@ pub struct Script {
 
 /// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
 ///
-/// `KEYS`: the lock; the fence counter if a fence is wanted. `ARGV`: client part of the token, number, the three
-/// numbers of [`Spent`](super::Spent), TTL in ms, and the size of the fence block if a fence is wanted.
+/// `KEYS`: the lock; the fence counter if a fence is wanted. `ARGV`: the token, the three numbers of
+/// [`Spent`](super::Spent) in one text, TTL in ms, and the size of the fence block if a fence is wanted. (Each argument costs the
+/// server more than its parsing where it is needed.)
 /// Answers `{1, first fence or 0}` or `{0, PTTL of the holder}`.
 ///
 /// The fence counter becomes `max(counter, server TIME in µs) + block` (requirement A9). Numbers stay below 2^53, where
@@ -27,25 +28,23 @@ pub struct Script {
 pub const TAKE: Script = Script {
     name: "take",
     index: 0,
-    sha1: "d87f9e8879ed35df53625cbf1b3c753dbcce8de3",
+    sha1: "15c5a107a0b0949f371f2bc3ec457d09af1e92e6",
     source: "\
 local v = redis.pcall('GET', KEYS[1])
 if type(v) == 'table' then return v end
-local ttl = tonumber(ARGV[6])
 if v then
-  local n = string.sub(v, 1, #ARGV[1]) == ARGV[1] and tonumber(string.sub(v, #ARGV[1] + 1))
   local p = redis.pcall('PTTL', KEYS[1])
   if type(p) == 'table' then return p end
-  if n and n == tonumber(ARGV[2]) then
-    if p < ttl then
-      local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[6])
+  if v == ARGV[1] then
+    if p < tonumber(ARGV[3]) then
+      local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
       if type(e) == 'table' then return e end
     end
     return {1, 0}
   end
-  if not n or not (n <= tonumber(ARGV[3]) or (n > tonumber(ARGV[4]) and n <= tonumber(ARGV[5]))) then
-    return {0, p}
-  end
+  local n = string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
+  local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
+  if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return {0, p} end
 end
 local fence = 0
 if KEYS[2] then
@@ -55,10 +54,10 @@ if KEYS[2] then
   local t = redis.pcall('TIME')
   if t.err then return t end
   fence = math.max(tonumber(c or 0), t[1] * 1000000 + t[2]) + 1
-  local e = redis.pcall('SET', KEYS[2], string.format('%.0f', fence + tonumber(ARGV[7]) - 1))
+  local e = redis.pcall('SET', KEYS[2], string.format('%.0f', fence + tonumber(ARGV[4]) - 1))
   if e.err then return e end
 end
-local e = redis.pcall('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[6])
+local e = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 if e.err then return e end
 return {1, fence}
 ",
@@ -88,29 +87,28 @@ return 1
 
 /// Delete the lock if it holds a spent token of this client, then wake one waiter (requirements U1, A4, A7).
 ///
-/// `KEYS`: the lock; the signal list if the release is to be announced. `ARGV`: client part of the token, the number that is
-/// most likely there, the three numbers of [`Spent`](super::Spent), life of the signal in ms. Answers the number of the token that was deleted, 0 if the key is
+/// `KEYS`: the lock; the signal list if the release is to be announced. `ARGV`: the token that is most likely there, the three
+/// numbers of [`Spent`](super::Spent) in one text, life of the signal in ms. Answers the number of the token that was deleted, 0 if the key is
 /// absent, -1 if it is another's.
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
-    sha1: "65621f1429f8b94a9b62b5dc41356be3504263cd",
+    sha1: "dd8597bdffaa0a7549c3327acd6438df43c7f3e1",
     source: "\
 local v = redis.pcall('GET', KEYS[1])
 if type(v) == 'table' then return v end
 if not v then return 0 end
-local n
-if v == ARGV[1] .. ARGV[2] then
-  n = tonumber(ARGV[2])
-else
-  n = string.sub(v, 1, #ARGV[1]) == ARGV[1] and tonumber(string.sub(v, #ARGV[1] + 1))
-  if not n or not (n <= tonumber(ARGV[3]) or (n > tonumber(ARGV[4]) and n <= tonumber(ARGV[5]))) then return -1 end
+local n = tonumber(string.sub(v, 34))
+if v ~= ARGV[1] then
+  if string.sub(v, 1, 33) ~= string.sub(ARGV[1], 1, 33) or not n then return -1 end
+  local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
+  if not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return -1 end
 end
 local e = redis.pcall('DEL', KEYS[1])
 if type(e) == 'table' then return e end
 if KEYS[2] and redis.pcall('EXISTS', KEYS[2]) == 0 then
   redis.pcall('RPUSH', KEYS[2], '1')
-  e = redis.pcall('PEXPIRE', KEYS[2], ARGV[6])
+  e = redis.pcall('PEXPIRE', KEYS[2], ARGV[3])
   if type(e) == 'table' then redis.pcall('DEL', KEYS[2]) end
 end
 return n

@@ -43,6 +43,8 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("max number of clients", ErrorClass::Transient),
     ("unknown command", ErrorClass::Refused),
     ("unknown subcommand", ErrorClass::Refused),
+    // A long command before AUTH.
+    ("protocol error: unauthenticated", ErrorClass::Refused),
     ("the user executing the script can't", ErrorClass::Refused),
     ("invalid password", ErrorClass::Refused),
     ("invalid username-password", ErrorClass::Refused),

@@ -167,37 +167,38 @@ impl Generator {
         all.map(str::to_owned).collect()
     }
 
-    fn spent(&mut self) -> [&'static str; 3] {
+    fn spent(&mut self) -> String {
         let small = ["0", "1", "2", "3", "4"];
-        [self.pick(&small), self.pick(&small), self.pick(&small)]
+        [self.pick(&small), self.pick(&small), self.pick(&small)].join(" ")
+    }
+
+    fn token(&mut self) -> String {
+        format!("{}{}", self.pick(&CLIENTS), self.pick(&["0", "1", "2", "3", "4"]))
     }
 
     fn take(&mut self) -> Vec<String> {
-        let (client, number, ttl) = (self.pick(&CLIENTS), self.pick(&["1", "2", "3", "4"]), self.ttl());
-        let (key, [a, b, c]) = (self.key(), self.spent());
+        let (token, spent, key, ttl) = (self.token(), self.spent(), self.key(), self.ttl());
         if self.rng.one_in(3) {
-            self.call(&script::TAKE, &[key], &[client, number, a, b, c, ttl])
+            self.call(&script::TAKE, &[key], &[&token, &spent, ttl])
         } else {
             let fence = self.pick(&["f", "f", "f", "k0"]);
             let block = self.pick(&["1", "64"]);
-            self.call(&script::TAKE, &[key, fence], &[client, number, a, b, c, ttl, block])
+            self.call(&script::TAKE, &[key, fence], &[&token, &spent, ttl, block])
         }
     }
 
     fn extend(&mut self) -> Vec<String> {
-        let token = format!("{}{}", self.pick(&CLIENTS), self.pick(&["1", "2", "3", "4"]));
-        let (key, ttl) = (self.key(), self.ttl());
+        let (token, key, ttl) = (self.token(), self.key(), self.ttl());
         self.call(&script::EXTEND, &[key], &[&token, ttl])
     }
 
     fn release(&mut self) -> Vec<String> {
-        let (client, [a, b, c], key) = (self.pick(&CLIENTS), self.spent(), self.key());
-        let number = self.pick(&["0", "1", "2", "3"]);
+        let (token, spent, key) = (self.token(), self.spent(), self.key());
         if self.rng.one_in(2) {
-            self.call(&script::RELEASE, &[key], &[client, number, a, b, c])
+            self.call(&script::RELEASE, &[key], &[&token, &spent])
         } else {
             let (signal, life) = (self.pick(&["k1", "k2", "signal"]), self.ttl());
-            self.call(&script::RELEASE, &[key, signal], &[client, number, a, b, c, life])
+            self.call(&script::RELEASE, &[key, signal], &[&token, &spent, life])
         }
     }
 

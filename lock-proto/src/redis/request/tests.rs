@@ -58,48 +58,22 @@ fn a_clean_take_without_a_fence_is_plain_set_nx_px() {
 #[test]
 fn every_script_gets_the_keys_and_arguments_that_it_reads() {
     let sha = |script: Script| script.sha1;
+    let token = alloc::format!("{CLIENT}7");
     assert_eq!(
         args(&take(false, 0), Form::Sha1),
-        ["EVALSHA", sha(script::TAKE), "1", "app:job", CLIENT, "7", "4", "5", "6", "10000"]
+        ["EVALSHA", sha(script::TAKE), "1", "app:job", &token, "4 5 6", "10000"]
     );
     assert_eq!(
         args(&take(true, 64), Form::Sha1),
-        [
-            "EVALSHA",
-            sha(script::TAKE),
-            "2",
-            "app:job",
-            "app:lock-proto:fence",
-            CLIENT,
-            "7",
-            "4",
-            "5",
-            "6",
-            "10000",
-            "64"
-        ]
+        ["EVALSHA", sha(script::TAKE), "2", "app:job", "app:lock-proto:fence", &token, "4 5 6", "10000", "64"]
     );
-    let token = alloc::format!("{CLIENT}7");
     assert_eq!(args(&extend(), Form::Sha1), ["EVALSHA", sha(script::EXTEND), "1", "app:job", &token, "10000"]);
-    assert_eq!(
-        args(&release(0), Form::Sha1),
-        ["EVALSHA", sha(script::RELEASE), "1", "app:job", CLIENT, "9", "7", "8", "9"]
-    );
+    let token = alloc::format!("{CLIENT}9");
+    let list = "app:job:lock-proto:signal";
+    assert_eq!(args(&release(0), Form::Sha1), ["EVALSHA", sha(script::RELEASE), "1", "app:job", &token, "7 8 9"]);
     assert_eq!(
         args(&release(2000), Form::Sha1),
-        [
-            "EVALSHA",
-            sha(script::RELEASE),
-            "2",
-            "app:job",
-            "app:job:lock-proto:signal",
-            CLIENT,
-            "9",
-            "7",
-            "8",
-            "9",
-            "2000"
-        ]
+        ["EVALSHA", sha(script::RELEASE), "2", "app:job", list, &token, "7 8 9", "2000"]
     );
     assert_eq!(
         args(&announce(), Form::Sha1),

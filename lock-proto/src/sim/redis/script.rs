@@ -9,6 +9,7 @@ use super::number;
 use super::reply::Reply;
 use super::strings::NOT_AN_INTEGER;
 use super::{Node, sha1};
+use crate::redis::CLIENT_PART;
 use crate::redis::script;
 
 const NOSCRIPT: Reply = Reply::error("NOSCRIPT No matching script. Please use EVAL.");
@@ -146,20 +147,19 @@ impl Node {
     }
 
     fn take(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
-        let (key, client, ttl_text) = (arg(keys, 0)?, arg(argv, 0)?, arg(argv, 5)?);
+        let (key, token, ttl_text) = (arg(keys, 0)?, arg(argv, 0)?, arg(argv, 2)?);
         let current = self.call_get(context, key)?;
         let ttl = number::lua(ttl_text);
         if let Some(current) = &current {
-            let own = own_number(current, client);
             let left = self.call_number(context, &[b"PTTL", key])?;
-            if own.is_some() && own == argv.get(1).and_then(|n| number::lua(n)) {
+            if current == token {
                 let ttl = ttl.ok_or_else(|| raise("attempt to compare number with nil"))?;
                 if left < ttl {
                     self.call(context, &[b"PEXPIRE", key, ttl_text])?;
                 }
                 return Ok(pair(1.0, 0.0));
             }
-            if !spent(own, argv, 2)? {
+            if !spent(own_number(current, token), argv)? {
                 return Ok(pair(0.0, left));
             }
         }
@@ -177,12 +177,11 @@ impl Node {
                 _ => 0.0,
             };
             fence = last.max(part(0) * 1_000_000.0 + part(1)) + 1.0;
-            let block = number(argv, 6)?;
+            let block = number(argv, 3)?;
             let value = format!("{:.0}", fence + block - 1.0);
             self.call(context, &[b"SET", counter, value.as_bytes()])?;
         }
-        let token = [client, arg(argv, 1)?].concat();
-        self.call(context, &[b"SET", key, &token, b"PX", ttl_text])?;
+        self.call(context, &[b"SET", key, token, b"PX", ttl_text])?;
         Ok(pair(1.0, fence))
     }
 
@@ -201,11 +200,10 @@ impl Node {
     }
 
     fn release(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
-        let (key, client) = (arg(keys, 0)?, arg(argv, 0)?);
+        let (key, token) = (arg(keys, 0)?, arg(argv, 0)?);
         let Some(current) = self.call_get(context, key)? else { return Ok(Reply::Int(0)) };
-        let own = own_number(&current, client);
-        let expected = current == [client, arg(argv, 1)?].concat();
-        if !expected && !spent(own, argv, 2)? {
+        let own = own_number(&current, token);
+        if current != token && !spent(own, argv)? {
             return Ok(Reply::Int(-1));
         }
         self.call(context, &[b"DEL", key])?;
@@ -214,7 +212,7 @@ impl Node {
         {
             // From here on errors are swallowed, as `pcall` without a look at its result does.
             self.run(context, &[b"RPUSH", signal, b"1"]);
-            if self.run(context, &[b"PEXPIRE", signal, arg(argv, 5)?]).is_error() {
+            if self.run(context, &[b"PEXPIRE", signal, arg(argv, 2)?]).is_error() {
                 self.run(context, &[b"DEL", signal]);
             }
         }
@@ -233,15 +231,18 @@ impl Node {
     }
 }
 
-/// The number of a token if `client` wrote it.
-fn own_number(value: &[u8], client: &[u8]) -> Option<f64> {
+/// The number of a value that the client of `token` wrote.
+fn own_number(value: &[u8], token: &[u8]) -> Option<f64> {
+    let client = token.get(..CLIENT_PART)?;
     value.strip_prefix(client).and_then(number::lua)
 }
 
-/// Whether the number is in one of the two ranges that start at `argv[from]`.
-fn spent(own: Option<f64>, argv: &[&[u8]], from: usize) -> Result<bool, Stop> {
+/// Whether the number is in one of the two ranges of `argv[1]`.
+fn spent(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
     let Some(n) = own else { return Ok(false) };
-    Ok(n <= number(argv, from)? || (n > number(argv, from + 1)? && n <= number(argv, from + 2)?))
+    let numbers: Vec<f64> = arg(argv, 1)?.split(|byte| *byte == b' ').filter_map(number::lua).collect();
+    let [upto, after, last] = numbers[..] else { return Err(raise("attempt to compare nil with number")) };
+    Ok(n <= upto || (n > after && n <= last))
 }
 
 /// How Redis turns a Lua number into a reply: it drops the fraction.

@@ -1,0 +1,150 @@
+//! The failure catalogue's cases that concern the handles; `docs/failures.md` lists them all, `tests/catalogue` has the rest.
+
+use core::marker::PhantomData;
+use std::thread;
+
+use super::world::World;
+use super::*;
+
+/// Whether a type has a trait, answered while the program runs, so that a test can say "no".
+struct Probe<T>(PhantomData<T>);
+
+/// What holds for every type, unless the inherent constant below takes precedence.
+trait Otherwise {
+    const IS_CLONE: bool = false;
+}
+
+impl<T> Otherwise for Probe<T> {}
+
+impl<T: Clone> Probe<T> {
+    const IS_CLONE: bool = true;
+}
+
+/// Case C7: a guard's drop blocks the executor, does nothing, or panics where there is no runtime. It posts a message to the driver
+/// and returns: on any thread, with a runtime or none, also when the driver is gone (requirement H4).
+#[test]
+fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let lock = client.lock("a");
+    let guard = world.wait(&mut driver, lock.acquire()).unwrap();
+    world.settle(&mut driver);
+    // A thread without any runtime; the driver does not run meanwhile, so a drop that waits for it would hang.
+    thread::spawn(move || drop(guard)).join().unwrap();
+    assert!(world.has_key("a"), "nothing has been sent yet");
+    world.settle(&mut driver);
+    assert!(!world.has_key("a"));
+
+    // While the thread unwinds.
+    let guard = world.wait(&mut driver, lock.acquire()).unwrap();
+    let unwound = thread::spawn(move || {
+        let _guard = guard;
+        std::panic::resume_unwind(Box::new("the work failed"));
+    });
+    assert!(unwound.join().is_err());
+    world.settle(&mut driver);
+    assert!(!world.has_key("a"));
+
+    // The runtime has gone before the guard.
+    let guard = world.wait(&mut driver, lock.acquire()).unwrap();
+    driver.kill();
+    thread::spawn(move || drop(guard)).join().unwrap();
+}
+
+/// Case C7: what guards that were dropped have left to do is lost when the process ends. An explicit release tells its outcome, and a shutdown
+/// drains what is left (requirements U1 and U2).
+#[test]
+fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guards: Vec<_> =
+        ["a", "b", "c"].map(|name| world.wait(&mut driver, client.lock(name).acquire()).unwrap()).into();
+    let told = world.wait(&mut driver, client.lock("d").acquire()).unwrap();
+    assert_eq!(world.wait(&mut driver, told.release()), Release::Released);
+    drop(guards);
+    assert!(world.has_key("a") && world.has_key("b") && world.has_key("c"));
+    let done = world.wait(&mut driver, client.shutdown(Duration::from_secs(1)));
+    assert_eq!(done, Shutdown { unreleased: 0 });
+    assert!(["a", "b", "c", "d"].iter().all(|name| !world.has_key(name)));
+}
+
+/// Case L2: "held" is a stored flag that stays true until some timer runs, and can flip back. It compares the clock at each question,
+/// and a loss is final (requirement T3).
+#[test]
+fn catalogue_l2_held_is_asked_of_the_clock() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let left = guard.remaining();
+    world.pause(left - Duration::from_nanos(1));
+    assert!(guard.is_held());
+    world.pause(Duration::from_nanos(1));
+    assert!(!guard.is_held(), "and the driver has not run");
+    for _ in 0..100 {
+        world.step(&mut driver);
+        assert!(!guard.is_held());
+    }
+    assert_eq!(world.wait(&mut driver, guard.lost()), Loss::Expired);
+    assert!(!guard.is_held());
+}
+
+/// Case U6: leaving the protected block after the lock has ended raises an error, which hides the result of the work. Both are
+/// returned, side by side (requirement H4).
+#[test]
+fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let ended = world.clone();
+    let work = async move {
+        // The lock ends while the work takes its last step, which nobody can interrupt.
+        let now = ended.time();
+        ended.with(|inner| inner.node.remove(now, "a"));
+        ended.pause(2 * TTL);
+        42
+    };
+    let done = world.wait(&mut driver, guard.protect(work));
+    assert_eq!(done, Protected { output: Ok(42), release: Release::Expired });
+}
+
+/// Case X1: the owner is a thread, and asynchronous code changes threads, so the release is refused. The owner is the guard: it is
+/// `Send`, and whoever has it gives it back (requirement H4).
+#[test]
+fn catalogue_x1_a_guard_moves_between_threads() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut acquiring = client.lock("a").acquire();
+    assert!(poll(&mut acquiring).is_pending());
+    world.settle(&mut driver);
+    let claimed = thread::spawn(move || match poll(&mut acquiring) {
+        Poll::Ready(Ok(guard)) => guard,
+        other => panic!("{other:?}"),
+    });
+    let guard = claimed.join().unwrap();
+    let mut releasing = thread::spawn(move || guard.release()).join().unwrap();
+    assert!(poll(&mut releasing).is_pending());
+    assert_eq!(world.wait(&mut driver, releasing), Release::Released);
+}
+
+/// Case X8: a handle that can be copied: one copy gives the lock back, the other believes to hold it. A guard is no `Clone`; its observers are,
+/// and they hear of its end (requirement H4).
+#[test]
+fn catalogue_x8_a_guard_cannot_be_copied() {
+    let (guard, observer) = (Probe::<Guard>::IS_CLONE, Probe::<Observer>::IS_CLONE);
+    assert!(!guard && observer, "the probe can tell: {guard}, {observer}");
+    const fn sends<T: Send + Sync>() {}
+    sends::<Guard>();
+
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let (one, other) = (guard.observer(), guard.observer());
+    drop(one.clone());
+    drop(one);
+    world.settle(&mut driver);
+    assert!(guard.is_held() && other.is_held() && world.has_key("a"), "an observer's end ends nothing");
+    let releasing = guard.release();
+    assert!(!other.is_held(), "from the moment on at which the release is asked for");
+    assert_eq!(world.wait(&mut driver, releasing), Release::Released);
+    assert_eq!(poll(&mut Box::pin(other.lost())), Poll::Ready(None));
+}
