@@ -236,6 +236,9 @@ impl Core {
         if self.is_closed() {
             return Err(AcquireError::ShutDown);
         }
+        // What is due is told first: it may be the end of another acquisition, whose place in the machine this one is then given.
+        self.client.handle_timeout(now);
+        self.drain(batch);
         let lock = self.client.acquire(now, want)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
         let slot = lock.slot as usize;

@@ -52,6 +52,8 @@ pub struct Locks {
     stopping: Option<Instant>,
     /// During a shutdown: all locks before this slot are drained.
     drained: u32,
+    /// Holds that the shutdown could not give back.
+    unreleased: u32,
     stopped: bool,
 }
 
@@ -92,6 +94,7 @@ impl Locks {
             held: 0,
             stopping: None,
             drained: 0,
+            unreleased: 0,
             stopped: false,
         })
     }
@@ -274,7 +277,7 @@ impl Locks {
             (at, reason.map_or("a lock", |(_, reason)| reason))
         });
         let stop = self.stopping.filter(|_| !self.stopped).map(|at| (at, "end of the shutdown"));
-        [first, stop].into_iter().flatten().min()
+        [first, stop].into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 
     // --- questions ---
@@ -329,7 +332,8 @@ impl Locks {
 
     fn serve_due(&mut self) {
         while let Some((at, slot)) = self.deadlines.first() {
-            if at > self.now {
+            // The last instant is never: what lies beyond it saturates there, and could not move on.
+            if at > self.now || at == Instant::MAX {
                 break;
             }
             self.step(slot, Lock::timeout);
@@ -337,6 +341,7 @@ impl Locks {
             if let Some((again, same)) = self.deadlines.first()
                 && same == slot
                 && again <= self.now
+                && again < Instant::MAX
             {
                 debug_assert!(false, "the deadline of {slot} at {at} was served and did not move");
                 self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
@@ -394,6 +399,7 @@ impl Locks {
             serial: &mut self.serial,
             out: &mut self.out,
             ended: &mut self.ended,
+            unreleased: &mut self.unreleased,
         };
         let result = f(lock, &mut ctx);
         lock.tidy();
@@ -454,8 +460,15 @@ impl Locks {
         }
         if until <= self.now || self.drained as usize == self.locks.len() {
             self.stopped = true;
-            let unreleased = self.locks.iter().flatten().map(|lock| lock.unreleased()).sum();
-            self.out.push_back(LocksOutput::Stopped { unreleased });
+            for slot in 0..self.locks.len() as u32 {
+                self.step(slot, Lock::stop);
+            }
+            // Whatever is still owed ends at its TTL: a client that has stopped sends nothing more.
+            self.names.clear();
+            self.locks.clear();
+            self.free_locks.clear();
+            self.deadlines = Deadlines::default();
+            self.out.push_back(LocksOutput::Stopped { unreleased: self.unreleased });
         }
     }
 }

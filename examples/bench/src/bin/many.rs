@@ -38,7 +38,8 @@ async fn main() {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let each = (resident() - before) / locks;
     let held = guards.iter().filter(|guard| guard.is_held()).count();
-    let keys: usize = redis.cli(&["DBSIZE"]).trim().trim_start_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number");
+    let keys: usize =
+        redis.cli(&["DBSIZE"]).trim().trim_start_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number");
     println!("after {seconds} s: {held} held, {keys} keys on the server, {} lost", locks - held);
     println!("{each} bytes of resident memory for each lock");
     drop(guards);

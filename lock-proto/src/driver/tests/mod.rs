@@ -111,6 +111,29 @@ fn waiters_of_one_client_are_served_in_order() {
     assert!(!world.has_key("a"));
 }
 
+/// A call finds out that the wait of another is over, and is given its place in the machine: the other is told all the same.
+#[test]
+fn a_wait_that_ends_in_the_call_of_another_is_told() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let _held = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let mut waiting = client.lock("a").wait(Duration::from_secs(1)).acquire();
+    let woken = Arc::new(world::Wakes::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(pin!(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    world.settle(&mut driver);
+    let before = woken.count();
+    // The driver does not get to run.
+    world.pause(Duration::from_secs(2));
+    assert!(poll(&mut client.lock("b").acquire()).is_pending());
+    assert!(woken.count() > before, "nobody was woken");
+    let failure = match poll(&mut waiting) {
+        Poll::Ready(Err(AcquireError::Failed(failure))) => failure,
+        other @ (Poll::Ready(_) | Poll::Pending) => panic!("{other:?}"),
+    };
+    assert!(matches!(failure, Failure::TimedOut(_)), "{failure}");
+}
+
 #[test]
 fn many_calls_wake_the_driver_once() {
     let world = World::new();

@@ -9,14 +9,14 @@ use core::time::Duration;
 use super::context::{Context, NodeSet};
 use super::debt::{Debt, Take};
 use super::round::{Hopeless, Round, Verdict, Vote, answer_to_take};
-use super::watchdog::{Hold, Holder, Phase};
+use super::watchdog::{Call, Hold, Holder, Phase};
 use super::{Listening, Lock, Stage, Waiter};
 use crate::id::NodeId;
 use crate::redis::config::Wake;
 use crate::redis::event::{Answer, Blocked, Event, Failure, Report};
 use crate::redis::request::{Expiry, Reply, Request};
 use crate::retry::{doubled, jitter};
-use crate::time::Instant;
+use crate::time::{Instant, millis_up};
 
 /// While a node will tell of the release, polling is the safety net only.
 const NOTIFIED_POLL_FACTOR: u32 = 10;
@@ -100,7 +100,8 @@ impl Lock {
                 self.judge(ctx);
             }
             Stage::Held(hold) if hold.number == take.number => {
-                hold.answered(ctx.now, node, take.emitted, take.ttl, reply, ctx.config);
+                let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
+                hold.answered(ctx.now, node, call, reply, ctx.config);
                 self.after_answer(ctx);
             }
             Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) | Stage::Held(_) => {
@@ -179,17 +180,11 @@ impl Lock {
             return;
         };
         if let Some(hopeless) = round.hopeless(quorum) {
-            return self.fail(
-                ctx,
-                0,
-                match hopeless {
-                    Hopeless::KeyInUse => Failure::KeyInUse,
-                    Hopeless::Refused => Failure::Refused,
-                },
-            );
+            return self.fail_all(ctx, hopeless);
         }
         if head.wait == crate::redis::Wait::Try {
-            return self.fail(ctx, 0, Failure::TimedOut);
+            self.tell_failure(ctx, 0, Failure::TimedOut);
+            return self.leave_queue(ctx, 0);
         }
         let blocked = self.why_blocked(quorum);
         if self.blocked != Some(blocked) {
@@ -327,8 +322,8 @@ impl Lock {
         Some(waiter)
     }
 
-    /// The waiter at `place` has failed: tell it, and let the next one try.
-    pub(super) fn fail(&mut self, ctx: &mut Context<'_>, place: usize, failure: impl FnOnce(Report) -> Failure) {
+    /// The waiter at `place` has failed.
+    fn tell_failure(&self, ctx: &mut Context<'_>, place: usize, failure: impl FnOnce(Report) -> Failure) {
         let Some(waiter) = self.queue.get(place).copied() else { return };
         let waited = ctx.now.since(waiter.since);
         let nodes: Box<[Answer]> = match &self.stage {
@@ -337,7 +332,37 @@ impl Lock {
             Stage::Trying(_) | Stage::Idle | Stage::Paused { .. } => self.answers.iter().cloned().collect(),
         };
         ctx.end(waiter.id, Event::Failed(failure(Report { waited, nodes })));
-        self.leave_queue(ctx, place);
+    }
+
+    /// No attempt can succeed: every waiter is told, each with its own time.
+    fn fail_all(&mut self, ctx: &mut Context<'_>, hopeless: Hopeless) {
+        let nodes: Box<[Answer]> = self.answers.iter().cloned().collect();
+        while let Some(waiter) = self.next_waiter() {
+            let report = Report { waited: ctx.now.since(waiter.since), nodes: nodes.clone() };
+            let failure = match hopeless {
+                Hopeless::KeyInUse => Failure::KeyInUse(report),
+                Hopeless::Refused => Failure::Refused(report),
+            };
+            ctx.end(waiter.id, Event::Failed(failure));
+        }
+        self.nobody_waits(ctx);
+    }
+
+    /// Tells the waiters whose time is up, then lets the next one try.
+    pub(super) fn end_waits(&mut self, ctx: &mut Context<'_>) {
+        let mut head_left = false;
+        while let Some(&(deadline, id)) = self.waits.first() {
+            if deadline > ctx.now {
+                break;
+            }
+            self.waits.remove(&(deadline, id));
+            if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {
+                self.tell_failure(ctx, place, Failure::TimedOut);
+                self.queue.remove(place);
+                head_left |= place == 0;
+            }
+        }
+        self.after_leaving(ctx, head_left);
     }
 
     /// A waiter leaves. The round under way goes on for the next one; a new head never sleeps on.
@@ -347,10 +372,14 @@ impl Lock {
         {
             self.waits.remove(&(deadline, waiter.id));
         }
+        self.after_leaving(ctx, place == 0);
+    }
+
+    fn after_leaving(&mut self, ctx: &mut Context<'_>, head_left: bool) {
         if self.queue.is_empty() {
             return self.nobody_waits(ctx);
         }
-        if place == 0 {
+        if head_left {
             self.blocked = None;
             match &mut self.stage {
                 Stage::Idle | Stage::Paused { .. } => self.start_round(ctx),
@@ -361,6 +390,12 @@ impl Lock {
 
     /// The last waiter has left: what was under way is given back.
     pub(super) fn nobody_waits(&mut self, ctx: &mut Context<'_>) {
+        // Signals that were taken here and led to no attempt are somebody else's.
+        for node in self.listening.iter().flat_map(|listening| listening.hinted.iter()) {
+            let signal_ms = millis_up(ctx.config.signal_life);
+            let request = Request::Announce { key: self.key.clone(), signal_ms };
+            ctx.send(node, request, ctx.config.request_timeout);
+        }
         self.stop_listening(ctx);
         self.tries = 0;
         self.answers.clear();

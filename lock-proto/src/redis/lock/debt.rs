@@ -88,7 +88,7 @@ impl Debt {
 
     /// Whether an attempt of ours may be on the node, now or later.
     pub(crate) fn may_have_landed(&self) -> bool {
-        !self.takes.is_empty() || !self.ghost_ttl.is_zero()
+        !self.takes.is_empty() || !self.ghost_ttl.is_zero() || self.present
     }
 
     /// Whether the delete is to wake a waiter.

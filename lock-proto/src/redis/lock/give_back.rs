@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::context::NodeSet;
 use super::debt::Delete;
 use crate::id::{LockId, NodeId};
 use crate::redis::event::Release;
@@ -43,9 +44,18 @@ impl GiveBack {
         number: u64,
         valid_until: Instant,
         until: Instant,
-        asked: impl Iterator<Item = bool>,
+        nodes: usize,
+        asked: NodeSet,
+        others: NodeSet,
     ) -> Self {
-        let found: Vec<Found> = asked.map(|asked| if asked { Found::Waiting } else { Found::NotAsked }).collect();
+        let found: Vec<Found> = (0..nodes)
+            .map(|index| NodeId::new(index as u16))
+            .map(|node| match (asked.contains(node), others.contains(node)) {
+                (true, _) => Found::Waiting,
+                (false, true) => Found::Others,
+                (false, false) => Found::NotAsked,
+            })
+            .collect();
         let maybe = vec![false; found.len()];
         Self { id, number, until, valid_until, valid: now < valid_until, found, maybe }
     }

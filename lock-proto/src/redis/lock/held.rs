@@ -6,11 +6,10 @@ use super::context::{Context, NodeSet};
 use super::debt::{Debt, Take};
 use super::give_back::GiveBack;
 use super::watchdog::{Extended, Hold, Holder, Phase, Wish};
-use super::{Lock, LostHold, Stage};
+use super::{EndedHold, Lock, Stage};
 use crate::id::{LockId, NodeId};
 use crate::redis::event::{Event, Grant, Loss, Release, Report};
 use crate::redis::request::{Reply, Request};
-use crate::time::Instant;
 
 impl Lock {
     /// Tells the holder, once its grant is good enough.
@@ -87,7 +86,7 @@ impl Lock {
         let Stage::Held(hold) = &mut self.stage else { return };
         let call = hold.shares.get(node.index()).and_then(|share| share.call);
         let Some(call) = call.filter(|call| call.serial == serial) else { return };
-        hold.answered(ctx.now, node, call.emitted, call.ttl, reply, ctx.config);
+        hold.answered(ctx.now, node, call, reply, ctx.config);
         self.after_answer(ctx);
     }
 
@@ -143,7 +142,7 @@ impl Lock {
                 ctx.tell(id, Event::Lost(loss));
                 // Nothing that ends the key's life is sent before the guard comes back (requirement H6).
                 let valid_until = hold.valid_until(ctx.quorum());
-                self.lost.push(LostHold { id, number: hold.number, valid_until, nodes });
+                self.lost.push(EndedHold { id, number: hold.number, valid_until, nodes, others: hold.others() });
             }
             Phase::Offered => {
                 ctx.end(id, Event::Withdrawn);
@@ -168,7 +167,7 @@ impl Lock {
         if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
             let lost = self.lost.swap_remove(place);
             if answer {
-                self.await_release(ctx, id, lost.number, lost.valid_until, lost.nodes);
+                self.await_release(ctx, &lost);
             } else {
                 ctx.ended.push(id);
             }
@@ -210,7 +209,8 @@ impl Lock {
         let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
         let nodes = self.nodes_of(&hold);
         if let Some(id) = answer {
-            self.await_release(ctx, id, hold.number, hold.keys_until(ctx.quorum()), nodes);
+            let valid_until = hold.keys_until(ctx.quorum());
+            self.await_release(ctx, &EndedHold { id, number: hold.number, valid_until, nodes, others: hold.others() });
         }
         self.delete_from(ctx, hold.number, nodes);
         if !self.queue.is_empty() {
@@ -220,10 +220,10 @@ impl Lock {
         self.answer_releases(ctx);
     }
 
-    fn await_release(&mut self, ctx: &Context<'_>, id: LockId, number: u64, valid_until: Instant, nodes: NodeSet) {
-        let asked = (0..ctx.nodes.len()).map(|index| nodes.contains(NodeId::new(index as u16)));
+    fn await_release(&mut self, ctx: &Context<'_>, hold: &EndedHold) {
         let until = ctx.now + ctx.config.release_within;
-        self.giving_back.push(GiveBack::new(ctx.now, id, number, valid_until, until, asked));
+        let EndedHold { id, number, valid_until, nodes, others } = *hold;
+        self.giving_back.push(GiveBack::new(ctx.now, id, number, valid_until, until, ctx.nodes.len(), nodes, others));
     }
 
     fn delete_from(&mut self, ctx: &mut Context<'_>, number: u64, nodes: NodeSet) {

@@ -25,7 +25,7 @@ use give_back::GiveBack;
 use round::Round;
 use watchdog::{Hold, Phase};
 
-use super::event::{Answer, Blocked, Event, Failure, Loss, Renew, Report, Wait};
+use super::event::{Answer, Blocked, Event, Failure, Loss, Release, Renew, Report, Wait};
 use super::request::{Key, Reply, Request};
 use super::token::Spent;
 use super::validity::Ttl;
@@ -65,14 +65,16 @@ enum Stage {
     Held(Hold),
 }
 
-/// A holder that was told `Lost` and whose guard is still out.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct LostHold {
+/// A hold that has ended. Those that were lost are kept for as long as their guard is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct EndedHold {
     id: LockId,
     number: u64,
     valid_until: Instant,
     /// Where its token may still be.
     nodes: NodeSet,
+    /// Where somebody else was seen to have the key.
+    others: NodeSet,
 }
 
 /// The wake-up of the head, from the first busy answer to the grant.
@@ -95,7 +97,7 @@ pub(crate) struct Lock {
     waits: BTreeSet<(Instant, LockId)>,
     stage: Stage,
     debts: Debts,
-    lost: Vec<LostHold>,
+    lost: Vec<EndedHold>,
     giving_back: Vec<GiveBack>,
     listening: Option<Listening>,
     /// Attempts since the last grant.
@@ -150,9 +152,12 @@ impl Lock {
         matches!(self.stage, Stage::Idle) && self.giving_back.is_empty() && busy.is_empty() && silent.len() <= minority
     }
 
-    /// Holds whose release nobody has confirmed.
-    pub(crate) fn unreleased(&self) -> u32 {
-        self.giving_back.len() as u32
+    /// The end of a shutdown: who still waits for a release is answered.
+    pub(crate) fn stop(&mut self, ctx: &mut Context<'_>) {
+        for back in self.giving_back.drain(..) {
+            *ctx.unreleased += 1;
+            ctx.end(back.id, Event::Released(Release::Unknown));
+        }
     }
 
     pub(crate) const fn is_held(&self) -> bool {
@@ -312,15 +317,7 @@ impl Lock {
     pub(crate) fn timeout(&mut self, ctx: &mut Context<'_>) {
         self.catch_up(ctx);
         self.watch(ctx);
-        while let Some(&(deadline, id)) = self.waits.first() {
-            if deadline > ctx.now {
-                break;
-            }
-            self.waits.remove(&(deadline, id));
-            if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {
-                self.fail(ctx, place, Failure::TimedOut);
-            }
-        }
+        self.end_waits(ctx);
         match &self.stage {
             Stage::Trying(_) => self.judge(ctx),
             Stage::Paused { until } if *until <= ctx.now => self.start_round(ctx),
@@ -386,6 +383,7 @@ impl Lock {
         let now = ctx.now;
         self.giving_back.retain(|back| match back.outcome(now, quorum) {
             Some(release) => {
+                *ctx.unreleased += u32::from(ctx.stopping && release == Release::Unknown);
                 ctx.end(back.id, Event::Released(release));
                 false
             }

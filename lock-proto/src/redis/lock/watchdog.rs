@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Waiter;
+use super::context::NodeSet;
 use super::round::{Round, Vote};
 use crate::id::{LockId, NodeId};
 use crate::redis::config::Config;
@@ -172,7 +173,7 @@ impl Hold {
             shares,
             holder,
             ttl: round.ttl,
-            fences: round.fence.map(|first| (first, first + u64::from(config.fence_block))),
+            fences: round.fence.map(|first| (first, first.saturating_add(config.fence_block.into()))),
             renew_at: round.started + renew_after(holder.ttl(), seed, round.number),
             turn_end: now + config.turn,
             round_trip: now.since(round.started),
@@ -215,7 +216,7 @@ impl Hold {
 
     /// Whether the next waiter of this client may have it without the server being asked (requirement A8).
     pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
-        now < self.turn_end && self.fences.is_none_or(|(next, end)| next + 1 < end)
+        now < self.turn_end && self.fences.is_none_or(|(next, end)| next.saturating_add(1) < end)
     }
 
     /// Hands it to another holder of this client. The key and its token stay, the fencing token grows.
@@ -291,24 +292,19 @@ impl Hold {
         }
     }
 
-    /// The request under way on this node has its answer, which a top-up or a renewal can have.
-    pub(crate) fn answered(
-        &mut self,
-        now: Instant,
-        node: NodeId,
-        emitted: Instant,
-        ttl: Ttl,
-        reply: &Reply,
-        config: &Config,
-    ) {
+    /// A request has its answer: the renewal under way, or an attempt that was still open.
+    pub(crate) fn answered(&mut self, now: Instant, node: NodeId, call: Call, reply: &Reply, config: &Config) {
         let retry_at = now + self.holder.ttl().retry_after();
         let Some(share) = self.shares.get_mut(node.index()) else { return };
-        // Only what was sent for it decides an extend; an older renewal's answer does not.
-        let extend = share.extend == Extend::Sent && share.call.is_some_and(|call| call.emitted == emitted);
-        share.call = None;
+        let current = share.call.is_some_and(|current| current.serial == call.serial);
+        if current {
+            share.call = None;
+        }
+        // Only what was sent for it decides an extend; an older request's answer does not.
+        let extend = current && share.extend == Extend::Sent;
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
-                let until = ttl.until(emitted, config);
+                let until = call.ttl.until(call.emitted, config);
                 // Never backwards: an older answer says nothing against a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
                 share.trouble = None;
@@ -334,9 +330,22 @@ impl Hold {
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
         share.trouble = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
-        if extend {
+        // A node that has lost the key cannot extend it any more.
+        if extend || (share.until.is_none() && share.extend != Extend::No) {
             share.extend = Extend::Failed;
         }
+    }
+
+    /// Where somebody else was seen to have the key.
+    pub(crate) fn others(&self) -> NodeSet {
+        let mut nodes = NodeSet::default();
+        for (index, share) in self.shares.iter().enumerate() {
+            let taken = share.trouble.as_ref().is_some_and(|trouble| matches!(trouble.answer, Answer::Taken(_)));
+            if taken && share.until.is_none() {
+                nodes.insert(NodeId::new(index as u16));
+            }
+        }
+        nodes
     }
 
     /// Whether the extend that was asked for has come about; asked at the instant that goes with a failure.

@@ -1,0 +1,316 @@
+//! Cases A: taking a lock.
+
+use lock_proto::Misuse;
+use lock_proto::redis::{Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, Loss, Release, Renew, Wait};
+use lock_proto::sim::{Way, World};
+
+use super::*;
+
+/// Case A1: the take was executed and its answer lost with the connection. The repeated take finds its own client's token and
+/// replaces it, instead of waiting for its own ghost (requirement A3).
+#[test]
+fn catalogue_a1_a_repeated_take_is_not_kept_out_by_its_own_token() {
+    for (seed, fencing) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
+        let mut w = World::redis(1).seed(seed).config(move |c| c.fencing(fencing)).build();
+        warm(&mut w, 0);
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(5), "the server has executed it", |w| w.get(0, "a").is_some());
+        let ghost = w.get(0, "a").unwrap().to_vec();
+        w.drop_connections(0, 0);
+        w.expect(ms(200), "it is held, long before the ghost's TTL is over", |w| w.is_held(0, lock));
+        assert!(!was_blocked(&w, 0, lock, Blocked::Held), "seed {seed}\n{}", w.log());
+        assert_ne!(token(&w, 0, lock), ghost);
+        assert_eq!(w.get(0, "a").unwrap(), token(&w, 0, lock));
+        w.run_for(secs(30));
+        assert!(w.is_held(0, lock), "the ghost's delete takes nothing from it: seed {seed}\n{}", w.log());
+        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+        w.run_for(secs(30));
+        assert_clean(&w);
+    }
+}
+
+/// Case A1, the late form: the lost take is executed seconds later, when the key is free and its client still waits for it. The wait ends with the
+/// next attempt, not with the ghost's TTL (requirements A3 and A4).
+#[test]
+fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).build();
+        warm(&mut w, 0);
+        w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
+        w.slow(0, 0, Way::ToNode, ms(3_000)..ms(3_001));
+        let sent = w.now();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(10)));
+        w.run_for(ms(1));
+        w.slow(0, 0, Way::ToNode, us(100)..us(200));
+        w.run_for((sent + ms(2_999)).since(w.now()));
+        assert!(was_blocked(&w, 0, lock, Blocked::Held), "{:?}", w.events(0, lock));
+        w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+        w.expect(ms(3), "the lost take lands", |w| w.get(0, "a").is_some());
+        let ghost = w.get(0, "a").unwrap().to_vec();
+        w.expect(ms(520), "the next attempt has it", |w| w.is_held(0, lock));
+        assert_ne!(token(&w, 0, lock), ghost, "seed {seed}\n{}", w.log());
+        w.run_for(secs(30));
+        assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
+    }
+}
+
+/// Case A2: a client that dies between taking and setting the time limit locks everybody out for ever. Value and limit are one command
+/// (requirement A1), and the key of somebody who has none is reported as what it is (requirement A10).
+#[test]
+fn catalogue_a2_no_key_is_ever_without_a_time_limit() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).clients(2).seed(seed).config(move |c| c.fencing(seed % 2 == 0)).build();
+        w.acquire(0, Acquire::new("a").ttl(secs(1)));
+        let eternal =
+            w.run_until(ms(20 + seed * 30), |w| w.get(0, "a").is_some() && w.node(0).pttl(w.now(), "a").is_none());
+        assert!(!eternal, "seed {seed}\n{}", w.log());
+        w.kill_client(0);
+        let next = w.acquire(1, Acquire::new("a").ttl(secs(1)));
+        w.expect(ms(1_100), "the dead holder's key ends", |w| w.is_held(1, next));
+    }
+    let mut w = World::redis(1).build();
+    w.on_node(0, "SET a somebody", |node, now| node.insert(now, "a", "somebody", None));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(secs(30));
+    assert!(was_blocked(&w, 0, lock, Blocked::HeldWithoutExpiry), "{:?}", w.events(0, lock));
+    w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+    w.expect(secs(1), "the wait goes on and ends well", |w| w.is_held(0, lock));
+}
+
+/// Case A3: every node says yes, and the last answer is read when the validity is over. That is no win (requirement Q2), and what was
+/// taken is given back.
+#[test]
+fn catalogue_a3_grants_that_come_too_late_do_not_count() {
+    for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3][seed as usize % 2])) {
+        // A tenth of drift: between the end of validity and that of the keys lies a second.
+        let drift = Drift { divisor: 10, margin: ms(2) };
+        let mut w = World::redis(nodes).seed(seed).config(move |c| c.drift(drift)).build();
+        warm(&mut w, 0);
+        for node in 0..nodes {
+            w.slow(0, node, Way::ToClient, ms(2)..ms(3));
+        }
+        let start = w.now();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(10)).wait(Wait::Try));
+        w.expect(ms(5), "all have executed it", |w| (0..nodes).all(|node| w.get(node, "a").is_some()));
+        w.pause_client(0);
+        w.run_for((start + ms(9_100)).since(w.now()));
+        assert!((0..nodes).all(|node| w.get(node, "a").is_some()), "the keys are still there");
+        w.resume_client(0);
+        w.expect(ms(10), "the attempt is over", |w| w.is_over(0, lock));
+        assert!(w.grant(0, lock).is_none(), "seed {seed}\n{}", w.log());
+        assert!(matches!(failure(&w, 0, lock), Some(Failure::TimedOut(_))));
+        w.expect(ms(200), "all is given back", |w| (0..nodes).all(|node| w.get(node, "a").is_none()));
+        w.run_for(secs(30));
+        assert_clean(&w);
+    }
+}
+
+/// Case A4: a round that takes too long ends with an error and leaves its keys on the nodes that did answer. Every end of a round goes
+/// through the compensating deletes (requirement A4).
+#[test]
+fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
+    for seed in 0..20 {
+        let mut w = World::redis(3).seed(seed).config(|c| c.round_timeout(ms(50))).build();
+        warm(&mut w, 0);
+        for node in 1..3 {
+            w.slow(0, node, Way::ToClient, ms(200)..ms(250));
+        }
+        let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.expect(ms(5), "all have executed it", |w| (0..3).all(|node| w.get(node, "a").is_some()));
+        w.expect(ms(60), "the round is over", |w| w.is_over(0, lock));
+        assert!(matches!(failure(&w, 0, lock), Some(Failure::TimedOut(_))), "seed {seed}\n{}", w.log());
+        w.expect(ms(10), "all is given back", |w| (0..3).all(|node| w.get(node, "a").is_none()));
+        assert_never_back(&mut w, 3, secs(30));
+    }
+}
+
+/// Case A5: the wait runs out, and the caller goes on as if it had the lock. A wait that runs out is an error, and there is nothing
+/// that could be taken for a lock (requirement A5).
+#[test]
+fn catalogue_a5_a_wait_that_runs_out_is_an_error() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        hold(&mut w, 0, Acquire::new("a"));
+        let start = w.now();
+        let lock = w.acquire(1, Acquire::new("a").wait(Wait::For(secs(2))));
+        w.expect(secs(3), "the wait is over", |w| w.is_over(1, lock));
+        assert_eq!(w.now().since(start), secs(2));
+        let Some(Failure::TimedOut(report)) = failure(&w, 1, lock) else { panic!("{:?}", w.events(1, lock)) };
+        assert!(report.is_busy() && report.waited == secs(2), "{report}");
+        assert!(w.grant(1, lock).is_none() && !w.is_held(1, lock));
+        assert_eq!(w.try_verb(1, |machine, now| machine.claim(now, lock)), Err(Misuse::Stale(lock)));
+    }
+}
+
+/// Case A6: a wait that is interrupted returns like one that succeeded. An acquisition that was given up is told nothing more and
+/// cannot be claimed (requirement M6).
+#[test]
+fn catalogue_a6_an_interrupted_wait_never_holds() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        let lock = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(100 + seed * 7));
+        let told = w.events(1, lock).len();
+        w.abandon(1, lock);
+        give_back(&mut w, 0, first);
+        w.run_for(secs(5));
+        assert_eq!(w.events(1, lock).len(), told);
+        assert_eq!(w.try_verb(1, |machine, now| machine.claim(now, lock)), Err(Misuse::Stale(lock)));
+        w.run_for(secs(10));
+        assert_clean(&w);
+    }
+}
+
+/// Case A7: the lock's key is also a data key. What is no string is reported at once and left alone; what overwrites a held lock is a
+/// loss, and the release leaves it alone (requirements A10 and U1).
+#[test]
+fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {
+    for nodes in [1, 3] {
+        let mut w = World::redis(nodes).build();
+        for node in 0..nodes {
+            command(&mut w, node, &["RPUSH", "a", "x"]);
+        }
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(50), "it has failed", |w| w.is_over(0, lock));
+        assert!(matches!(failure(&w, 0, lock), Some(Failure::KeyInUse(_))), "{:?}", w.events(0, lock));
+        w.run_for(secs(30));
+        assert!((0..nodes).all(|node| w.node(node).exists(w.now(), "a")), "the data is still there");
+    }
+    let mut w = World::redis(1).build();
+    let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+    w.on_node(0, "SET a data", |node, now| node.insert(now, "a", "data", None));
+    w.expect(ms(1_100), "the loss is told by the next renewal", |w| lost(w, 0, lock).is_some());
+    assert_eq!(lost(&w, 0, lock), Some(Loss::Taken));
+    assert_ne!(give_back(&mut w, 0, lock), Release::Released);
+    w.run_for(secs(30));
+    assert_eq!(w.get(0, "a"), Some(&b"data"[..]));
+}
+
+/// Case A8: with no server in reach the wait never ends, or ends as if the lock were taken. A wait has an end, and says which of the two
+/// it was (requirement A5).
+#[test]
+fn catalogue_a8_unreachable_and_taken_are_two_things() {
+    for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3][seed as usize % 2])) {
+        let mut w = World::redis(nodes).clients(2).seed(seed).build();
+        hold(&mut w, 1, Acquire::new("taken"));
+        let taken = w.acquire(0, Acquire::new("taken").wait(Wait::For(secs(1))));
+        w.expect(ms(1_001), "the wait is over", |w| w.is_over(0, taken));
+        let Some(Failure::TimedOut(report)) = failure(&w, 0, taken) else { panic!("{:?}", w.events(0, taken)) };
+        assert!(report.is_busy(), "{report}");
+        for node in 0..nodes {
+            w.kill_node(node);
+        }
+        w.run_for(ms(5));
+        let (limited, once) = (Wait::For(secs(1)), Wait::Try);
+        for (wait, within) in [(limited, ms(1_001)), (once, ms(1_001))] {
+            let lock = w.acquire(0, Acquire::new("a").wait(wait));
+            w.expect(within, "the wait is over", |w| w.is_over(0, lock));
+            let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
+            assert!(!report.is_busy(), "seed {seed}: {report}");
+            // A round of a quorum is over when a majority cannot be reached.
+            let unreachable = report.nodes.iter().filter(|node| matches!(node, Answer::Unreachable(_))).count();
+            assert!(unreachable > nodes / 2, "seed {seed}: {report}");
+        }
+        let endless = w.acquire(0, Acquire::new("a"));
+        w.run_for(secs(5));
+        assert!(was_blocked(&w, 0, endless, Blocked::Unreachable), "{:?}", w.events(0, endless));
+    }
+}
+
+/// Case A9: the wait's limit is silently the TTL, and its error does not say what stood in the way. Wait and TTL are two settings, and the
+/// error tells the holder's rest (requirement A5).
+#[test]
+fn catalogue_a9_wait_and_ttl_are_two_settings() {
+    let mut w = World::redis(1).clients(2).build();
+    hold(&mut w, 0, Acquire::new("a"));
+    let lock = w.acquire(1, Acquire::new("a").ttl(ms(500)).wait(Wait::For(secs(4))));
+    w.run_for(ms(3_999));
+    assert!(!w.is_over(1, lock), "{:?}", w.events(1, lock));
+    w.expect(ms(1), "the wait is over", |w| w.is_over(1, lock));
+    let Some(Failure::TimedOut(report)) = failure(&w, 1, lock) else { panic!("{:?}", w.events(1, lock)) };
+    let [Answer::Taken(Expiry::In(left))] = &*report.nodes else { panic!("{report}") };
+    assert!(*left > secs(5) && *left <= secs(10), "{report}");
+}
+
+/// Case A10: a wait of zero makes no attempt at all, because the clock ticks before the first check. To try once is a mode of its own, and
+/// makes exactly one attempt, however late its answer is looked at (requirement A5).
+#[test]
+fn catalogue_a10_to_try_once_is_exactly_one_attempt() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        warm(&mut w, 0);
+        warm(&mut w, 1);
+        let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.pause_client(0);
+        w.run_for(ms(300));
+        w.resume_client(0);
+        w.expect(ms(1), "it is held", |w| w.is_held(0, lock));
+        assert_eq!(requests(&w, 0, "take", "a"), 1);
+        let busy = w.acquire(1, Acquire::new("a").wait(Wait::Try));
+        w.expect(ms(5), "it has failed", |w| w.is_over(1, busy));
+        w.run_for(secs(1));
+        assert_eq!(requests(&w, 1, "take", "a"), 1, "{}", w.log());
+        // What this client holds itself needs no question.
+        let local = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        assert!(w.is_over(0, local));
+        w.run_for(secs(1));
+        assert_eq!(requests(&w, 0, "take", "a"), 1);
+    }
+}
+
+/// Case A11: the lease ends, another client takes the lock, works and leaves, and then the first one's extension "succeeds". After a gap
+/// nothing is extended; to have the lock again is a new grant with a greater fencing token (requirements T2 and A9).
+#[test]
+fn catalogue_a11_what_has_ended_is_never_extended() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)).renew(Renew::Manual));
+        w.run_for(ms(700));
+        // The extension is on its way when the network fails, and arrives when all is over.
+        w.cut(0, 0, Way::ToNode);
+        w.extend(0, first);
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
+        w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
+        assert_eq!(lost(&w, 0, first), Some(Loss::Expired), "seed {seed}\n{}", w.log());
+        assert_eq!(give_back(&mut w, 1, second), Release::Released);
+        w.heal_all();
+        w.expect(ms(100), "the extension arrives", |w| requests(w, 0, "extend", "a") == 1);
+        assert_never_back(&mut w, 1, secs(2));
+        assert!(!was_renewed(&w, 0, first) && !w.is_held(0, first), "seed {seed}\n{}", w.log());
+        assert_eq!(w.try_verb(0, |machine, now| machine.extend(now, first)), Err(Misuse::NotHeld(first)));
+        let again = hold(&mut w, 0, Acquire::new("a"));
+        assert_ne!(again, first);
+        assert!(w.grant(0, again).unwrap().fence > w.grant(1, second).unwrap().fence);
+        assert!(!w.is_held(0, first));
+    }
+}
+
+/// Case A12: TTL and renewal are fields of the shared lock object, so one caller gets the other's. They belong to one acquisition
+/// (requirements H3 and A8).
+#[test]
+fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).seed(seed).build();
+        let by_hand = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+        let renewed = w.acquire(0, Acquire::new("a").ttl(secs(6)));
+        w.expect(secs(3), "the first ends, not renewed by the wish of the second", |w| lost(w, 0, by_hand).is_some());
+        w.expect(ms(200), "the second holds", |w| w.is_held(0, renewed));
+        assert_eq!(w.grant(0, renewed).unwrap().ttl, secs(6));
+        w.run_for(secs(20));
+        assert!(w.is_held(0, renewed), "the second is renewed, though the first was not: seed {seed}\n{}", w.log());
+        give_back(&mut w, 0, renewed);
+        // Passed on within the client: a TTL longer than the one that the key was given is asked for first.
+        let shorter = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
+        let takes = requests(&w, 0, "take", "a");
+        let longer = w.acquire(0, Acquire::new("a").ttl(secs(9)).renew(Renew::Manual));
+        w.run_for(ms(50));
+        w.release(0, shorter);
+        w.expect(ms(10), "the third holds", |w| w.is_held(0, longer));
+        assert_eq!(requests(&w, 0, "take", "a"), takes, "it was passed on");
+        assert!(w.node(0).pttl(w.now(), "a").unwrap() > ms(8_900), "seed {seed}\n{}", w.log());
+        let told = w.events(0, longer).iter().filter(|event| matches!(event, Event::Granted(_))).count();
+        assert_eq!(told, 1);
+        w.expect(secs(9), "nobody renews the third", |w| lost(w, 0, longer).is_some());
+    }
+}

@@ -1,0 +1,171 @@
+//! Cases K: clocks and pauses.
+
+use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
+use lock_proto::sim::{Way, World};
+use lock_proto::{Instant, Misuse};
+
+use super::*;
+
+/// Case K1: the server's wall clock steps forward and all keys end at once. No client can cure it; the fencing token still grows
+/// (requirement A9).
+#[test]
+fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        w.expect_violation();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        w.jump_node_clock_forward(0, secs(3_600));
+        let second = hold(&mut w, 1, Acquire::new("a"));
+        assert_eq!(w.overlaps(), 1, "this is what nobody can promise: {:?}", w.violations());
+        assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
+        // Back again: the counter has kept the greater time.
+        w.jump_node_clock_back(0, secs(3_600));
+        assert_eq!(give_back(&mut w, 1, second), Release::Released);
+        let third = hold(&mut w, 1, Acquire::new("a"));
+        assert!(w.grant(1, third).unwrap().fence > w.grant(1, second).unwrap().fence);
+    }
+}
+
+/// Case K2: the process stands still for longer than the TTL between request and answer, then reads the answer and believes to hold. The
+/// clock is looked at after the answer (requirement T2).
+#[test]
+fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
+    for (seed, nodes) in (0..40).map(|seed| (seed, [1, 3][seed as usize % 2])) {
+        let mut w = World::redis(nodes).clients(2).seed(seed).build();
+        warm(&mut w, 0);
+        (0..nodes).for_each(|node| w.slow(0, node, Way::ToClient, ms(2)..ms(3)));
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(2)));
+        w.expect(ms(5), "it is executed", |w| (0..nodes).all(|node| w.get(node, "a").is_some()));
+        w.pause_client(0);
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(2)));
+        w.expect(secs(4), "the second holds", |w| w.is_held(1, second));
+        w.resume_client(0);
+        w.run_for(secs(5));
+        assert!(w.grant(0, first).is_none() && w.is_held(1, second), "seed {seed}\n{}", w.log());
+        // The same with a renewal's answer.
+        give_back(&mut w, 1, second);
+        w.expect(secs(3), "the first holds", |w| w.is_held(0, first));
+        w.expect(ms(700), "its renewal is executed", |w| requests(w, 0, "extend", "a") >= nodes);
+        w.pause_client(0);
+        let before = w.events(0, first).len();
+        let third = w.acquire(1, Acquire::new("a").ttl(secs(2)));
+        w.expect(secs(5), "the next one holds", |w| w.is_held(1, third));
+        w.resume_client(0);
+        let first_word = w.events(0, first).get(before);
+        assert_eq!(first_word, Some(&Event::Lost(Loss::Expired)), "seed {seed}\n{}", w.log());
+        w.run_for(secs(5));
+        assert!(!w.is_held(0, first) && w.is_held(1, third));
+    }
+}
+
+/// Case K3: validity and waits are measured by the time of day. The machines see one number that grows; what time of day it is, here or
+/// on the server, changes nothing, and a number that goes backwards counts as standing still (requirement M1).
+#[test]
+fn catalogue_k3_the_time_of_day_plays_no_part() {
+    let run = |offset: u64, unix: u64| {
+        let mut w = World::redis(1)
+            .seed(9)
+            .clock(0, secs(offset), 0)
+            .node(0, |c| c.unix_time(secs(unix)))
+            .config(|c| c.fencing(false))
+            .build();
+        // By hand, because the jitter of renewals is a hash of the reading.
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)).renew(Renew::Manual));
+        for _ in 0..5 {
+            w.run_for(secs(2));
+            w.extend(0, lock);
+        }
+        w.expect(secs(4), "it is lost", |w| lost(w, 0, lock).is_some());
+        let left = w.grant(0, lock).unwrap().valid_until.since(Instant::ZERO + secs(offset));
+        (left, w.event_times(0, lock).to_vec())
+    };
+    let usual = run(1_000, 1_767_225_600);
+    assert_eq!(run(0, 0), usual);
+    assert_eq!(run(9_000_000_000, 4_000_000_000), usual);
+
+    let mut w = World::redis(1).clients(2).build();
+    let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+    w.run_for(ms(1_500));
+    let until = w.machine(0).valid_until(lock);
+    // A verb and facts with a clock that was set back: an extension now counts from the latest time ever told.
+    w.try_verb(0, |machine, _| {
+        machine.handle_timeout(Instant::ZERO);
+        machine.extend(Instant::ZERO, lock)
+    })
+    .unwrap();
+    w.expect(ms(5), "it is extended", |w| was_renewed(w, 0, lock));
+    assert!(w.machine(0).valid_until(lock) > until);
+    w.expect(secs(3), "it ends in time", |w| lost(w, 0, lock).is_some());
+    let late = w.try_verb(0, |machine, _| machine.extend(Instant::ZERO, lock));
+    assert_eq!(late, Err(Misuse::NotHeld(lock)), "no clock brings it back");
+}
+
+/// Case K4: the deadline of a keep-alive counts from the receipt of its answer, so the client believes in the lock for longer than the
+/// server. On Redis it is the renewal: it counts from its emission (requirement T1).
+#[test]
+fn catalogue_k4_a_renewal_counts_from_its_emission() {
+    for (seed, manual) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
+        let mut w = World::redis(1).seed(seed).clock(0, Duration::ZERO, 0).build();
+        let renew = if manual { Renew::Manual } else { Renew::Auto };
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(9)).renew(renew));
+        w.run_for(secs(1));
+        w.slow(0, 0, Way::ToClient, ms(400)..ms(401));
+        if manual {
+            w.extend(0, lock);
+        }
+        w.expect(secs(3), "it is renewed", |w| was_renewed(w, 0, lock));
+        let told = w.now();
+        let Some(Event::Renewed { valid_until }) = w.events(0, lock).last() else { panic!("{:?}", w.events(0, lock)) };
+        let validity = secs(9) - ms(92);
+        assert!(
+            *valid_until <= told.back(ms(400)) + validity,
+            "seed {seed}: {valid_until}, told at {told}\n{}",
+            w.log()
+        );
+        // The key outlives what the client believes.
+        let key_ends = w.now() + w.node(0).pttl(w.now(), "a").unwrap();
+        assert!(*valid_until + ms(90) <= key_ends, "seed {seed}: {valid_until} and {key_ends}");
+    }
+}
+
+/// Case K5: the machine sleeps, its timers stand still, and it wakes up long after the TTL with several holders about. On a clock that goes on
+/// through a suspend, the first thing that every hold is told is its loss, and no late renewal goes out (requirements T2 and T4).
+#[test]
+fn catalogue_k5_after_a_suspend_every_hold_is_lost_first() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let locks: Vec<_> = ["a", "b", "c"].map(|name| hold(&mut w, 0, Acquire::new(name).ttl(secs(2)))).into();
+        w.run_for(secs(seed));
+        w.pause_client(0);
+        let before: Vec<_> = locks.iter().map(|lock| w.events(0, *lock).len()).collect();
+        w.run_for(secs(3_600));
+        let next = hold(&mut w, 1, Acquire::new("a").ttl(secs(2)));
+        let renewals = requests(&w, 0, "extend", "b");
+        w.resume_client(0);
+        for (lock, before) in locks.iter().zip(before) {
+            assert_eq!(w.events(0, *lock).get(before), Some(&Event::Lost(Loss::Expired)), "seed {seed}\n{}", w.log());
+        }
+        w.run_for(secs(5));
+        assert_eq!(requests(&w, 0, "extend", "b"), renewals);
+        assert!(w.is_held(1, next) && locks.iter().all(|lock| !w.is_held(0, *lock)));
+    }
+}
+
+/// Case K6: the thread that renews is starved, or has very many locks to renew. A late call is a normal input: what is still valid is renewed at
+/// once (requirements M7 and H2).
+#[test]
+fn catalogue_k6_late_renewals_are_made_up_for() {
+    for seed in 0..3 {
+        let mut w = World::redis(1).seed(seed).build();
+        let locks: Vec<_> = (0..100).map(|n| w.acquire(0, Acquire::new(format!("lock {n}")).ttl(secs(3)))).collect();
+        w.expect(ms(100), "all are held", |w| locks.iter().all(|lock| w.is_held(0, *lock)));
+        for _ in 0..5 {
+            w.pause_client(0);
+            w.run_for(ms(2_800));
+            w.resume_client(0);
+            w.run_for(ms(100));
+        }
+        let lost = locks.iter().filter(|lock| !w.is_held(0, **lock)).count();
+        assert_eq!(lost, 0, "seed {seed}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Cases L: being told that the lock is lost.
+
+use lock_proto::Instant;
+use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
+use lock_proto::sim::{Way, World};
+
+use super::*;
+
+/// Case L1: a holder that is cut off is never told, while the next one works. It is told at the end of its own validity, which is before
+/// the server can hand the lock on (requirement T2).
+#[test]
+fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
+    for (seed, drift) in (0..20).map(|seed| (seed, [-4_000, 0, 4_000][seed as usize % 3])) {
+        let mut w = World::redis(1).clients(2).seed(seed).clock(0, secs(7), drift).build();
+        let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
+        let second = w.acquire(1, Acquire::new("a").ttl(secs(2)));
+        w.run_for(secs(3));
+        // All ways of being cut off: nothing of it is told by the network.
+        match seed % 3 {
+            0 => w.partition(0, 0),
+            1 => w.cut(0, 0, Way::ToClient),
+            _ => w.cut(0, 0, Way::ToNode),
+        }
+        w.expect(secs(5), "the second holds", |w| w.is_held(1, second));
+        let told = w.events(0, first).iter().zip(w.event_times(0, first));
+        let lost_at = told.filter(|(event, _)| matches!(event, Event::Lost(_))).map(|(_, at)| *at).next();
+        let granted_at = w.events(1, second).iter().zip(w.event_times(1, second));
+        let granted_at = granted_at.filter(|(event, _)| matches!(event, Event::Granted(_))).map(|(_, at)| *at).next();
+        assert!(lost_at.unwrap() < granted_at.unwrap(), "seed {seed}\n{}", w.log());
+        assert!(w.events(0, first).iter().any(|event| matches!(event, Event::AtRisk { .. })), "there was a warning");
+    }
+}
+
+/// Case L2: "acquired" is a stored status, true as long as no timer has run, and it can flip back. Whether a lock is held follows from the
+/// clock at the question, and a loss is final (requirements T2 and T3).
+#[test]
+fn catalogue_l2_held_is_a_question_to_the_clock() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).clock(0, Duration::ZERO, 0).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
+        let until = w.machine(0).valid_until(lock).unwrap();
+        w.run_for(ms(600));
+        // From here on no timer of the process runs; the renewal's answer lies in its socket.
+        w.cut(0, 0, Way::ToClient);
+        w.run_for(ms(200));
+        w.pause_client(0);
+        w.heal_all();
+        w.run_for((until.back(Duration::from_nanos(1))).since(w.now()));
+        assert!(w.is_held(0, lock));
+        w.run_for(Duration::from_nanos(1));
+        assert!(!w.is_held(0, lock), "no timer has run, and it is not held any more");
+        w.resume_client(0);
+        assert!(w.events(0, lock).contains(&Event::Lost(Loss::Expired)));
+        let again = w.run_until(secs(10), |w| w.is_held(0, lock) || w.machine(0).valid_until(lock).is_some());
+        assert!(!again, "seed {seed}\n{}", w.log());
+        assert!(!was_renewed(&w, 0, lock));
+    }
+}
+
+/// Case L5: after the loss the release is repeated for seconds. One delete, one answer; without an answer it ends with the release's own
+/// time (requirements H6 and U1).
+#[test]
+fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+        w.expect(secs(3), "it is lost", |w| lost(w, 0, lock).is_some());
+        w.run_for(secs(seed) + ms(50));
+        assert_eq!(requests(&w, 0, "release", "a"), 0, "nothing is sent before the guard comes back");
+        let start = w.now();
+        assert_eq!(give_back(&mut w, 0, lock), Release::Expired);
+        assert!(w.now().since(start) < ms(5), "seed {seed}\n{}", w.log());
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+        w.partition(0, 0);
+        w.expect(secs(3), "it is lost", |w| lost(w, 0, lock).is_some());
+        let start = w.now();
+        assert_eq!(give_back(&mut w, 0, lock), Release::Unknown);
+        assert_eq!(w.now().since(start), secs(2));
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+        w.run_for(secs(3));
+        give_back(&mut w, 0, lock);
+        w.run_for(secs(30));
+        assert_eq!(requests(&w, 0, "release", "a"), 1, "seed {seed}\n{}", w.log());
+    }
+}
+
+/// Case L7: a false alarm ends the process. A loss is a value that is told to its holder, only when it is one; a renewal that is late but
+/// gets through is none (requirement T2).
+#[test]
+fn catalogue_l7_a_late_renewal_is_no_alarm() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(4)));
+        w.run_for(secs(1));
+        w.partition(0, 0);
+        let at_risk = |event: &Event| matches!(event, Event::AtRisk { .. });
+        w.expect(secs(3), "a warning", |w| w.events(0, lock).iter().any(at_risk));
+        w.heal_all();
+        w.drop_connections(0, 0);
+        w.run_for(secs(20));
+        assert!(w.is_held(0, lock) && lost(&w, 0, lock).is_none(), "seed {seed}\n{}", w.log());
+        let told = w.events(0, lock);
+        let warnings = told.iter().filter(|event| at_risk(event)).count();
+        assert!(warnings == 1 && was_renewed(&w, 0, lock), "{told:?}");
+    }
+}
+
+/// Case L8: a lost lock is taken again behind its holder's back. What is lost stays lost, also while the lock is free (requirement T2).
+#[test]
+fn catalogue_l8_a_lost_lock_is_never_taken_again_by_itself() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
+        w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+        assert_never_back(&mut w, 1, secs(20));
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
+        assert_eq!(requests(&w, 0, "take", "a"), 1, "seed {seed}\n{}", w.log());
+        let told = w.events(0, lock).iter().filter(|event| matches!(event, Event::Lost(_))).count();
+        assert_eq!(told, 1);
+        assert!(w.now() > Instant::ZERO && !w.is_held(0, lock));
+    }
+}

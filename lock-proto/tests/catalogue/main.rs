@@ -1,0 +1,137 @@
+//! The failure catalogue: what other lock clients got wrong, each case played through in a simulated world.
+//!
+//! `docs/failures.md` lists the cases. Their ids (A1, C3, …) are in the names of the tests; they are not those of the requirements
+//! in `docs/spec`. Cases that concern the async handles are in `src/driver/tests/catalogue.rs`.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod acquire;
+mod cancel;
+mod clock;
+mod loss;
+mod misuse;
+mod quorum;
+mod release;
+mod renew;
+mod server;
+mod wake;
+
+use core::time::Duration;
+
+use lock_proto::LockId;
+use lock_proto::redis::{Acquire, Blocked, Event, Failure, Loss, Release};
+use lock_proto::sim::World;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Takes a lock and waits until it is held.
+#[track_caller]
+fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
+    let lock = w.acquire(client, want);
+    w.expect(secs(1), "it is held", |w| w.is_held(client, lock));
+    lock
+}
+
+/// Opens the connections of a client, so that what follows needs no handshake and no script's source.
+#[track_caller]
+fn warm(w: &mut World, client: usize) {
+    let lock = hold(w, client, Acquire::new("warm-up"));
+    give_back(w, client, lock);
+    w.run_for(ms(5));
+}
+
+/// Gives a lock back and waits for the answer.
+#[track_caller]
+fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
+    w.release(client, lock);
+    w.expect(secs(3), "the release is answered", |w| w.is_over(client, lock));
+    released(w, client, lock).unwrap()
+}
+
+fn lost(w: &World, client: usize, lock: LockId) -> Option<Loss> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Lost(loss) = event { Some(*loss) } else { None })
+}
+
+fn released(w: &World, client: usize, lock: LockId) -> Option<Release> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Released(how) = event { Some(*how) } else { None })
+}
+
+fn failure(w: &World, client: usize, lock: LockId) -> Option<&Failure> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Failed(why) = event { Some(why) } else { None })
+}
+
+fn was_blocked(w: &World, client: usize, lock: LockId, by: Blocked) -> bool {
+    w.events(client, lock).contains(&Event::Blocked(by))
+}
+
+fn was_renewed(w: &World, client: usize, lock: LockId) -> bool {
+    w.events(client, lock).iter().any(|event| matches!(event, Event::Renewed { .. }))
+}
+
+/// The value that an acquisition writes, once it was granted.
+fn token(w: &World, client: usize, lock: LockId) -> Vec<u8> {
+    w.grant(client, lock).unwrap().token.to_string().into_bytes()
+}
+
+/// How often a client's requests of this kind (`take`, `extend`, `release`) for the lock `name` reached a server, also those that it
+/// refused.
+fn requests(w: &World, client: usize, kind: &str, name: &str) -> usize {
+    w.log().lines().filter(|line| is_request(line, client, kind, name)).count()
+}
+
+/// Whether a line of the log tells of such a request. A take may be a plain `SET`.
+fn is_request(line: &str, client: usize, kind: &str, name: &str) -> bool {
+    let script = format!("<{kind}>");
+    let mut words = line.split(' ').skip_while(|word| *word != script);
+    let plain = kind == "take" && line.contains(&format!(": SET {name} ")) && line.contains(" NX ");
+    line.contains(&format!(" from c{client}/")) && (plain || words.nth(2) == Some(name))
+}
+
+/// A request of another program, over a connection of its own.
+fn command(w: &mut World, node: usize, args: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len());
+    for arg in args {
+        bytes.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
+    }
+    w.on_node(node, "another program", |node, now| {
+        let conn = u64::MAX;
+        node.handle_connected(now, conn);
+        node.handle_received(now, conn, bytes.as_bytes());
+        let answer = node.outgoing(conn).to_vec();
+        node.handle_disconnected(now, conn);
+        answer
+    })
+}
+
+/// Nothing that is a lock is left, and only the fence counter stays without a time limit.
+#[track_caller]
+fn assert_clean(w: &World) {
+    let log = w.log();
+    for node in 0.. {
+        if !log.contains(&format!(" n{node} from ")) {
+            break;
+        }
+        for key in w.keys(node) {
+            assert!(key.contains("lock-proto:"), "the lock {key} stays on node {node}\n{log}");
+            let expires = w.node(node).pttl(w.now(), &key).is_some();
+            assert!(expires || key == "lock-proto:fence", "{key} stays on node {node} for ever\n{log}");
+        }
+    }
+}
+
+/// The key `a` does not appear on any of these nodes while this time passes.
+#[track_caller]
+fn assert_never_back(w: &mut World, nodes: usize, time: Duration) {
+    let back = w.run_until(time, |w| (0..nodes).any(|node| w.get(node, "a").is_some()));
+    assert!(!back, "the key came back\n{}", w.log());
+}

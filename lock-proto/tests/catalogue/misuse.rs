@@ -1,0 +1,93 @@
+//! Cases X: interfaces that invite mistakes.
+
+use std::collections::BTreeSet;
+
+use lock_proto::Misuse;
+use lock_proto::redis::{Acquire, Event, Release, Renew};
+use lock_proto::sim::World;
+
+use super::*;
+
+/// Case X2: the token is a constant, or belongs to an object that many callers share, so one overwrites the other's. It is made inside, by
+/// client and attempt (requirement A2).
+#[test]
+fn catalogue_x2_every_grant_of_a_server_has_a_token_of_its_own() {
+    for seed in 0..5 {
+        let mut w = World::redis(1).clients(3).seed(seed).build();
+        let mut seen = BTreeSet::new();
+        for round in 0..15 {
+            let client = round % 3;
+            let lock = hold(&mut w, client, Acquire::new("a"));
+            assert_eq!(w.get(0, "a").unwrap(), token(&w, client, lock));
+            assert!(seen.insert(token(&w, client, lock)), "a token came twice");
+            give_back(&mut w, client, lock);
+        }
+    }
+}
+
+/// Case X3: a token of the whole process lets every thread in again that asks. Acquisitions of one client exclude each other, and each
+/// release ends its own hold only (requirement A8).
+#[test]
+fn catalogue_x3_one_client_is_not_one_owner() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let locks: Vec<_> = (0..12).map(|_| w.acquire_for(0, Acquire::new("a"), ms(15))).collect();
+        let other = w.acquire_for(1, Acquire::new("a"), ms(15));
+        let mut most = 0;
+        let all_over = w.run_until(secs(5), |w| {
+            most = most.max(locks.iter().filter(|lock| w.is_held(0, **lock)).count());
+            w.is_over(1, other) && locks.iter().all(|lock| w.is_over(0, *lock))
+        });
+        assert!(all_over && most == 1, "{most} held at once: seed {seed}\n{}", w.log());
+        assert!(locks.iter().all(|lock| released(&w, 0, *lock) == Some(Release::Released)));
+        // First come, first served, and every one with a fence of its own.
+        let fences: Vec<_> = locks.iter().map(|lock| w.grant(0, *lock).unwrap().fence.unwrap()).collect();
+        assert!(fences.is_sorted() && fences.iter().collect::<BTreeSet<_>>().len() == fences.len());
+    }
+}
+
+/// Case X4: whoever names a lease time switches the renewal off without knowing. TTL and renewal are two settings (requirement H3).
+#[test]
+fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
+    let mut w = World::redis(1).build();
+    let auto = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)));
+    let manual = hold(&mut w, 0, Acquire::new("b").ttl(secs(1)).renew(Renew::Manual));
+    w.run_for(secs(10));
+    assert!(w.is_held(0, auto) && lost(&w, 0, manual).is_some());
+}
+
+/// Case X5: the release in a `finally` runs although the lock was never had. Nothing but a grant can be given back: anything else is an error,
+/// and nothing has changed (requirements M5 and M6).
+#[test]
+fn catalogue_x5_what_was_never_granted_cannot_be_released() {
+    let mut w = World::redis(1).clients(2).build();
+    let first = hold(&mut w, 0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(100));
+    let refused = w.try_verb(1, |machine, now| machine.release(now, second));
+    assert_eq!(refused, Err(Misuse::NotHeld(second)));
+    assert!(w.is_held(0, first));
+    give_back(&mut w, 0, first);
+    w.expect(ms(100), "the wait has gone on", |w| w.is_held(1, second));
+    let refused = w.try_verb(0, |machine, now| machine.release(now, first));
+    assert_eq!(refused, Err(Misuse::Stale(first)), "what has ended has ended");
+    assert!(w.is_held(1, second));
+}
+
+/// Case X6: the fencing number is read from the counter when it is asked for, so a holder that has lost the lock gets its successor's. It is a
+/// field of the grant (requirement A9).
+#[test]
+fn catalogue_x6_the_fence_belongs_to_the_grant() {
+    let mut w = World::redis(1).clients(2).build();
+    let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)));
+    let fence = w.grant(0, first).unwrap().fence.unwrap();
+    w.pause_client(0);
+    let second = w.acquire(1, Acquire::new("a"));
+    w.expect(secs(2), "the second holds", |w| w.is_held(1, second));
+    w.resume_client(0);
+    assert!(matches!(w.events(0, first).last(), Some(Event::Lost(_))));
+    assert_eq!(w.grant(0, first).unwrap().fence, Some(fence));
+    assert!(w.grant(1, second).unwrap().fence > Some(fence));
+    let side_keys = w.keys(0).into_iter().filter(|key| key.contains("fence")).count();
+    assert_eq!(side_keys, 1, "one counter, however many locks");
+}

@@ -1,0 +1,304 @@
+//! Cases R: renewal and extension.
+
+use lock_proto::redis::{Acquire, Drift, Event, Loss, MIN_TTL, Release, Renew};
+use lock_proto::sim::redis::Condition;
+use lock_proto::sim::{Way, World};
+use lock_proto::{Invalid, Misuse};
+
+use super::*;
+
+/// Case R1: after a renewal that failed an entry of the old hold stays, and the next hold of that name is never renewed. The watchdog is a
+/// part of one grant and ends with it (requirement H1).
+#[test]
+fn catalogue_r1_the_next_hold_has_a_watchdog_of_its_own() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
+        w.partition(0, 0);
+        w.expect(secs(2), "it is lost", |w| lost(w, 0, first).is_some());
+        w.heal_all();
+        // With the old guard still out, and without.
+        if seed % 2 == 0 {
+            w.abandon(0, first);
+        }
+        let second = w.acquire(0, Acquire::new("a").ttl(secs(2)));
+        w.expect(secs(3), "it is held again", |w| w.is_held(0, second));
+        w.run_for(secs(20));
+        assert!(w.is_held(0, second), "seed {seed}\n{}", w.log());
+        assert!(!w.is_held(0, first));
+    }
+}
+
+/// Case R2: the release's "stop renewing" runs before the grant's "start renewing", and an orphan is renewed for ever. One machine orders
+/// both: what was released can arm nothing (requirement H1).
+#[test]
+fn catalogue_r2_a_release_right_after_the_grant_ends_all() {
+    for (seed, claimed) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
+        let mut w = World::redis(1).seed(seed).build();
+        w.auto_claim(claimed);
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(1)));
+        w.expect(ms(50), "it is granted", |w| w.grant(0, lock).is_some());
+        w.release(0, lock);
+        assert!(w.try_verb(0, |machine, now| machine.claim(now, lock)).is_err(), "what is released cannot be claimed");
+        w.expect(ms(10), "it is released", |w| w.is_over(0, lock));
+        assert_eq!(released(&w, 0, lock), Some(Release::Released));
+        assert_never_back(&mut w, 1, secs(10));
+        assert_eq!(requests(&w, 0, "extend", "a"), 0, "seed {seed}\n{}", w.log());
+        assert_eq!(w.machine(0).next_deadline(), None, "no timer is left");
+    }
+}
+
+/// Case R3: the release fails, and the renewal goes on for days. Renewal stops when the release is *asked for*, whatever comes of it; the
+/// TTL is the backstop (requirement H2).
+#[test]
+fn catalogue_r3_renewal_stops_when_the_release_is_asked_for() {
+    for (seed, condition) in (0..20).map(|seed| (seed, [Condition::ReadOnly, Condition::DiskError][seed as usize % 2]))
+    {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        w.run_for(secs(5));
+        let renewals = requests(&w, 0, "extend", "a");
+        assert!(renewals >= 4);
+        w.set_condition(0, condition, true);
+        let start = w.now();
+        assert_eq!(give_back(&mut w, 0, lock), Release::Unknown, "seed {seed}\n{}", w.log());
+        w.expect((start + secs(3)).since(w.now()), "the key ends at its TTL", |w| w.get(0, "a").is_none());
+        w.set_condition(0, condition, false);
+        assert_never_back(&mut w, 1, secs(30));
+        assert_eq!(requests(&w, 0, "extend", "a"), renewals, "seed {seed}\n{}", w.log());
+    }
+}
+
+/// Case R4: one lock's failure stops the timer of all. Each lock is a machine of its own (requirement H1).
+#[test]
+fn catalogue_r4_the_loss_of_one_lock_disturbs_no_other() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).seed(seed).build();
+        let locks: Vec<_> = ["a", "b", "c", "d"].map(|name| hold(&mut w, 0, Acquire::new(name).ttl(secs(1)))).into();
+        w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+        w.on_node(0, "SET b x", |node, now| node.insert(now, "b", "x", None));
+        w.run_for(secs(1));
+        assert_eq!((lost(&w, 0, locks[0]), lost(&w, 0, locks[1])), (Some(Loss::Gone), Some(Loss::Taken)));
+        w.run_for(secs(10));
+        assert!(w.is_held(0, locks[2]) && w.is_held(0, locks[3]), "seed {seed}\n{}", w.log());
+    }
+}
+
+/// Case R6: a renewal is under way when the lock is given back; its answer re-arms the timer, or is taken for a loss. Late answers are
+/// dropped by their call's id (requirement H2).
+#[test]
+fn catalogue_r6_a_late_renewal_answer_says_nothing() {
+    let mut under_way = 0;
+    // The renewal leaves at a third of the TTL less up to a tenth of that.
+    for at in (890..1_030).step_by(5) {
+        let mut w = World::redis(1).seed(at).build();
+        warm(&mut w, 0);
+        w.slow(0, 0, Way::ToNode, ms(20)..ms(21));
+        w.slow(0, 0, Way::ToClient, ms(20)..ms(21));
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        let start = w.event_times(0, lock).first().copied().unwrap();
+        w.run_for((start + ms(at - 40)).since(w.now()));
+        let before = w.events(0, lock).len();
+        w.release(0, lock);
+        // The same name again, at once: the late answer is not for this hold either.
+        let next = (at % 2 == 0).then(|| w.acquire(0, Acquire::new("a").ttl(secs(3))));
+        w.expect(ms(200), "it is answered", |w| w.is_over(0, lock));
+        let after = &w.events(0, lock)[before..];
+        assert_eq!(after, [Event::Released(Release::Released)], "released at {at} ms\n{}", w.log());
+        under_way += usize::from(requests(&w, 0, "extend", "a") > 0 && before == 1);
+        match next {
+            Some(next) => {
+                w.run_for(secs(10));
+                assert!(w.is_held(0, next) && lost(&w, 0, next).is_none(), "released at {at} ms\n{}", w.log());
+            }
+            None => {
+                let renewals = requests(&w, 0, "extend", "a");
+                assert_never_back(&mut w, 1, secs(10));
+                assert_eq!(requests(&w, 0, "extend", "a"), renewals);
+                assert_eq!(w.machine(0).next_deadline(), None, "no timer is left");
+            }
+        }
+    }
+    assert!(under_way >= 5, "in {under_way} runs the renewal was under way");
+}
+
+/// Case R8: a client that gives up at the first failed renewal loses a lock that had most of its time left; one that never gives up hides
+/// the loss. Retried until the validity ends, then lost; a clear "not mine" ends it at once (requirement H2).
+#[test]
+fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
+    for seed in 0..20 {
+        let mut w = World::redis(1).seed(seed).clock(0, secs(5), 0).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        let valid_until = w.grant(0, lock).unwrap().valid_until;
+        w.run_for(ms(500));
+        w.kill_node(0);
+        if seed % 2 == 0 {
+            // Back with most of a second to spare: as if nothing had been.
+            w.run_for(ms(1_200));
+            w.restart_node(0, true);
+            w.run_for(secs(20));
+            assert!(w.is_held(0, lock) && lost(&w, 0, lock).is_none(), "seed {seed}\n{}", w.log());
+            // Now it is somebody else's: that needs no second question.
+            w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
+            w.expect(ms(1_010), "the loss is told by the next renewal", |w| lost(w, 0, lock).is_some());
+            assert_eq!(lost(&w, 0, lock), Some(Loss::Taken));
+        } else {
+            w.expect(secs(3), "the loss is told", |w| lost(w, 0, lock).is_some());
+            assert_eq!(lost(&w, 0, lock), Some(Loss::Expired));
+            assert_eq!(w.now() + secs(5), valid_until, "to the nanosecond");
+            let tries = w.log().lines().filter(|line| line.ends_with(" connect")).count();
+            assert!(tries > 5, "{tries} connections were tried\n{}", w.log());
+        }
+    }
+}
+
+/// Case R9: extending returns a new handle and kills the old one, which callers go on using. It moves the end of the one handle there is
+/// (requirement H3).
+#[test]
+fn catalogue_r9_an_extension_keeps_the_handle() {
+    let mut w = World::redis(1).build();
+    let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+    let granted = *w.grant(0, lock).unwrap();
+    for _ in 0..10 {
+        w.run_for(secs(1));
+        w.extend(0, lock);
+        w.expect(ms(10), "it is extended", |w| matches!(w.events(0, lock).last(), Some(Event::Renewed { .. })));
+    }
+    assert!(w.is_held(0, lock));
+    assert!(w.machine(0).valid_until(lock) > Some(granted.valid_until + secs(9)));
+    assert_eq!(w.get(0, "a").unwrap(), granted.token.to_string().as_bytes());
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+}
+
+/// Case R10: an extension that adds to the rest pushes the end far away, so that a crash blocks everybody. The end is set to a TTL from
+/// now and no further, and a hold can be bounded (requirements H1 and H3).
+#[test]
+fn catalogue_r10_extensions_do_not_add_up() {
+    let mut w = World::redis(1).build();
+    let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
+    for _ in 0..50 {
+        w.extend(0, lock);
+        w.run_for(ms(10));
+        assert!(w.node(0).pttl(w.now(), "a").unwrap() <= secs(2));
+    }
+    assert!(requests(&w, 0, "extend", "a") >= 40);
+    let bounded = hold(&mut w, 0, Acquire::new("b").ttl(secs(2)).renew(Renew::AtMost(secs(5))));
+    let start = w.event_times(0, bounded)[0];
+    w.expect(secs(6), "the maximal hold time ends", |w| lost(w, 0, bounded).is_some());
+    assert_eq!(lost(&w, 0, bounded), Some(Loss::MaxHold));
+    assert_eq!(w.now().since(start), secs(5));
+}
+
+/// Case R11: a TTL of zero means "no expiry" in one place and "delete now" in another. There is no such TTL: the message names what is
+/// allowed, and nothing has been sent (requirement M5).
+#[test]
+fn catalogue_r11_a_ttl_of_zero_is_refused() {
+    let mut w = World::redis(1).build();
+    for ttl in [Duration::ZERO, MIN_TTL - Duration::from_nanos(1)] {
+        let refused = w.try_verb(0, |machine, now| machine.acquire(now, &Acquire::new("a").ttl(ttl)));
+        assert!(matches!(refused, Err(Misuse::Invalid(Invalid::Ttl { given, .. })) if given == ttl), "{refused:?}");
+    }
+    let never = Acquire::new("a").renew(Renew::AtMost(Duration::ZERO));
+    let refused = w.try_verb(0, |machine, now| machine.acquire(now, &never));
+    assert_eq!(refused, Err(Misuse::Invalid(Invalid::MaxHold)));
+    w.run_for(secs(1));
+    assert_eq!(w.total_calls(0), 0);
+}
+
+/// Case R12: the key has vanished, the extension creates it again, and the holder goes on though others may have held the lock meanwhile.
+/// On one node nothing is created again, and in a quorum only while a majority confirms (requirements H1 and Q3).
+#[test]
+fn catalogue_r12_a_renewal_brings_no_lost_key_back() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        w.run_for(secs(4));
+        w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+        assert_never_back(&mut w, 1, secs(10));
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Gone), "seed {seed}\n{}", w.log());
+
+        let mut w = World::redis(3).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        w.run_for(secs(4));
+        for node in 0..2 {
+            w.on_node(node, "DEL a", |node, now| node.remove(now, "a"));
+        }
+        let back = w.run_until(secs(10), |w| (0..2).any(|node| w.get(node, "a").is_some()));
+        assert!(!back, "seed {seed}\n{}", w.log());
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Gone), "seed {seed}\n{}", w.log());
+    }
+}
+
+/// Case R13: one node of three fails while extending, and the client gives up the lock on all. A failed extension changes nothing before
+/// the validity ends (requirement Q4).
+#[test]
+fn catalogue_r13_a_failed_extension_gives_nothing_up() {
+    for seed in 0..10 {
+        let mut w = World::redis(3).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        w.set_condition(0, Condition::ReadOnly, true);
+        w.run_for(secs(20));
+        assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
+        assert!((1..3).all(|node| w.get(node, "a") == Some(&token(&w, 0, lock)[..])));
+        // Two of three: nothing is confirmed any more, and still it is held until the end.
+        w.set_condition(1, Condition::ReadOnly, true);
+        w.extend(0, lock);
+        w.expect(ms(100), "the extension has failed", |w| {
+            matches!(w.events(0, lock).last(), Some(Event::ExtendFailed(_)))
+        });
+        assert!(w.is_held(0, lock));
+        let valid_until = w.machine(0).valid_until(lock).unwrap();
+        w.expect(secs(3), "it is lost in the end", |w| lost(w, 0, lock).is_some());
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Expired));
+        assert!(w.machine(0).valid_until(lock).is_none() && valid_until > lock_proto::Instant::ZERO);
+        assert_eq!(requests(&w, 0, "release", "a"), 0, "seed {seed}\n{}", w.log());
+        assert!(w.get(2, "a").is_some(), "its time there is not over");
+    }
+}
+
+/// Case R14: the renewal has a fixed period, so short TTLs end before it. It follows from the TTL, whatever that is, and lasts as long as
+/// the hold (requirement H1).
+#[test]
+fn catalogue_r14_the_renewal_period_follows_from_the_ttl() {
+    for ttl in [ms(200), secs(1), secs(14), secs(60), secs(3_600)] {
+        let mut w = World::redis(1).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(ttl));
+        w.expect(ttl / 3 + ms(2), "it is renewed", |w| was_renewed(w, 0, lock));
+        w.run_for(10 * ttl);
+        assert!(w.is_held(0, lock), "{ttl:?}\n{}", w.log());
+        let renewals = requests(&w, 0, "extend", "a");
+        assert!((28..40).contains(&renewals), "{renewals} renewals in ten TTLs of {ttl:?}");
+    }
+}
+
+/// Case R15: what is left of a short TTL is computed by a subtraction that wraps. The shortest TTL is held like any other, and arithmetic
+/// on times saturates (requirement M1).
+#[test]
+fn catalogue_r15_the_shortest_ttl_works() {
+    for seed in 0..5 {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(MIN_TTL));
+        w.run_for(secs(5));
+        assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
+        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    }
+}
+
+/// Case R16: a renewal at four fifths of the TTL leaves time for one try. The first comes at a third, several tries fit, and settings
+/// under which two would not are refused (requirement H1).
+#[test]
+fn catalogue_r16_several_tries_fit_the_validity() {
+    for (seed, ttl) in [(1, ms(300)), (2, secs(3)), (3, secs(10)), (4, secs(60))] {
+        let mut w = World::redis(1).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(ttl));
+        w.set_condition(0, Condition::DiskError, true);
+        w.expect(ttl / 3 + ms(1), "the first try", |w| requests(w, 0, "extend", "a") == 1);
+        w.expect(ttl, "it is lost", |w| lost(w, 0, lock).is_some());
+        let tries = requests(&w, 0, "extend", "a");
+        assert!((6..15).contains(&tries), "{tries} tries within the validity of {ttl:?}\n{}", w.log());
+    }
+    let wide = Drift { divisor: 10, margin: secs(1) };
+    let mut w = World::redis(1).config(move |c| c.drift(wide)).build();
+    let refused = w.try_verb(0, |machine, now| machine.acquire(now, &Acquire::new("a").ttl(secs(2))));
+    assert!(matches!(refused, Err(Misuse::Invalid(Invalid::Drift { .. }))), "{refused:?}");
+}

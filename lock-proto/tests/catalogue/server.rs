@@ -1,0 +1,114 @@
+//! Cases F and O: failovers, restarts, and what an error says.
+
+use lock_proto::redis::{Acquire, Answer, Expiry, Failure, Loss, Release, Wait};
+use lock_proto::sim::World;
+use lock_proto::sim::redis::Condition;
+
+use super::*;
+
+/// Case F1: the server confirms the lock and dies before its replica has heard of it; the replica grants it again. No client can exclude this; the
+/// fencing token grows all the same (requirement A9).
+#[test]
+fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        w.expect_violation();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        w.restart_node(0, false);
+        let second = hold(&mut w, 1, Acquire::new("a"));
+        assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
+        assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
+        w.expect(secs(4), "the first is told by its next renewal", |w| lost(w, 0, first) == Some(Loss::Taken));
+        assert_ne!(give_back(&mut w, 0, first), Release::Released);
+        assert!(w.is_held(1, second));
+    }
+}
+
+/// Case F4: after a failover the server answers that it knows no such script, or is read-only, loading, or asks to try again. All of these mean
+/// "not executed", and are worth a retry (requirements P1 and P2).
+#[test]
+fn catalogue_f4_not_executed_is_worth_a_retry() {
+    for (seed, condition) in (0..12).map(|seed| (seed, [Condition::ReadOnly, Condition::Loading][seed as usize % 2])) {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let held = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        warm(&mut w, 1);
+        w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
+        w.run_for(secs(5));
+        assert!(w.is_held(0, held), "seed {seed}\n{}", w.log());
+        w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
+        let other = hold(&mut w, 1, Acquire::new("b"));
+        w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
+        assert_eq!(give_back(&mut w, 1, other), Release::Released);
+        // A new server with the data but without the scripts, which is not ready yet.
+        w.restart_node(0, true);
+        w.set_condition(0, condition, true);
+        let waiting = w.acquire(1, Acquire::new("b"));
+        w.run_for(secs(1));
+        assert!(w.is_held(0, held) && !w.is_over(1, waiting), "seed {seed}\n{}", w.log());
+        w.set_condition(0, condition, false);
+        w.expect(secs(1), "the waiter has it", |w| w.is_held(1, waiting));
+        w.run_for(secs(5));
+        assert!(w.is_held(0, held), "seed {seed}\n{}", w.log());
+        assert_eq!(give_back(&mut w, 0, held), Release::Released);
+    }
+}
+
+/// Case F6: the server evicts lock keys like cache entries, and the counter of the fencing tokens with them. The holder is told by its next
+/// renewal, and the token grows by the server's clock (requirements H2 and A9).
+#[test]
+fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
+    for seed in 0..10 {
+        let mut w = World::redis(1).seed(seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        w.run_for(secs(2));
+        for key in ["a", "lock-proto:fence"] {
+            assert!(w.on_node(0, "evicted", |node, now| node.remove(now, key)));
+        }
+        w.expect(ms(1_100), "the loss is told", |w| lost(w, 0, first) == Some(Loss::Gone));
+        let second = hold(&mut w, 0, Acquire::new("a"));
+        assert!(w.grant(0, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
+    }
+}
+
+/// Case O1: one error for busy, unreachable and lost. The report names every node and what it said (requirements A5 and Q4).
+#[test]
+fn catalogue_o1_the_error_names_every_node() {
+    type Trouble = fn(&mut World);
+    type Said = fn(&Answer) -> bool;
+    const LAST: [(Trouble, Said); 3] = [
+        (
+            |w| w.on_node(4, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(30)))),
+            |answer| matches!(answer, Answer::Taken(Expiry::Unknown | Expiry::In(_))),
+        ),
+        (|w| w.set_condition(4, Condition::OutOfMemory, true), |answer| matches!(answer, Answer::Rejected(_))),
+        (|_| {}, |answer| matches!(answer, Answer::Unknown(_))),
+    ];
+    for (which, (trouble, said)) in LAST.into_iter().enumerate() {
+        let mut w = World::redis(5).seed(which as u64).build();
+        warm(&mut w, 0);
+        // Each node has a trouble of its own; the last one answers last.
+        w.pause_node(1);
+        w.kill_node(2);
+        w.restart_node(3, false);
+        w.run_for(ms(50));
+        w.slow(0, 4, lock_proto::sim::Way::ToClient, ms(20)..ms(21));
+        trouble(&mut w);
+        let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        if which == 2 {
+            w.expect(ms(5), "it is executed", |w| w.get(4, "a").is_some());
+            w.run_for(ms(5));
+            w.drop_connections(0, 4);
+        }
+        w.expect(secs(1), "it has failed", |w| w.is_over(0, lock));
+        let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
+        let [granted, silent, down, young, last] = &*report.nodes else { panic!("{report}") };
+        assert!(matches!(granted, Answer::Granted), "{report}");
+        assert!(matches!(silent, Answer::Silent), "{report}");
+        assert!(matches!(down, Answer::Unreachable(_)), "{report}");
+        assert!(matches!(young, Answer::TooYoung), "{report}");
+        assert!(said(last), "{report}");
+        let text = report.to_string();
+        assert!((0..5).all(|node| text.contains(&format!("node {node}: "))), "{text}");
+        assert_eq!(report.is_busy(), which == 0, "{report}");
+    }
+}

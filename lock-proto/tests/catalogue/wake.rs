@@ -1,0 +1,165 @@
+//! Cases P: waking waiters.
+
+use lock_proto::redis::{Acquire, Poll, Release, Wake};
+use lock_proto::sim::redis::User;
+use lock_proto::sim::{Builder, Way, World};
+
+use super::*;
+
+/// A world in which polling comes far too late to help.
+fn woken(clients: usize, seed: u64) -> Builder {
+    World::redis(1).clients(clients).seed(seed).config(|c| c.poll(Poll::fixed(secs(1))))
+}
+
+/// Case P1: the try fails, the holder releases and announces it, and only then the waiter listens; it sleeps on. First listen, then try
+/// again, then wait (requirement A7).
+#[test]
+fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
+    for step in 0..120 {
+        let mut w = woken(2, step).build();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        if step % 2 == 0 {
+            warm(&mut w, 1);
+        }
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(us(50 * step));
+        w.release(0, first);
+        w.expect(ms(20), "the waiter has it", |w| w.is_held(1, second));
+    }
+    for seed in 0..10 {
+        // A foreign client leaves, without a signal, before the waiter listens: there is a second try for that.
+        let mut w = woken(1, seed).build();
+        w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(5), "the first try", |w| requests(w, 0, "take", "a") == 1);
+        w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+        w.expect(ms(20), "the waiter has it", |w| w.is_held(0, lock));
+    }
+}
+
+/// Case P2: a message is lost, and the waiter hangs. A signal is only a hint: it may be lost with its connection, or never be sent, as by
+/// the release of a foreign client (requirement A7).
+#[test]
+fn catalogue_p2_a_lost_signal_costs_time_only() {
+    for seed in 0..20 {
+        let mut w = woken(2, seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(100));
+        assert_eq!(w.node(0).blocked_count(), 1);
+        w.cut(1, 0, Way::ToClient);
+        give_back(&mut w, 0, first);
+        assert_eq!(w.node(0).blocked_count(), 0, "the signal has been given out");
+        w.drop_connections(1, 0);
+        w.heal_all();
+        w.expect(secs(1), "the waiter has it", |w| w.is_held(1, second));
+
+        // Nobody says anything: polling is the guarantee.
+        let mut w = World::redis(1).seed(seed).build();
+        w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.run_for(secs(5));
+        w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
+        w.expect(ms(520), "the waiter has it", |w| w.is_held(0, lock));
+    }
+}
+
+/// Case P4: after a restart the connection is back and the subscription is not. The waiter listens again on the new connection
+/// (requirement A7).
+#[test]
+fn catalogue_p4_after_a_restart_the_waiter_listens_again() {
+    for seed in 0..20 {
+        let mut w = woken(2, seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(200));
+        w.restart_node(0, true);
+        w.run_for(ms(800));
+        assert!(w.is_held(0, first) && !w.is_held(1, second));
+        assert_eq!(w.node(0).blocked_count(), 1, "seed {seed}\n{}", w.log());
+        w.release(0, first);
+        w.expect(ms(10), "the waiter has it", |w| w.is_held(1, second));
+    }
+}
+
+/// Case P5: every waiter takes a subscription from a pool, and when the pool is empty no lock can be had. One connection serves all waits of
+/// a client, and without it the wait goes on by polling (requirement A7).
+#[test]
+fn catalogue_p5_all_waits_share_one_connection() {
+    for seed in 0..3 {
+        let mut w = woken(2, seed).build();
+        let names: Vec<String> = (0..50).map(|n| format!("lock {n}")).collect();
+        let held: Vec<_> = names.iter().map(|name| w.acquire(0, Acquire::new(name))).collect();
+        w.expect(ms(100), "all are held", |w| held.iter().all(|lock| w.is_held(0, *lock)));
+        let waiting: Vec<_> = names.iter().map(|name| w.acquire(1, Acquire::new(name))).collect();
+        w.run_for(ms(500));
+        assert!(w.node(0).connection_count() <= 4, "two a client: {}", w.node(0).connection_count());
+        for (held, waiting) in held.into_iter().zip(waiting) {
+            w.release(0, held);
+            w.expect(ms(20), "its waiter has it", |w| w.is_held(1, waiting));
+        }
+    }
+}
+
+/// Case P6: a proxy or a user without the wake-up commands makes the lock unusable. Polling alone serves everybody, also without being told
+/// to (requirement A7).
+#[test]
+fn catalogue_p6_without_the_wake_up_commands_polling_serves() {
+    const REFUSED: [&[&str]; 3] = [&["blpop"], &["client|unblock"], &["blpop", "client|unblock", "client|id"]];
+    for (seed, refused) in (0..12).map(|seed| (seed, REFUSED[seed as usize % 3])) {
+        let user = User::new("default").except(refused.iter().copied());
+        let mut w = World::redis(1).clients(3).seed(seed).node(0, |c| c.user(user)).build();
+        let locks: Vec<_> = (0..6).map(|i| (i % 3, w.acquire_for(i % 3, Acquire::new("a"), ms(30)))).collect();
+        w.expect(secs(8), "all have had it", |w| locks.iter().all(|(client, lock)| w.is_over(*client, *lock)));
+        for (client, lock) in locks {
+            assert_eq!(released(&w, client, lock), Some(Release::Released), "seed {seed}");
+        }
+    }
+    let mut w = World::redis(1).clients(2).config(|c| c.wake(Wake::Poll)).build();
+    let first = hold(&mut w, 0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(secs(1));
+    w.release(0, first);
+    w.expect(ms(60), "polling finds it", |w| w.is_held(1, second));
+    assert_eq!(w.calls(0, "blpop"), 0);
+}
+
+/// Case P7: the holder dies, its key ends, and since nobody announces that, the waiters sleep on. A timer runs to the end of the key that
+/// was seen (requirement A6).
+#[test]
+fn catalogue_p7_the_end_of_a_dead_holders_key_needs_no_message() {
+    for seed in 0..20 {
+        let mut w = woken(2, seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(4)));
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(secs(1));
+        assert!(w.is_held(0, first));
+        w.kill_client(0);
+        w.expect(secs(5), "the key ends", |w| w.get(0, "a").is_none());
+        // The moment after the end, the spread of 10 ms, and the way there and back.
+        w.expect(ms(13), "the waiter has it", |w| w.is_held(1, second));
+    }
+}
+
+/// Case P8: in a fair queue a dead waiter blocks those behind it for its own wait time. One whose connection is closed is forgotten, and one
+/// that is merely silent holds the others up until the next poll at most (requirement A7).
+#[test]
+fn catalogue_p8_a_dead_waiter_stalls_nobody() {
+    for (seed, silent) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
+        let mut w = World::redis(1).clients(3).seed(seed).build();
+        let first = hold(&mut w, 0, Acquire::new("a"));
+        w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(50));
+        let third = w.acquire(2, Acquire::new("a"));
+        w.run_for(ms(50));
+        if silent {
+            w.partition(1, 0);
+        } else {
+            w.kill_client(1);
+        }
+        w.run_for(ms(5));
+        w.release(0, first);
+        let within = if silent { ms(520) } else { ms(10) };
+        w.expect(within, "the one behind has it", |w| w.is_held(2, third));
+    }
+}

@@ -1,0 +1,121 @@
+//! What a Redis node does with a typed request, in virtual time and without any bytes.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use lock_proto::redis::{Expiry, Key, Reply, Request};
+
+/// A token as it lies under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub(crate) client: u128,
+    pub(crate) number: u64,
+    /// The last millisecond in which it is there.
+    pub(crate) until: u64,
+}
+
+/// A key that was deleted by a request, and whose it was.
+pub(crate) type Deleted = Option<(u128, u64)>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) keys: BTreeMap<Key, Value>,
+    fence: u64,
+    signals: BTreeMap<Key, u64>,
+    /// Processes that block on the signal list of a lock, first come first served.
+    pub(crate) waiting: BTreeMap<Key, VecDeque<usize>>,
+    /// When it was started, in ns.
+    pub(crate) started: u64,
+    pub(crate) starts: u64,
+    /// What closed connections had sent.
+    pub(crate) ghosts: Vec<(u128, VecDeque<Request>)>,
+}
+
+impl Node {
+    pub(crate) fn expire(&mut self, now: u64) {
+        let ms = now / 1_000_000;
+        self.keys.retain(|_, value| value.until >= ms);
+        self.signals.retain(|_, until| *until >= ms);
+    }
+
+    pub(crate) fn restart(&mut self, now: u64, empty: bool) {
+        self.started = now;
+        self.starts += 1;
+        self.ghosts.clear();
+        self.waiting.clear();
+        if empty {
+            self.keys.clear();
+            self.signals.clear();
+        }
+    }
+
+    /// The process that is woken by a signal on this lock, if there is a signal and somebody waits.
+    pub(crate) fn wake(&mut self, key: &Key) -> Option<usize> {
+        self.signals.get(key)?;
+        let first = self.waiting.get_mut(key)?.pop_front()?;
+        self.signals.remove(key);
+        Some(first)
+    }
+
+    fn announce(&mut self, now: u64, key: &Key, life: u64) {
+        self.signals.entry(key.clone()).or_insert(now / 1_000_000 + life);
+    }
+
+    pub(crate) fn execute(&mut self, now: u64, client: u128, request: &Request) -> (Reply, Deleted) {
+        self.expire(now);
+        let ms = now / 1_000_000;
+        let there = self.keys.get(request.key()).copied();
+        match request {
+            Request::Take { key, number, spent, ttl_ms, fence_block, clean } => {
+                if let Some(value) = there {
+                    let left = core::time::Duration::from_millis(value.until - ms);
+                    let plain = *clean && *fence_block == 0;
+                    if !plain && value.client == client && value.number == *number {
+                        let value = self.keys.get_mut(key).unwrap();
+                        value.until = value.until.max(ms + ttl_ms);
+                        return (Reply::Granted { fence: None }, None);
+                    }
+                    if plain {
+                        return (Reply::Busy { expires: Expiry::Unknown }, None);
+                    }
+                    if value.client != client || !spent.contains(value.number) {
+                        return (Reply::Busy { expires: Expiry::In(left) }, None);
+                    }
+                }
+                let fence = (*fence_block > 0).then(|| {
+                    // As if the server's clock stood still: the block alone keeps the numbers apart.
+                    let first = self.fence + 1;
+                    self.fence = first + u64::from(*fence_block) - 1;
+                    first
+                });
+                let replaced = there.map(|value| (value.client, value.number));
+                self.keys.insert(key.clone(), Value { client, number: *number, until: ms + ttl_ms });
+                (Reply::Granted { fence }, replaced)
+            }
+            Request::Extend { key, number, ttl_ms } => match there {
+                None => (Reply::Absent, None),
+                Some(value) if value.client == client && value.number == *number => {
+                    let value = self.keys.get_mut(key).unwrap();
+                    value.until = value.until.max(ms + ttl_ms);
+                    (Reply::Extended, None)
+                }
+                Some(_) => (Reply::Taken, None),
+            },
+            Request::Release { key, number, spent, signal_ms } => match there {
+                None => (Reply::Absent, None),
+                Some(value) if value.client == client && (value.number == *number || spent.contains(value.number)) => {
+                    self.keys.remove(key);
+                    if *signal_ms > 0 {
+                        self.announce(now, key, *signal_ms);
+                    }
+                    (Reply::Deleted { number: value.number }, Some((client, value.number)))
+                }
+                Some(_) => (Reply::Taken, None),
+            },
+            Request::Announce { key, signal_ms } => {
+                self.announce(now, key, *signal_ms);
+                (Reply::Announced, None)
+            }
+            _ => panic!("a request that the model does not know: {request:?}"),
+        }
+    }
+}

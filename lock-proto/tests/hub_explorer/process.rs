@@ -1,0 +1,316 @@
+//! One client: its hub, its connections, and an application that keeps book of what it was told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use core::time::Duration;
+use lock_proto::redis::{
+    Acquire, Cause, Config, Endpoint, Event, Identity, Key, Limits, Locks, LocksOutput, Loss, Pipe, PipeConfig,
+    PipeOutput, Poll, Protocol, Renew, Reply, Request, ServerError, ServerInfo, Target, Wait,
+};
+use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
+
+/// The longest TTL in use, in ms.
+pub(crate) const MAX_TTL: u64 = 3_000;
+/// One instant may have this many outputs and timeouts of a hub, not more.
+const MOST_AT_ONCE: u32 = 2_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Waiting,
+    Offered,
+    Held,
+    Lost,
+    Releasing,
+}
+
+/// What the application knows of one acquisition.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquisition {
+    pub(crate) name: u8,
+    pub(crate) state: State,
+    pub(crate) token: Option<u64>,
+    pub(crate) since: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) call: CallId,
+    pub(crate) request: Request,
+    pub(crate) deadline: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conn {
+    pub(crate) up: bool,
+    pub(crate) retry_at: u64,
+    pub(crate) unsent: VecDeque<Sent>,
+    pub(crate) socket: VecDeque<Sent>,
+    /// Executed; the answer is on its way.
+    pub(crate) answered: VecDeque<(Sent, Reply)>,
+}
+
+impl Conn {
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let answered = self.answered.iter().map(|(sent, _)| sent);
+        self.unsent.iter().chain(&self.socket).chain(answered).map(|sent| sent.deadline).min()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.unsent.is_empty() && self.socket.is_empty() && self.answered.is_empty()
+    }
+}
+
+/// What the world tells a process; it waits while the process stands still.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    Reply(CallId, Reply),
+    Up(usize, Box<Result<ServerInfo, ServerError>>),
+    Listening(usize, Key),
+    Deaf(usize, Key),
+    Signal(usize, Key),
+}
+
+pub(crate) struct Process {
+    pub(crate) hub: Locks,
+    pub(crate) id: u128,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) acquisitions: BTreeMap<LockId, Acquisition>,
+    ended: BTreeSet<LockId>,
+    pub(crate) facts: VecDeque<Fact>,
+    pub(crate) paused: bool,
+    pub(crate) stopped: bool,
+    pub(crate) stopping: bool,
+    /// Locks whose release is to be told of, and on which nodes that is arranged.
+    pub(crate) wanted: BTreeSet<Key>,
+    pub(crate) blocked: BTreeSet<(usize, Key)>,
+    pub(crate) sends: u64,
+    at_once: (u64, u32),
+    log: bool,
+}
+
+fn endpoint(n: usize) -> Endpoint {
+    Endpoint {
+        target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
+        username: None,
+        password: None,
+        database: 0,
+        client_name: None,
+        protocol: Protocol::Resp2,
+    }
+}
+
+/// What a server tells of itself, read by a pipe: there is no other way to make it.
+pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
+    let config = PipeConfig {
+        endpoint: endpoint(0),
+        node: NodeId::new(0),
+        role: Role::Commands,
+        server_info: true,
+        connect_timeout: Duration::from_secs(1),
+        reconnect: Poll::fixed(Duration::from_secs(1)),
+        limits: Limits::default(),
+    };
+    let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
+    pipe.open(Instant::ZERO);
+    let Some(PipeOutput::Connect(conn)) = pipe.poll_output() else { panic!("no connect") };
+    pipe.handle_connected(Instant::ZERO, conn);
+    let left = pipe.outgoing(conn).len();
+    pipe.consume(conn, left);
+    let info = format!("run_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n");
+    pipe.handle_received(Instant::ZERO, conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
+    let Some(PipeOutput::Up(hello)) = pipe.poll_output() else { panic!("not up") };
+    hello.server.unwrap()
+}
+
+impl Process {
+    pub(crate) fn new(now: u64, id: u128, nodes: usize, change: impl FnOnce(Config) -> Config, log: bool) -> Self {
+        let config = Config::new((0..nodes).map(endpoint)).quarantine(Duration::from_millis(MAX_TTL));
+        let hub = Locks::new(Instant::from_nanos(now), change(config), ClientId::from_bits(id), id as u64).unwrap();
+        Self {
+            hub,
+            id,
+            conns: vec![Conn::default(); nodes],
+            acquisitions: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            facts: VecDeque::new(),
+            paused: false,
+            stopped: false,
+            stopping: false,
+            wanted: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            sends: 0,
+            at_once: (0, 0),
+            log,
+        }
+    }
+
+    fn busy(&mut self, now: u64, what: &dyn core::fmt::Debug) {
+        if self.at_once.0 != now {
+            self.at_once = (now, 0);
+        }
+        self.at_once.1 += 1;
+        assert!(self.at_once.1 < MOST_AT_ONCE, "a busy loop at {now}, last {what:?}");
+    }
+
+    /// Everything that the hub has put out is carried out, and what needs no time is answered.
+    pub(crate) fn drain(&mut self, now: u64, fences: &mut BTreeMap<u8, u64>) {
+        loop {
+            while let Some(output) = self.hub.poll_output() {
+                self.busy(now, &output);
+                if self.log {
+                    println!("{:>12}us {:x} -> {output:?}", now / 1_000, self.id);
+                }
+                match output {
+                    LocksOutput::Send { call, request, patience } => {
+                        self.sends += 1;
+                        let conn = &mut self.conns[call.node().index()];
+                        if conn.up && !self.stopped {
+                            let deadline = now + patience.as_nanos() as u64;
+                            conn.unsent.push_back(Sent { call, request, deadline });
+                            assert!(conn.unsent.len() + conn.socket.len() < 500, "requests without bounds");
+                        } else {
+                            self.facts.push_back(Fact::Reply(call, Reply::NotSent(Cause::Fault(Fault::Refused))));
+                        }
+                    }
+                    LocksOutput::Event { lock, event } => self.told(now, lock, &event, fences),
+                    LocksOutput::Listen { key } => assert!(self.wanted.insert(key), "listened to twice"),
+                    LocksOutput::Unlisten { key } => assert!(self.wanted.remove(&key), "was not listened to"),
+                    LocksOutput::Stopped { .. } => {
+                        assert!(!self.stopped && self.stopping, "stopped twice, or unasked");
+                        self.stopped = true;
+                    }
+                }
+            }
+            if self.paused {
+                return;
+            }
+            let at = Instant::from_nanos(now);
+            if let Some(fact) = self.facts.pop_front() {
+                self.busy(now, &fact);
+                self.fact(at, fact);
+            } else if self.hub.next_deadline().is_some_and(|deadline| deadline <= at) {
+                self.busy(now, &self.hub.next_deadline_reason());
+                self.hub.handle_timeout(at);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn fact(&mut self, at: Instant, fact: Fact) {
+        if self.log {
+            println!("{:>12}us {:x} <- {fact:?}", at.as_nanos() / 1_000, self.id);
+        }
+        let node = |n: usize| NodeId::new(n as u16);
+        match fact {
+            Fact::Reply(call, reply) => self.hub.handle_reply(at, call, &reply),
+            Fact::Up(n, server) => self.hub.handle_node_up(at, node(n), Some(&*server)),
+            Fact::Listening(n, key) => self.hub.handle_listening(at, node(n), &key),
+            Fact::Deaf(n, key) => self.hub.handle_deaf(at, node(n), &key),
+            Fact::Signal(n, key) => self.hub.handle_signal(at, node(n), &key),
+        }
+    }
+
+    fn told(&mut self, now: u64, id: LockId, event: &Event, fences: &mut BTreeMap<u8, u64>) {
+        assert!(!self.ended.contains(&id), "{id} has ended and is told {event:?}");
+        // An acquisition that fails within `acquire` is told before its id is known.
+        let known = self.acquisitions.entry(id).or_insert(Acquisition {
+            name: u8::MAX,
+            state: State::Waiting,
+            token: None,
+            since: now,
+        });
+        let old = known.state;
+        let stopping = self.stopping;
+        known.state = match (old, event) {
+            (State::Waiting, Event::Blocked(_)) => old,
+            (State::Waiting, Event::Granted(grant)) => {
+                assert!(grant.valid_until.as_nanos() > now, "granted when it is over already");
+                if let Some(fence) = grant.fence {
+                    let last = fences.insert(known.name, fence.get());
+                    assert!(last.is_none_or(|last| fence.get() > last), "fence {fence} after {last:?}");
+                }
+                known.token = Some(grant.token.number);
+                known.since = now;
+                State::Offered
+            }
+            (State::Held, Event::Renewed { valid_until }) => {
+                assert!(valid_until.as_nanos() > now, "renewed until the past");
+                old
+            }
+            (State::Held, Event::AtRisk { .. } | Event::ExtendFailed(_)) => old,
+            (State::Held, Event::Lost(loss)) => {
+                assert!(*loss != Loss::ShutDown || stopping);
+                State::Lost
+            }
+            (State::Offered, Event::Withdrawn) | (State::Waiting, Event::Failed(_)) => old,
+            (State::Offered, Event::Failed(_)) if stopping => old,
+            (State::Releasing, Event::Released(_)) => old,
+            (State::Lost, Event::Released(_)) if stopping => old,
+            _ => panic!("{id} is {old:?} and is told {event:?}"),
+        };
+        if event.is_last() {
+            self.acquisitions.remove(&id);
+            self.ended.insert(id);
+        }
+    }
+
+    // The verbs, in every state.
+
+    pub(crate) fn acquire(&mut self, now: u64, name: u8, want: &Acquire) {
+        if let Ok(id) = self.hub.acquire(Instant::from_nanos(now), want) {
+            let acquisition = Acquisition { name, state: State::Waiting, token: None, since: now };
+            assert!(self.acquisitions.insert(id, acquisition).is_none());
+            assert!(!self.ended.contains(&id), "{id} has come back");
+        } else {
+            assert!(self.stopping);
+        }
+    }
+
+    pub(crate) fn claim(&mut self, now: u64, id: LockId) {
+        let claimed = self.hub.claim(Instant::from_nanos(now), id);
+        if let (Ok(()), Some(known)) = (claimed, self.acquisitions.get_mut(&id)) {
+            assert_eq!(known.state, State::Offered, "claimed");
+            known.state = State::Held;
+        }
+    }
+
+    pub(crate) fn release(&mut self, now: u64, id: LockId) {
+        let asked = self.hub.release(Instant::from_nanos(now), id);
+        if let (Ok(()), Some(known)) = (asked, self.acquisitions.get_mut(&id)) {
+            // What was lost or withdrawn in this very call is told first.
+            known.state = if known.state == State::Waiting { State::Waiting } else { State::Releasing };
+        }
+    }
+
+    pub(crate) fn abandon(&mut self, now: u64, id: LockId, fences: &mut BTreeMap<u8, u64>) {
+        self.hub.abandon(Instant::from_nanos(now), id);
+        // Its last events may be queued from what was due before.
+        self.drain_events_of(now, id, fences);
+        self.acquisitions.remove(&id);
+        self.ended.insert(id);
+    }
+
+    fn drain_events_of(&mut self, now: u64, id: LockId, fences: &mut BTreeMap<u8, u64>) {
+        let paused = core::mem::replace(&mut self.paused, true);
+        self.ended.remove(&id);
+        self.drain(now, fences);
+        self.paused = paused;
+    }
+}
+
+/// A wish, drawn at random.
+pub(crate) fn draw_wish(rng: &mut crate::Rng, name: u8) -> Acquire {
+    let ttl = [1_000, 2_000, MAX_TTL][rng.below(3)];
+    let wait = match rng.below(6) {
+        0 => Wait::Try,
+        1 => Wait::For(Duration::from_millis(rng.below(3_000) as u64)),
+        _ => Wait::Forever,
+    };
+    let renew = match rng.below(5) {
+        0 => Renew::Manual,
+        1 => Renew::AtMost(Duration::from_millis(1 + rng.below(4_000) as u64)),
+        _ => Renew::Auto,
+    };
+    Acquire::new([b'a' + name]).ttl(Duration::from_millis(ttl)).wait(wait).renew(renew)
+}

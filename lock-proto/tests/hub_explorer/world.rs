@@ -1,0 +1,433 @@
+//! Nodes, processes and the adversary.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use lock_proto::redis::{Cause, Key, Reply, Wake};
+use lock_proto::{Fault, Instant};
+
+use crate::Rng;
+use crate::node::Node;
+use crate::process::{Acquisition, Fact, Process, Sent, State, draw_wish, server_info};
+
+const MS: u64 = 1_000_000;
+/// A node that was started before the run is older than any quarantine.
+const START: u64 = 100_000 * MS;
+const STEPS: usize = 400;
+/// After the faults everything must be over within this: several TTLs for each acquisition in turn.
+const SETTLED_WITHIN: u64 = 90_000 * MS;
+
+pub(crate) struct World {
+    now: u64,
+    rng: Rng,
+    nodes: Vec<Node>,
+    processes: Vec<Process>,
+    /// The last fencing token that was told of each name.
+    fences: BTreeMap<u8, u64>,
+    next_id: u128,
+    wake: Wake,
+    log: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, nodes: usize, log: bool) -> Self {
+        let mut rng = Rng(seed);
+        let wake = if rng.one_in(3) { Wake::Poll } else { Wake::Notify };
+        let mut world = Self {
+            now: START,
+            rng,
+            nodes: vec![Node::default(); nodes],
+            processes: Vec::new(),
+            fences: BTreeMap::new(),
+            next_id: 1,
+            wake,
+            log,
+        };
+        for _ in 0..2 + world.rng.below(2) {
+            let process = world.new_process();
+            world.processes.push(process);
+        }
+        world
+    }
+
+    fn new_process(&mut self) -> Process {
+        self.next_id += 1;
+        let (id, wake, nodes, log) = (self.next_id, self.wake, self.nodes.len(), self.log);
+        let block = [1, 2, 64][self.rng.below(3)];
+        let turn = Duration::from_millis([0, 20, 100, 1_000][self.rng.below(4)]);
+        let change = |config: lock_proto::redis::Config| {
+            config.wake(wake).fence_block(block).turn(turn, Duration::from_millis(5))
+        };
+        let mut process = Process::new(self.now, id, nodes, change, log);
+        for n in 0..nodes {
+            self.connect(&mut process, n);
+        }
+        process
+    }
+
+    fn connect(&self, process: &mut Process, n: usize) {
+        let node = &self.nodes[n];
+        process.conns[n].up = true;
+        let uptime = (self.now - node.started) / 1_000 / MS;
+        let server = server_info(&format!("{n}.{}", node.starts), uptime);
+        process.facts.push_back(Fact::Up(n, Box::new(server)));
+    }
+
+    fn say(&self, what: &dyn core::fmt::Debug) {
+        if self.log {
+            println!("{:>12}us {what:?}", self.now / 1_000);
+        }
+    }
+
+    // --- phase one ---
+
+    pub(crate) fn chaos(&mut self) {
+        for _ in 0..STEPS {
+            let p = self.rng.below(self.processes.len());
+            let n = self.rng.below(self.nodes.len());
+            match self.rng.below(100) {
+                0..22 => self.advance_to_next(),
+                22..26 => self.now += self.rng.below(20 * MS as usize) as u64,
+                26..27 => self.now += self.rng.below(3_000) as u64 * MS,
+                27..37 => self.flush(p, n),
+                37..52 => self.execute(p, n),
+                52..66 => self.deliver(p, n),
+                66..68 => self.break_connection(p, n, Fault::Reset),
+                68..72 => self.reconnect(p, n, false),
+                72..74 => self.ghost(n),
+                74..75 => self.processes[p].paused = true,
+                75..78 => self.processes[p].paused = false,
+                78..79 if self.rng.one_in(3) => self.restart(n),
+                79..80 if self.rng.one_in(4) => self.crash(p),
+                80..84 => self.listen(p, n),
+                84..96 => self.verb(p),
+                96..97 if self.rng.one_in(12) => self.shut_down(p),
+                97..98 => self.backwards(p),
+                _ => self.duplicate(p, n),
+            }
+            self.turn();
+        }
+    }
+
+    /// Everybody who is not paused does what is due, then the promises are checked.
+    fn turn(&mut self) {
+        for p in 0..self.processes.len() {
+            if self.processes[p].paused {
+                continue;
+            }
+            for n in 0..self.nodes.len() {
+                if self.processes[p].conns[n].deadline().is_some_and(|at| at <= self.now) {
+                    self.break_connection(p, n, Fault::TimedOut);
+                }
+            }
+            self.processes[p].drain(self.now, &mut self.fences);
+        }
+        self.check_exclusion();
+    }
+
+    fn check_exclusion(&self) {
+        let mut holders: BTreeMap<u8, (u128, u64)> = BTreeMap::new();
+        for process in &self.processes {
+            for (id, acquisition) in &process.acquisitions {
+                let until = process.hub.valid_until(*id);
+                assert!(until.is_none() || acquisition.state == State::Held, "{id} is {:?}", acquisition.state);
+                if until.is_some_and(|until| until.as_nanos() > self.now) {
+                    let me = (process.id, acquisition.token.unwrap());
+                    let other = holders.insert(acquisition.name, me);
+                    assert!(other.is_none(), "two holders of {}: {me:?} and {other:?}", acquisition.name);
+                }
+            }
+        }
+    }
+
+    fn advance_to_next(&mut self) {
+        let mut next = self.now + 500 * MS;
+        for process in self.processes.iter().filter(|process| !process.paused) {
+            let conns = process.conns.iter().filter_map(|conn| conn.deadline());
+            let hub = process.hub.next_deadline().map(Instant::as_nanos);
+            next = conns.chain(hub).filter(|at| *at > self.now).fold(next, u64::min);
+        }
+        self.now = next;
+    }
+
+    fn flush(&mut self, p: usize, n: usize) {
+        let conn = &mut self.processes[p].conns[n];
+        let all = core::mem::take(&mut conn.unsent);
+        conn.socket.extend(all);
+    }
+
+    fn execute(&mut self, p: usize, n: usize) {
+        let Some(sent) = self.processes[p].conns[n].socket.pop_front() else { return };
+        let id = self.processes[p].id;
+        let reply = self.execute_request(n, id, &sent.request);
+        self.processes[p].conns[n].answered.push_back((sent, reply));
+    }
+
+    fn execute_request(&mut self, n: usize, client: u128, request: &lock_proto::redis::Request) -> Reply {
+        let (reply, deleted) = self.nodes[n].execute(self.now, client, request);
+        self.say(&(n, client, request, &reply, deleted));
+        if let Some((client, number)) = deleted
+            && let Some(process) = self.processes.iter().find(|process| process.id == client)
+        {
+            // Requirement H6: the token of a holder stays as long as its guard is out, lost or not.
+            let out = |known: &&Acquisition| {
+                matches!(known.state, State::Held | State::Lost) && known.token == Some(number) && !process.stopping
+            };
+            let harmed = process.acquisitions.values().find(out);
+            assert!(harmed.is_none(), "the token of {harmed:?} was deleted");
+        }
+        self.wake(n, &request.key().clone());
+        reply
+    }
+
+    fn wake(&mut self, n: usize, key: &Key) {
+        if let Some(p) = self.nodes[n].wake(key) {
+            self.processes[p].blocked.remove(&(n, key.clone()));
+            self.processes[p].facts.push_back(Fact::Signal(n, key.clone()));
+        }
+    }
+
+    fn deliver(&mut self, p: usize, n: usize) {
+        let process = &mut self.processes[p];
+        if let Some((sent, reply)) = process.conns[n].answered.pop_front() {
+            process.facts.push_back(Fact::Reply(sent.call, reply));
+        }
+    }
+
+    /// A reply that the hub has had already, or that was never asked for.
+    fn duplicate(&mut self, p: usize, n: usize) {
+        let Some((sent, reply)) = self.processes[p].conns[n].answered.front().cloned() else { return };
+        self.deliver(p, n);
+        self.processes[p].facts.push_back(Fact::Reply(sent.call, reply));
+        self.processes[p].facts.push_back(Fact::Reply(sent.call, Reply::Absent));
+    }
+
+    fn break_connection(&mut self, p: usize, n: usize, why: Fault) {
+        if !self.processes[p].conns[n].up {
+            return;
+        }
+        self.say(&("broken", p, n));
+        let retry_at = self.now + self.rng.below(300) as u64 * MS;
+        let lands = self.rng.one_in(2);
+        let process = &mut self.processes[p];
+        let conn = core::mem::take(&mut process.conns[n]);
+        process.conns[n].retry_at = retry_at;
+        for (sent, _) in &conn.answered {
+            process.facts.push_back(Fact::Reply(sent.call, Reply::Unknown(Cause::Fault(why))));
+        }
+        for sent in &conn.socket {
+            process.facts.push_back(Fact::Reply(sent.call, Reply::Unknown(Cause::Fault(why))));
+        }
+        for sent in &conn.unsent {
+            process.facts.push_back(Fact::Reply(sent.call, Reply::NotSent(Cause::Fault(why))));
+        }
+        if lands {
+            let left: VecDeque<_> = conn.socket.into_iter().map(|sent: Sent| sent.request).collect();
+            self.nodes[n].ghosts.push((process.id, left));
+        }
+        if self.rng.one_in(2) {
+            self.deafen(p, n);
+        }
+    }
+
+    /// The connection on which the process waits for signals breaks.
+    fn deafen(&mut self, p: usize, n: usize) {
+        for waiting in self.nodes[n].waiting.values_mut() {
+            waiting.retain(|who| *who != p);
+        }
+        let process = &mut self.processes[p];
+        let gone: Vec<_> = process.blocked.iter().filter(|(at, _)| *at == n).cloned().collect();
+        for (n, key) in gone {
+            process.blocked.remove(&(n, key.clone()));
+            process.facts.push_back(Fact::Deaf(n, key));
+        }
+    }
+
+    fn reconnect(&mut self, p: usize, n: usize, at_once: bool) {
+        let conn = &self.processes[p].conns[n];
+        if conn.up || (conn.retry_at > self.now && !at_once) {
+            return;
+        }
+        self.say(&("connected", p, n));
+        let mut process = self.processes.swap_remove(p);
+        self.connect(&mut process, n);
+        self.processes.push(process);
+        let last = self.processes.len() - 1;
+        self.processes.swap(p, last);
+    }
+
+    /// Something that a closed connection had sent is executed.
+    fn ghost(&mut self, n: usize) {
+        let count = self.nodes[n].ghosts.len();
+        if count == 0 {
+            return;
+        }
+        let g = self.rng.below(count);
+        let (client, request) = {
+            let (client, left) = &mut self.nodes[n].ghosts[g];
+            (*client, left.pop_front())
+        };
+        match request {
+            Some(request) => drop(self.execute_request(n, client, &request)),
+            None => drop(self.nodes[n].ghosts.swap_remove(g)),
+        }
+    }
+
+    /// A single node that forgets everything keeps no promise, so only a node of a quorum does.
+    fn restart(&mut self, n: usize) {
+        let empty = self.nodes.len() > 1 && self.rng.one_in(2);
+        self.say(&("restart", n, empty));
+        for p in 0..self.processes.len() {
+            self.break_connection(p, n, Fault::Closed);
+            self.deafen(p, n);
+        }
+        self.nodes[n].restart(self.now, empty);
+    }
+
+    fn crash(&mut self, p: usize) {
+        self.say(&("crash", p));
+        for n in 0..self.nodes.len() {
+            self.break_connection(p, n, Fault::Closed);
+            self.deafen(p, n);
+        }
+        self.processes[p] = self.new_process();
+    }
+
+    fn listen(&mut self, p: usize, n: usize) {
+        let process = &mut self.processes[p];
+        let wanted: BTreeSet<_> = process.wanted.iter().map(|key| (n, key.clone())).collect();
+        let new: Vec<_> = wanted.difference(&process.blocked).cloned().collect();
+        let old: Vec<_> = process.blocked.iter().filter(|at| at.0 == n && !wanted.contains(at)).cloned().collect();
+        for (n, key) in old {
+            process.blocked.remove(&(n, key.clone()));
+            self.nodes[n].waiting.get_mut(&key).unwrap().retain(|who| *who != p);
+        }
+        for (n, key) in new {
+            self.processes[p].facts.push_back(Fact::Listening(n, key.clone()));
+            self.processes[p].blocked.insert((n, key.clone()));
+            self.nodes[n].waiting.entry(key.clone()).or_default().push_back(p);
+            self.nodes[n].expire(self.now);
+            self.wake(n, &key);
+        }
+    }
+
+    fn backwards(&mut self, p: usize) {
+        let now = self.now - self.rng.below(5_000) as u64 * MS;
+        if !self.processes[p].paused {
+            self.processes[p].hub.handle_timeout(Instant::from_nanos(now));
+        }
+    }
+
+    fn verb(&mut self, p: usize) {
+        if self.processes[p].paused {
+            return;
+        }
+        let (now, name) = (self.now, self.rng.below(2) as u8);
+        let process = &mut self.processes[p];
+        let count = process.acquisitions.len();
+        if count == 0 || (count < 7 && self.rng.one_in(3)) {
+            let wish = draw_wish(&mut self.rng, name);
+            if self.log {
+                println!("{:>12}us {p} wants {wish:?}", now / 1_000);
+            }
+            return process.acquire(now, name, &wish);
+        }
+        let (&id, known) = process.acquisitions.iter().nth(self.rng.below(count)).unwrap();
+        let state = known.state;
+        if self.log {
+            println!("{:>12}us {p} verb on {id} {state:?}", now / 1_000);
+        }
+        match (state, self.rng.below(16)) {
+            (State::Offered, 0..11) => process.claim(now, id),
+            (_, 0..1) => process.claim(now, id),
+            (_, 1..5) => drop(process.hub.extend(Instant::from_nanos(now), id)),
+            (State::Held | State::Lost, 5..12) | (_, 5..7) => process.release(now, id),
+            (_, 14..15) => process.abandon(now, id, &mut self.fences),
+            _ => {}
+        }
+    }
+
+    fn shut_down(&mut self, p: usize) {
+        if !self.processes[p].paused {
+            let process = &mut self.processes[p];
+            process.stopping = true;
+            process.hub.shut_down(Instant::from_nanos(self.now), Duration::from_millis(self.rng.below(6_000) as u64));
+        }
+    }
+
+    // --- phase two ---
+
+    /// Everything works, and every guard comes back: within a bounded time nothing is left.
+    pub(crate) fn settle(&mut self) {
+        self.say(&"settling");
+        for n in 0..self.nodes.len() {
+            while !self.nodes[n].ghosts.is_empty() {
+                self.ghost(n);
+            }
+        }
+        let (start, sends) = (self.now, self.processes.iter().map(|process| process.sends).sum::<u64>());
+        while !self.is_over() {
+            if self.now > start + SETTLED_WITHIN {
+                self.complain();
+            }
+            for p in 0..self.processes.len() {
+                self.work(p);
+            }
+            self.turn();
+            let before = self.now;
+            self.advance_to_next();
+            self.now = self.now.min(before + MS);
+        }
+        for node in &mut self.nodes {
+            node.expire(self.now);
+            assert!(node.keys.is_empty(), "left behind: {:?}", node.keys);
+        }
+        let sends = self.processes.iter().map(|process| process.sends).sum::<u64>() - sends;
+        assert!(sends < 60_000, "{sends} requests");
+    }
+
+    fn work(&mut self, p: usize) {
+        self.processes[p].paused = false;
+        for n in 0..self.nodes.len() {
+            self.reconnect(p, n, true);
+            self.flush(p, n);
+            while !self.processes[p].conns[n].socket.is_empty() {
+                self.execute(p, n);
+            }
+            while !self.processes[p].conns[n].answered.is_empty() {
+                self.deliver(p, n);
+            }
+            self.listen(p, n);
+        }
+        self.processes[p].drain(self.now, &mut self.fences);
+        let process = &mut self.processes[p];
+        let known: Vec<_> = process.acquisitions.iter().map(|(id, known)| (*id, known.state, known.since)).collect();
+        for (id, state, since) in known {
+            match state {
+                State::Offered => process.claim(self.now, id),
+                State::Held if since + 5 * MS <= self.now => process.release(self.now, id),
+                State::Lost => process.release(self.now, id),
+                State::Waiting | State::Held | State::Releasing => {}
+            }
+        }
+        process.drain(self.now, &mut self.fences);
+    }
+
+    /// Nothing runs, nothing is remembered, nothing is on its way.
+    fn is_over(&self) -> bool {
+        self.processes.iter().all(|process| {
+            let idle = process.conns.iter().all(|conn| conn.is_idle()) && process.facts.is_empty();
+            let quiet = process.acquisitions.is_empty() && process.hub.next_deadline().is_none();
+            idle && quiet && (process.stopped || format!("{:?}", process.hub).contains("names: {}"))
+        }) && (self.nodes.iter().all(|node| node.keys.values().all(|value| value.until < self.now / MS)))
+    }
+
+    fn complain(&self) -> ! {
+        for process in &self.processes {
+            println!("{:x} {:?} {:?}", process.id, process.acquisitions, process.hub.next_deadline_reason());
+            println!("{:?}", process.hub);
+        }
+        println!("{:?}", self.nodes);
+        panic!("not over after {} ms", SETTLED_WITHIN / MS);
+    }
+}

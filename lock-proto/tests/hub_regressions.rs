@@ -1,0 +1,433 @@
+//! Defects of the hub that a review or the explorer has found, each as the shortest sequence of calls that shows it.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
+
+use core::time::Duration;
+
+use lock_proto::redis::{
+    Acquire, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Limits, Locks, LocksOutput, Loss, Pipe,
+    PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError, ServerInfo, Target, Wait,
+    Wake,
+};
+use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
+
+fn ms(n: u64) -> Instant {
+    Instant::from_millis(1_000_000 + n)
+}
+
+fn for_ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn endpoint(n: u16) -> Endpoint {
+    Endpoint {
+        target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n },
+        username: None,
+        password: None,
+        database: 0,
+        client_name: None,
+        protocol: Protocol::Resp2,
+    }
+}
+
+/// What a server says of itself at connect, read by a pipe, as there is no other way to make it.
+fn server(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
+    let config = PipeConfig {
+        endpoint: endpoint(0),
+        node: NodeId::new(0),
+        role: Role::Commands,
+        server_info: true,
+        connect_timeout: for_ms(1_000),
+        reconnect: Poll::fixed(for_ms(10)),
+        limits: Limits::default(),
+    };
+    let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
+    pipe.open(ms(0));
+    let Some(PipeOutput::Connect(conn)) = pipe.poll_output() else { panic!("no connect") };
+    pipe.handle_connected(ms(0), conn);
+    let left = pipe.outgoing(conn).len();
+    pipe.consume(conn, left);
+    let info = format!("run_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n");
+    pipe.handle_received(ms(0), conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
+    let Some(PipeOutput::Up(hello)) = pipe.poll_output() else { panic!("not up") };
+    hello.server.unwrap()
+}
+
+/// A hub, and what it has put out.
+struct Hub {
+    locks: Locks,
+    sent: Vec<(CallId, Request)>,
+    events: Vec<(LockId, Event)>,
+    outputs: Vec<LocksOutput>,
+}
+
+impl Hub {
+    fn new(nodes: u16, change: impl FnOnce(Config) -> Config) -> Self {
+        let config = change(Config::new((0..nodes).map(endpoint)).wake(Wake::Poll));
+        let locks = Locks::new(ms(0), config, ClientId::from_bits(7), 42).unwrap();
+        Self { locks, sent: vec![], events: vec![], outputs: vec![] }
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.locks.poll_output() {
+            match output {
+                LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
+                LocksOutput::Event { lock, event } => self.events.push((lock, event)),
+                other => self.outputs.push(other),
+            }
+        }
+    }
+
+    fn acquire(&mut self, at: u64, want: &Acquire) -> LockId {
+        let id = self.locks.acquire(ms(at), want).unwrap();
+        self.drain();
+        id
+    }
+
+    fn at(&mut self, at: u64) {
+        self.locks.handle_timeout(ms(at));
+        self.drain();
+    }
+
+    fn up(&mut self, at: u64, node: u16, server: &Result<ServerInfo, ServerError>) {
+        self.locks.handle_node_up(ms(at), NodeId::new(node), Some(server));
+        self.drain();
+    }
+
+    fn reply(&mut self, at: u64, call: CallId, reply: &Reply) {
+        self.locks.handle_reply(ms(at), call, reply);
+        self.drain();
+    }
+
+    fn requests(&mut self) -> Vec<(CallId, Request)> {
+        core::mem::take(&mut self.sent)
+    }
+
+    fn one(&mut self) -> (CallId, Request) {
+        let mut all = self.requests();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
+    }
+
+    fn told(&mut self) -> Vec<Event> {
+        core::mem::take(&mut self.events).into_iter().map(|(_, event)| event).collect()
+    }
+
+    fn held(&mut self, at: u64, want: &Acquire) -> LockId {
+        let id = self.acquire(at, want);
+        for (call, _) in self.requests() {
+            self.reply(at + 1, call, &granted());
+        }
+        self.locks.claim(ms(at + 1), id).unwrap();
+        self.drain();
+        assert!(matches!(self.told()[..], [Event::Granted(_)]));
+        id
+    }
+}
+
+fn granted() -> Reply {
+    Reply::Granted { fence: None }
+}
+
+fn want() -> Acquire {
+    Acquire::new("a").ttl(for_ms(9_000))
+}
+
+fn broken() -> Reply {
+    Reply::Unknown(Cause::Fault(Fault::Reset))
+}
+
+fn not_sent() -> Reply {
+    Reply::NotSent(Cause::Fault(Fault::Reset))
+}
+
+/// A node that turned out to be young granted first, then the round was won by the others: what it granted is given back as well.
+#[test]
+fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
+    let mut hub = Hub::new(3, |c| c);
+    let id = hub.acquire(0, &want());
+    let takes = hub.requests();
+    for (node, run_id, uptime) in [(0, "a", 99), (1, "b", 99), (2, "c", 0)] {
+        hub.up(1, node, &server(run_id, uptime));
+    }
+    for node in [2, 0, 1] {
+        hub.reply(2, takes[node].0, &granted());
+    }
+    assert!(matches!(hub.told()[..], [Event::Granted(_)]));
+    hub.locks.claim(ms(3), id).unwrap();
+    hub.locks.release(ms(4), id).unwrap();
+    hub.drain();
+    let deletes = hub.requests();
+    let nodes: Vec<usize> = deletes.iter().map(|(call, _)| call.node().index()).collect();
+    for (call, _) in &deletes {
+        hub.reply(5, *call, &Reply::Deleted { number: 1 });
+    }
+    // All is over: a shutdown has nothing to wait for.
+    hub.locks.shut_down(ms(6), for_ms(60_000));
+    assert_eq!(nodes, [0, 1, 2], "every node that granted is owed a delete");
+    assert!(hub.locks.is_stopped(), "the lock is kept for ever");
+}
+
+/// Two nodes turn out to be one server while the round is under way: it must not be won by their two votes.
+#[test]
+fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
+    let mut hub = Hub::new(3, |c| c);
+    hub.acquire(0, &want());
+    let takes = hub.requests();
+    hub.up(1, 0, &server("same", 99));
+    hub.up(1, 1, &server("same", 99));
+    hub.reply(2, takes[0].0, &granted());
+    hub.reply(2, takes[1].0, &granted());
+    let told = hub.told();
+    assert!(matches!(told[..], [Event::Failed(Failure::EqualNodes(..))]), "{told:?}");
+}
+
+/// Many waiters that all fail at once must not use a stack frame each.
+#[test]
+fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
+    let mut hub = Hub::new(3, |c| c);
+    let first = hub.held(0, &want());
+    for _ in 0..20_000 {
+        hub.acquire(2, &want());
+    }
+    hub.told();
+    // The three turn out to be equal, and the holder is lost: every waiter is told.
+    for node in 0..3 {
+        hub.up(3, node, &server("same", 99));
+    }
+    // A small stack, as the tasks and threads of a host have.
+    let small = std::thread::Builder::new().stack_size(256 * 1024);
+    let run = small.spawn(move || {
+        hub.at(10_000);
+        hub
+    });
+    let mut hub = run.unwrap().join().unwrap();
+    let told = hub.told();
+    let failed = told.iter().filter(|event| matches!(event, Event::Failed(Failure::EqualNodes(..)))).count();
+    assert!(matches!(told[0], Event::Lost(Loss::Expired)));
+    assert_eq!(failed, 20_000);
+    hub.locks.abandon(ms(10_001), first);
+}
+
+/// The same where every node refuses to tell its age.
+#[test]
+fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
+    let mut hub = Hub::new(3, |c| c);
+    hub.held(0, &want());
+    for _ in 0..20_000 {
+        hub.acquire(2, &want());
+    }
+    hub.told();
+    for node in 0..3 {
+        hub.up(3, node, &Err(ServerError::classify("NOPERM this user has no permissions to run the 'info' command")));
+    }
+    let small = std::thread::Builder::new().stack_size(256 * 1024);
+    let run = small.spawn(move || {
+        hub.at(10_000);
+        hub
+    });
+    let told = run.unwrap().join().unwrap().told();
+    let refused = told.iter().filter(|event| matches!(event, Event::Failed(Failure::Refused(_)))).count();
+    assert_eq!(refused, 20_000);
+}
+
+/// The last instant is an instant like any other: nothing panics, and nothing runs for ever.
+#[test]
+fn m1_time_may_jump_to_the_last_instant() {
+    for nodes in [1, 3] {
+        let mut hub = Hub::new(nodes, |c| c);
+        hub.held(0, &want());
+        hub.acquire(1, &want());
+        for _ in 0..10 {
+            hub.locks.handle_timeout(Instant::MAX);
+            hub.drain();
+            for (call, _) in hub.requests() {
+                hub.locks.handle_reply(Instant::MAX, call, &Reply::Busy { expires: Expiry::In(for_ms(10)) });
+                hub.drain();
+            }
+        }
+        assert_eq!(hub.told().iter().filter(|event| matches!(event, Event::Lost(_))).count(), 1);
+    }
+}
+
+/// A fencing token near the end of the numbers overflows nothing.
+#[test]
+fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.acquire(0, &want());
+    let (take, _) = hub.one();
+    hub.reply(1, take, &Reply::Granted { fence: Some(u64::MAX) });
+    assert!(matches!(hub.told()[..], [Event::Granted(_)]));
+}
+
+/// The lock was lost to another client, which the watchdog saw: the release says so.
+#[test]
+fn u1_the_release_after_a_loss_to_another_client_is_taken() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.held(0, &want());
+    hub.at(3_000);
+    let (extend, _) = hub.one();
+    hub.reply(3_001, extend, &Reply::Taken);
+    assert_eq!(hub.told(), [Event::Lost(Loss::Taken)]);
+    hub.locks.release(ms(3_002), id).unwrap();
+    hub.drain();
+    for (call, _) in hub.requests() {
+        hub.reply(3_003, call, &Reply::Taken);
+    }
+    assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
+}
+
+/// An extend in the very instant of the last confirmed request is carried out and answered. A clock that ran backwards stands
+/// still for a while, so it is not the granularity of the clock alone.
+#[test]
+fn m1_an_extend_while_the_clock_stands_still_is_answered() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, &want().renew(Renew::Manual));
+    let (take, _) = hub.one();
+    hub.reply(0, take, &granted());
+    hub.told();
+    hub.locks.claim(ms(0), id).unwrap();
+    hub.locks.extend(ms(0), id).unwrap();
+    hub.drain();
+    for (call, _) in hub.requests() {
+        hub.reply(1, call, &Reply::Extended);
+    }
+    assert!(matches!(hub.told()[..], [Event::Renewed { .. }]));
+}
+
+/// The same for a waiter that is to get a full TTL before it is told.
+#[test]
+fn a8_a_manual_waiter_is_served_while_the_clock_stands_still() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.acquire(0, &want());
+    let (take, _) = hub.one();
+    hub.reply(0, take, &granted());
+    hub.locks.claim(ms(0), first).unwrap();
+    hub.acquire(0, &want().renew(Renew::Manual));
+    hub.told();
+    hub.locks.release(ms(0), first).unwrap();
+    hub.drain();
+    for (call, _) in hub.requests() {
+        hub.reply(1, call, &Reply::Extended);
+    }
+    assert!(matches!(hub.told()[..], [Event::Released(Release::Released), Event::Granted(_)]));
+}
+
+/// A shutdown counts the holds whose release nobody confirmed, also those that were answered Unknown before it ended.
+#[test]
+fn u2_a_shutdown_counts_what_was_answered_unknown_before_its_end() {
+    let mut hub = Hub::new(1, |c| c.release_within(for_ms(500)));
+    hub.held(0, &want());
+    hub.locks.shut_down(ms(10), for_ms(5_000));
+    hub.drain();
+    let (delete, _) = hub.one();
+    hub.reply(20, delete, &not_sent());
+    hub.at(600);
+    assert_eq!(hub.told(), [Event::Lost(Loss::ShutDown), Event::Released(Release::Unknown)]);
+    hub.at(5_010);
+    assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
+}
+
+/// At the end of a shutdown every acquisition has had its last event, and nothing goes on by itself.
+#[test]
+fn u2_a_shutdown_that_runs_out_of_time_answers_every_release() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, &want());
+    hub.locks.shut_down(ms(10), for_ms(100));
+    hub.drain();
+    hub.at(110);
+    assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
+    assert_eq!(hub.told(), [Event::Lost(Loss::ShutDown), Event::Released(Release::Unknown)]);
+    assert_eq!(hub.locks.next_deadline(), None);
+}
+
+/// What is looked at once more a TTL later is not looked at any more when the client has stopped: its connections are closed.
+#[test]
+fn u2_a_stopped_hub_sends_nothing() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, &want());
+    let (take, _) = hub.one();
+    hub.reply(10, take, &broken());
+    let (delete, _) = hub.one();
+    hub.reply(11, delete, &Reply::Absent);
+    hub.locks.abandon(ms(12), id);
+    hub.locks.shut_down(ms(13), for_ms(100));
+    hub.drain();
+    assert!(hub.locks.is_stopped());
+    assert_eq!(hub.locks.next_deadline_reason(), None);
+    hub.at(60_000);
+    hub.up(60_001, 0, &server("a", 99));
+    assert_eq!(hub.requests(), []);
+}
+
+/// A signal that was taken by a waiter which leaves before it could try is handed on.
+#[test]
+fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
+    let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
+    let id = hub.acquire(0, &want().wait(Wait::Forever));
+    for (call, _) in hub.requests() {
+        hub.reply(1, call, &Reply::Busy { expires: Expiry::In(for_ms(5_000)) });
+    }
+    let Some(LocksOutput::Listen { key }) = hub.outputs.pop() else { panic!("{:?}", hub.outputs) };
+    // The release reaches the first node; before the others follow, the waiter is cancelled.
+    hub.locks.handle_signal(ms(10), NodeId::new(0), &key);
+    hub.locks.abandon(ms(11), id);
+    hub.drain();
+    let sent = hub.requests();
+    assert!(
+        sent.iter().any(|(call, request)| call.node() == NodeId::new(0) && matches!(request, Request::Announce { .. })),
+        "{sent:?}"
+    );
+}
+
+/// The answer of an earlier attempt does not make the answer of the extend a stranger's.
+#[test]
+fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
+    let mut hub = Hub::new(3, |c| c);
+    let id = hub.acquire(0, &want());
+    let takes = hub.requests();
+    hub.reply(1, takes[0].0, &granted());
+    hub.reply(1, takes[1].0, &granted());
+    hub.locks.claim(ms(1), id).unwrap();
+    hub.at(3_000);
+    // Renewals on two nodes, and the third is topped up though its first attempt has no answer yet.
+    let renewals = hub.requests();
+    assert!(matches!(renewals[2].1, Request::Take { .. }), "{renewals:?}");
+    hub.reply(3_001, takes[2].0, &granted());
+    hub.reply(3_002, renewals[0].0, &Reply::Extended);
+    hub.reply(3_002, renewals[1].0, &Reply::Extended);
+    hub.told();
+    hub.locks.extend(ms(3_003), id).unwrap();
+    hub.drain();
+    let mut extends = hub.requests();
+    hub.reply(3_004, renewals[2].0, &granted());
+    extends.extend(hub.requests());
+    for (call, request) in extends {
+        assert!(matches!(request, Request::Extend { .. }));
+        let answer = if call.node() == NodeId::new(1) { not_sent() } else { Reply::Extended };
+        hub.reply(3_005, call, &answer);
+    }
+    let told = hub.told();
+    let until = ms(3_003 + 9_000 - 92);
+    let renewed = told.iter().any(|event| matches!(event, Event::Renewed { valid_until } if *valid_until >= until));
+    assert!(renewed, "two of three have extended: {told:?}");
+}
+
+/// A node that says, while an extend waits for it, that it has lost the key, cannot confirm the extend any more.
+#[test]
+fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
+    let mut hub = Hub::new(3, |c| c);
+    let id = hub.held(0, &want());
+    hub.at(3_000);
+    let renewals = hub.requests();
+    assert_eq!(renewals.len(), 3);
+    hub.locks.extend(ms(3_001), id).unwrap();
+    hub.reply(3_002, renewals[0].0, &Reply::Absent);
+    hub.reply(3_002, renewals[1].0, &Reply::Extended);
+    hub.reply(3_002, renewals[2].0, &Reply::Extended);
+    let extends = hub.requests();
+    assert_eq!(extends.len(), 2, "{extends:?}");
+    hub.reply(3_003, extends[0].0, &Reply::Extended);
+    hub.reply(3_003, extends[1].0, &not_sent());
+    let told = hub.told();
+    assert!(told.iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{told:?}");
+}
