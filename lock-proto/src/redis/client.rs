@@ -385,7 +385,7 @@ impl Client {
                 PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
                 PipeOutput::Down(_) => link.listener.down(heard),
                 PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), heard),
-                PipeOutput::BlockRefused(_) => link.listener.refused(now, &mut link.wake, heard),
+                PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, heard),
                 PipeOutput::UnblockRefused(_) | PipeOutput::Reply { .. } => {}
             }
         }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::pipe::Pipe;
-use super::request::Key;
+use super::request::{ErrorClass, Key, ServerError};
 use crate::time::Instant;
 
 /// Names beyond this are polled only: each change of the wait sends all of its names again.
@@ -20,8 +20,10 @@ const WAIT: Duration = Duration::from_secs(5);
 const WAIT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
 /// For how long the connection is kept when nobody waits any more.
 const LINGER: Duration = Duration::from_secs(1);
-/// A server that refused is asked again after this.
+/// A server that refused for good is asked again after this: its rules may have changed.
 const REFUSED: Duration = Duration::from_secs(60);
+/// A server that could not is asked again after this.
+const UNABLE: Duration = Duration::from_millis(500);
 
 /// Who waits on one node, and how far the node knows of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -135,10 +137,14 @@ impl Listener {
     }
 
     /// The server does not let us wait: polling alone, for a while.
-    pub(crate) fn refused(&mut self, now: Instant, wake: &mut Pipe, heard: &mut Vec<Heard>) {
+    pub(crate) fn refused(&mut self, now: Instant, error: &ServerError, wake: &mut Pipe, heard: &mut Vec<Heard>) {
+        let pause = match error.class {
+            ErrorClass::Transient | ErrorClass::Reconnect => UNABLE,
+            ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => REFUSED,
+        };
         wake.close(now);
         self.down(heard);
-        self.refused_until = Some(now + REFUSED);
+        self.refused_until = Some(now + pause);
     }
 
     /// The server does not let us leave a wait: waits become short.

@@ -28,7 +28,7 @@ pub struct Script {
 pub const TAKE: Script = Script {
     name: "take",
     index: 0,
-    sha1: "15c5a107a0b0949f371f2bc3ec457d09af1e92e6",
+    sha1: "c13960a1c2d1715ec10778c47fd01b9bd00179cf",
     source: "\
 local v = redis.pcall('GET', KEYS[1])
 if type(v) == 'table' then return v end
@@ -50,7 +50,9 @@ local fence = 0
 if KEYS[2] then
   local c = redis.pcall('GET', KEYS[2])
   if type(c) == 'table' then return c end
-  if c and not tonumber(c) then return redis.error_reply('LOCKFENCE the fence counter holds no number') end
+  if c and not (string.match(c, '^%d+$') and tonumber(c) < 9000000000000000) then
+    return redis.error_reply('LOCKFENCE the fence counter holds no number, or one that leaves no room to count')
+  end
   local t = redis.pcall('TIME')
   if t.err then return t end
   fence = math.max(tonumber(c or 0), t[1] * 1000000 + t[2]) + 1

@@ -77,7 +77,6 @@ fn catalogue_u3_ended_and_taken_are_two_things() {
 
 /// Case U3, second part: the holder was told that another has the lock, and its release says that nobody has it (requirement U1).
 #[test]
-#[ignore = "bug: after `Lost(Taken)` no node is asked any more, and the release is answered `Expired`"]
 fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));

@@ -85,7 +85,12 @@ impl World {
         for _ in 0..STEPS {
             let p = self.rng.below(self.processes.len());
             let n = self.rng.below(self.nodes.len());
-            match self.rng.below(100) {
+            match self.rng.below(120) {
+                // Mostly things go well, or nobody would ever hold a lock that could be lost.
+                100..120 => {
+                    self.serve(p);
+                    self.claim_offers(p);
+                }
                 0..22 => self.advance_to_next(),
                 22..26 => self.now += self.rng.below(20 * MS as usize) as u64,
                 26..27 => self.now += self.rng.below(3_000) as u64 * MS,
@@ -386,10 +391,9 @@ impl World {
         assert!(sends < 60_000, "{sends} requests");
     }
 
-    fn work(&mut self, p: usize) {
-        self.processes[p].paused = false;
+    /// All connections of a process carry what they have.
+    fn serve(&mut self, p: usize) {
         for n in 0..self.nodes.len() {
-            self.reconnect(p, n, true);
             self.flush(p, n);
             while !self.processes[p].conns[n].socket.is_empty() {
                 self.execute(p, n);
@@ -397,8 +401,29 @@ impl World {
             while !self.processes[p].conns[n].answered.is_empty() {
                 self.deliver(p, n);
             }
+        }
+    }
+
+    /// The application takes what it was offered.
+    fn claim_offers(&mut self, p: usize) {
+        let process = &mut self.processes[p];
+        if process.paused {
+            return;
+        }
+        process.drain(self.now, &mut self.fences);
+        let offered = process.acquisitions.iter().filter(|(_, known)| known.state == State::Offered);
+        for id in offered.map(|(id, _)| *id).collect::<Vec<_>>() {
+            process.claim(self.now, id);
+        }
+    }
+
+    fn work(&mut self, p: usize) {
+        self.processes[p].paused = false;
+        for n in 0..self.nodes.len() {
+            self.reconnect(p, n, true);
             self.listen(p, n);
         }
+        self.serve(p);
         self.processes[p].drain(self.now, &mut self.fences);
         let process = &mut self.processes[p];
         let known: Vec<_> = process.acquisitions.iter().map(|(id, known)| (*id, known.state, known.since)).collect();

@@ -167,9 +167,7 @@ impl Node {
         if let Some(counter) = keys.get(1) {
             let last = match self.call_get(context, counter)? {
                 None => 0.0,
-                Some(text) => {
-                    number::lua(&text).ok_or(Stop(Reply::error("LOCKFENCE the fence counter holds no number")))?
-                }
+                Some(text) => counter_value(&text).ok_or(Stop(Reply::error(NO_COUNTER)))?,
             };
             let Reply::Array(time) = self.call(context, &[b"TIME"])? else { return Err(raise("no time")) };
             let part = |index: usize| match time.get(index) {
@@ -229,6 +227,14 @@ impl Node {
         }
         Ok(Reply::Int(1))
     }
+}
+
+const NO_COUNTER: &str = "LOCKFENCE the fence counter holds no number, or one that leaves no room to count";
+
+/// The fence counter, if it is digits only and leaves room to count.
+fn counter_value(text: &[u8]) -> Option<f64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    number::lua(text).filter(|n| digits && *n < 9_000_000_000_000_000.0)
 }
 
 /// The number of a value that the client of `token` wrote.

@@ -1,0 +1,177 @@
+//! Passwords and access rules: which commands and keys a client needs, and what it does without some of them.
+
+use lock_testkit::Redis;
+use lock_tokio::redis::{Config, Failure, Poll, Release, Wake};
+use lock_tokio::{AcquireError, Client};
+
+use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, with};
+
+/// The commands that a lock cannot do without.
+const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
+/// The commands for waking others by a release.
+const WAKING: [&str; 2] = ["exists", "rpush"];
+/// The commands for being woken.
+const WAITING: [&str; 3] = ["blpop", "client|id", "client|unblock"];
+
+/// Makes a user who may use these keys and commands and nothing else.
+fn user(redis: &Redis, keys: &[&str], commands: &[&str]) -> Config {
+    let mut rule: Vec<String> = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].map(str::to_owned).to_vec();
+    rule.extend(keys.iter().map(|key| format!("~{key}")));
+    rule.extend(commands.iter().map(|command| format!("+{command}")));
+    assert_eq!(redis.command(&rule).to_string(), "OK");
+    redis.cli(&["ACL", "LOG", "RESET"]);
+    Config::new([endpoint(&redis.url_with("app", "secret"))]).poll(Poll::fixed(ms(20))).release_within(ms(300))
+}
+
+/// Waits for a lock that another client holds, takes it, extends it, and gives it back. What failed, if something did.
+async fn use_all(redis: &Redis, ours: &Client, name: &str) -> Result<(), String> {
+    let other = client(redis);
+    let guard = take(&other, name, LONG_TTL).await;
+    let mut waiting = ours.lock(name).ttl(LONG_TTL).acquire();
+    // As long as it takes to be refused, or to wait in all ways that there are.
+    if let Ok(refused) = tokio::time::timeout(ms(150), &mut waiting).await {
+        give_back(guard).await;
+        return Err(format!("acquire: {}", refused.unwrap_err()));
+    }
+    give_back(guard).await;
+    let guard = soon("the lock", waiting).await.map_err(|error| format!("acquire: {error}"))?;
+    tokio::time::sleep(ms(2)).await;
+    let extended = soon("extend", guard.extend()).await.map_err(|error| format!("extend: {error}"));
+    let released = soon("release", guard.release()).await;
+    extended?;
+    if released == Release::Released { Ok(()) } else { Err(format!("release: {released:?}")) }
+}
+
+fn refusals(redis: &Redis) -> String {
+    redis.cli(&["ACL", "LOG"])
+}
+
+/// The access rules of the documentation are enough, for all that a client does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rules_are_enough() {
+    let redis = Redis::start();
+    let all = [&NEEDED[..], &WAKING, &WAITING].concat();
+    let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &all));
+    use_all(&redis, &ours, "job:1").await.unwrap();
+    assert_eq!(refusals(&redis), "");
+    // With a prefix one pattern covers the counter as well.
+    let ours = with(user(&redis, &["app:*"], &all).prefix("app:"));
+    give_back(take(&ours, "1", LONG_TTL).await).await;
+    assert_eq!(refusals(&redis), "");
+    // Without wake-ups.
+    let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &NEEDED).wake(Wake::Poll));
+    use_all(&redis, &ours, "job:1").await.unwrap();
+    // Without a fence.
+    let fewer: Vec<_> = all.iter().copied().filter(|command| *command != "time").collect();
+    let ours = with(user(&redis, &["job:*"], &fewer).fencing(false));
+    use_all(&redis, &ours, "job:1").await.unwrap();
+    assert_eq!(refusals(&redis), "");
+    // A quorum asks for the age of its nodes.
+    let servers = [Redis::start(), Redis::start(), Redis::start()];
+    let quorum: Vec<_> = fewer.iter().copied().chain(["info"]).collect();
+    servers.iter().for_each(|redis| drop(user(redis, &["job:*"], &quorum)));
+    let nodes = servers.iter().map(|redis| endpoint(&redis.url_with("app", "secret")));
+    let ours = with(Config::new(nodes.collect::<Vec<_>>()).quarantine(ms(1000)));
+    give_back(take(&ours, "job:1", ms(1000)).await).await;
+    servers.iter().for_each(|redis| assert_eq!(refusals(redis), ""));
+    clean(&redis).await;
+}
+
+/// Requirement P2: each of the needed commands is needed, and what is missing is told in the server's words, at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_needed_command_is_missing() {
+    for missing in NEEDED {
+        let redis = Redis::start();
+        let some: Vec<_> = [&NEEDED[..], &WAKING, &WAITING].concat().into_iter().filter(|c| *c != missing).collect();
+        let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &some));
+        let error = use_all(&redis, &ours, "job:1").await.unwrap_err();
+        let expected = match missing {
+            "pexpire" => "extend: ",
+            "del" => "release: Unknown",
+            _ => "acquire: refused: ",
+        };
+        assert!(error.starts_with(expected), "without {missing}: {error}");
+        assert!(missing == "del" || error.contains("NOPERM") || error.contains("can't run this command"), "{error}");
+    }
+}
+
+/// Requirement A7: without the commands of the wake-up there is polling.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_of_the_wake_up_is_missing() {
+    for missing in [&WAKING[..], &WAITING].concat() {
+        let redis = Redis::start();
+        let some: Vec<_> = [&NEEDED[..], &WAKING, &WAITING].concat().into_iter().filter(|c| *c != missing).collect();
+        let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &some));
+        for round in 0..3 {
+            let done = use_all(&redis, &ours, &format!("job:{}", round % 2)).await;
+            assert_eq!(done, Ok(()), "without {missing}");
+        }
+        clean(&redis).await;
+    }
+}
+
+/// Requirements A1 and A9: a user who may not touch the fence counter leaves nothing behind, and can do without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_fence_counter_is_forbidden() {
+    let redis = Redis::start();
+    let all = [&NEEDED[..], &WAKING, &WAITING].concat();
+    let config = user(&redis, &["job:*"], &all);
+    let error = soon("a refusal", with(config.clone()).lock("job:1").acquire()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    assert!(error.to_string().contains("NOPERM"), "{error}");
+    assert!(!exists(&redis, "job:1"));
+    let ours = with(config.fencing(false));
+    use_all(&redis, &ours, "job:1").await.unwrap();
+    // Nor is any other name allowed.
+    let error = soon("a refusal", ours.lock("elsewhere").acquire()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    clean(&redis).await;
+}
+
+/// Requirement P2: rights that are taken away while somebody waits end the wait; given again, all is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_come_and_go() {
+    let redis = Redis::builder().password("first").start();
+    let ours = client(&redis);
+    let guard = take(&ours, "a", LONG_TTL).await;
+    let other = client(&redis);
+    let waiting = tokio::spawn(other.lock("a").ttl(LONG_TTL).acquire());
+    let mut operator = redis.connect();
+    // The password changes: open connections stay, new ones are refused.
+    operator.command(&["CONFIG", "SET", "requirepass", "second"]).unwrap();
+    assert!(guard.is_held());
+    operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    let error = soon("a refusal", waiting).await.unwrap().unwrap_err();
+    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("first"), "{error}");
+    operator.command(&["CONFIG", "SET", "requirepass", "first"]).unwrap();
+    give_back(guard).await;
+    // Until it has tried again, it knows no better.
+    let mut refused = 0;
+    let next = loop {
+        match soon("acquire", other.lock("a").ttl(LONG_TTL).acquire()).await {
+            Ok(guard) => break guard,
+            Err(AcquireError::Failed(Failure::Refused(_))) if refused < 1000 => refused += 1,
+            Err(error) => panic!("after {refused} refusals: {error}"),
+        }
+        tokio::time::sleep(ms(10)).await;
+    };
+    give_back(next).await;
+    clean(&redis).await;
+}
+
+/// Requirement P1: a database of one's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_database() {
+    let redis = Redis::start();
+    let guard = take(&with(Config::new([endpoint(&format!("{}/3", redis.url()))])), "a", LONG_TTL).await;
+    // The same name in another database is another lock.
+    give_back(take(&client(&redis), "a", LONG_TTL).await).await;
+    let mut third = redis.connect();
+    third.command(&["SELECT", "3"]).unwrap();
+    assert_eq!(third.command(&["GET", "a"]).unwrap().to_string(), guard.token().to_string());
+    give_back(guard).await;
+    let missing = with(Config::new([endpoint(&format!("{}/99", redis.url()))]));
+    let error = soon("a refusal", missing.lock("a").acquire()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+}

@@ -1,0 +1,121 @@
+//! Many who want the same, and the room that only one of them may be in.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lock_tokio::{Client, Guard};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::kit::{LONG_TTL, ms, soon};
+
+/// A room for one.
+#[derive(Debug, Default)]
+pub(crate) struct Section {
+    occupied: AtomicBool,
+    visits: AtomicU32,
+    fence: AtomicU64,
+}
+
+/// Somebody in the room.
+#[derive(Debug)]
+pub(crate) struct Inside<'a> {
+    section: &'a Section,
+    visits: u32,
+}
+
+impl Section {
+    #[track_caller]
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        assert!(!self.occupied.swap(true, Ordering::SeqCst), "two are inside");
+        Inside { section: self, visits: self.visits.load(Ordering::SeqCst) }
+    }
+
+    /// Enters by right of a guard, whose fencing token must be greater than all before.
+    #[track_caller]
+    pub(crate) fn enter_with(&self, guard: &Guard) -> Inside<'_> {
+        let inside = self.enter();
+        assert!(guard.is_held());
+        if let Some(fence) = guard.fence() {
+            let before = self.fence.swap(fence.get(), Ordering::SeqCst);
+            assert!(before < fence.get(), "requirement A9: {fence} after {before}");
+        }
+        inside
+    }
+
+    /// How many were inside. Too few if two were at once.
+    pub(crate) fn visits(&self) -> u32 {
+        self.visits.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        // Read at the door and written here: a second one inside would be lost.
+        self.section.visits.store(self.visits + 1, Ordering::SeqCst);
+        self.section.occupied.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Tasks that go in and out of rooms until they are told to stop.
+pub(crate) struct Crowd {
+    tasks: JoinSet<u32>,
+    sections: Arc<[Section]>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Crowd {
+    /// `count` tasks, spread over the clients and over `rooms` names.
+    pub(crate) fn gather(clients: &[Client], count: usize, rooms: usize) -> Self {
+        let sections: Arc<[Section]> = (0..rooms).map(|_| Section::default()).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for (n, client) in (0..count).zip(clients.iter().cycle()) {
+            tasks.spawn(visit(client.clone(), n % rooms, Arc::clone(&sections), Arc::clone(&stop)));
+        }
+        Self { tasks, sections, stop }
+    }
+
+    /// Runs `disturb` again and again for `time`; panics if somebody met somebody meanwhile.
+    pub(crate) async fn disturbed(&mut self, time: Duration, every: Duration, mut disturb: impl FnMut()) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            disturb();
+            sleep(every).await;
+            assert!(self.tasks.try_join_next().is_none(), "a task has ended");
+        }
+    }
+
+    /// Lets everybody finish, and says how often somebody was inside of some room.
+    pub(crate) async fn disperse(mut self) -> u32 {
+        self.stop.store(true, Ordering::SeqCst);
+        let mut visits = 0;
+        while let Some(done) = soon("the tasks end", self.tasks.join_next()).await {
+            visits += done.unwrap();
+        }
+        assert_eq!(self.sections.iter().map(Section::visits).sum::<u32>(), visits, "two were inside");
+        visits
+    }
+}
+
+async fn visit(client: Client, room: usize, sections: Arc<[Section]>, stop: Arc<AtomicBool>) -> u32 {
+    let lock = client.lock(format!("room{room}")).ttl(LONG_TTL);
+    let mut visits = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let guard = soon("a turn", lock.acquire()).await.unwrap();
+        {
+            let _inside = sections[room].enter_with(&guard);
+            sleep(ms(1)).await;
+        }
+        visits += 1;
+        // Both ways to give back.
+        if visits % 2 == 0 {
+            drop(guard);
+        } else {
+            soon("a release", guard.release()).await;
+        }
+    }
+    visits
+}

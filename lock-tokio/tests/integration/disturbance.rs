@@ -1,0 +1,167 @@
+//! Servers whose operators do what operators do.
+
+use core::time::Duration;
+
+use lock_testkit::Redis;
+use lock_tokio::redis::{Answer, Blocked, ErrorClass, Poll};
+
+use crate::crowd::Crowd;
+use crate::kit::{
+    LONG_TTL, blocked, clean, client, config, connections, give_back, listens, ms, named, soon, take, timed_out, until,
+    with,
+};
+
+/// Requirement P1: scripts that the server has forgotten are sent again, and a holder notices nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flush_while_held() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let guard = take(&client, "a", ms(600)).await;
+    for _ in 0..4 {
+        redis.cli(&["SCRIPT", "FLUSH"]);
+        let before = guard.valid_until();
+        until("it is renewed", || guard.valid_until() > before).await;
+    }
+    redis.cli(&["SCRIPT", "FLUSH"]);
+    assert!(guard.is_held());
+    give_back(guard).await;
+    clean(&redis).await;
+}
+
+/// Requirement P1: also when the scripts go again and again, with many requests on their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flush_under_load() {
+    let redis = Redis::start();
+    let clients = [client(&redis), client(&redis)];
+    let mut operator = redis.connect();
+    let mut crowd = Crowd::gather(&clients, 32, 8);
+    let flush = || drop(operator.command(&["SCRIPT", "FLUSH"]).unwrap());
+    crowd.disturbed(Duration::from_secs(2), ms(1), flush).await;
+    let visits = crowd.disperse().await;
+    assert!(visits > 100, "{visits}");
+    clean(&redis).await;
+}
+
+/// Requirements A3, A4 and M8: connections die at any moment, with requests on their way in and answers on their way out. Nobody meets
+/// anybody, everybody gets a turn, and nothing is left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_kill_under_load() {
+    let redis = Redis::start();
+    let quick = || with(config(&redis).reconnect(Poll::fixed(ms(5))));
+    let clients = [quick(), quick()];
+    let mut operator = redis.connect();
+    let mut crowd = Crowd::gather(&clients, 32, 8);
+    let kill = || drop(operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap());
+    crowd.disturbed(Duration::from_secs(4), ms(15), kill).await;
+    let visits = crowd.disperse().await;
+    assert!(visits > 100, "{visits}");
+    clean(&redis).await;
+}
+
+/// The same with the default pauses between connections, and one name for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_kill_with_one_name() {
+    let redis = Redis::start();
+    let clients = [client(&redis), client(&redis), client(&redis)];
+    let mut operator = redis.connect();
+    let mut crowd = Crowd::gather(&clients, 6, 1);
+    let kill = || drop(operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap());
+    crowd.disturbed(Duration::from_secs(2), ms(120), kill).await;
+    let visits = crowd.disperse().await;
+    assert!(visits > 20, "{visits}");
+    clean(&redis).await;
+}
+
+/// Requirements P2 and A1: a full server refuses new locks, says so, keeps those that are held, and takes them back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn maxmemory_reached() {
+    for fencing in [true, false] {
+        let redis = Redis::start();
+        let client = with(config(&redis).fencing(fencing).poll(Poll::fixed(ms(20))));
+        let guard = take(&client, "held", ms(900)).await;
+        redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
+        assert!(report.to_string().contains("OOM"), "{report}");
+        assert!(
+            matches!(&*report.nodes, [Answer::Rejected(error)] if error.class == ErrorClass::Transient),
+            "{report}"
+        );
+        let before = guard.valid_until();
+        until("it is renewed for a TTL", || guard.valid_until().since(before) > ms(900)).await;
+        assert!(guard.is_held());
+        give_back(guard).await;
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG_TTL).acquire());
+        redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+        clean(&redis).await;
+    }
+}
+
+/// Requirement P2: a demoted server is left for a new connection. A holder stays one if it is promoted back in time; waiters go on
+/// waiting, also those that were blocked in the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_demoted_and_promoted_back() {
+    let redis = Redis::start();
+    // Nobody there: it keeps its data, and waits for its master.
+    let nowhere = Redis::start().port().to_string();
+    let holder = with(named(&redis, "holder"));
+    let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(50))));
+    let ttl = ms(4000);
+    let guard = take(&holder, "a", ttl).await;
+    let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    let waiting = tokio::spawn(waiting);
+    until("the waiter listens", || listens(&redis, "waiter")).await;
+    let old = connections(&redis, "holder");
+
+    redis.cli(&["REPLICAOF", "127.0.0.1", &nowhere]);
+    let report = timed_out(soon("a wait", holder.lock("b").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
+    assert!(report.to_string().contains("READONLY"), "{report}");
+    until("the holder has connected anew", || connections(&redis, "holder").iter().all(|id| !old.contains(id))).await;
+    assert!(guard.is_held() && !waiting.is_finished());
+
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    until("it is renewed", || guard.remaining() > ttl / 2).await;
+    assert!(guard.is_held());
+    give_back(guard).await;
+    give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+    clean(&redis).await;
+}
+
+/// Requirements A7 and P2: a change of role throws waiters out (`UNBLOCKED`), which is no refusal: they listen again soon after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_listens_again_after_a_change_of_role() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
+    let nowhere = Redis::start().port().to_string();
+    let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(50))));
+    let waiting = tokio::spawn(waiter.lock("a").ttl(LONG_TTL).acquire());
+    until("it listens", || listens(&redis, "waiter")).await;
+    redis.cli(&["REPLICAOF", "127.0.0.1", &nowhere]);
+    until("it was thrown out", || !listens(&redis, "waiter")).await;
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    until("it listens again", || listens(&redis, "waiter")).await;
+    redis.cli(&["DEL", "a"]);
+    give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+    clean(&redis).await;
+}
+
+/// The same with an error that passes (`NOREPLICAS`, or `LOADING` after a restart).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_listens_as_soon_as_the_server_lets_it() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
+    redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(50))));
+    let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    let waiting = tokio::spawn(waiting);
+    let refused = || redis.cli(&["INFO", "errorstats"]).contains("errorstat_NOREPLICAS:");
+    until("it was refused", refused).await;
+    assert!(!listens(&redis, "waiter"));
+    redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    until("it listens", || listens(&redis, "waiter")).await;
+    redis.cli(&["DEL", "a"]);
+    give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+    clean(&redis).await;
+}

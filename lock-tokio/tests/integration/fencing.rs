@@ -1,0 +1,97 @@
+//! Fencing tokens grow, whatever the server forgets.
+
+use lock_testkit::Redis;
+use lock_tokio::Client;
+use lock_tokio::redis::FENCE_NAME;
+
+use crate::kit::{LONG_TTL, client, give_back, ms, soon, take, until};
+
+async fn fence(client: &Client, name: &str) -> u64 {
+    let guard = take(client, name, LONG_TTL).await;
+    let fence = guard.fence().unwrap().get();
+    give_back(guard).await;
+    fence
+}
+
+fn counter(redis: &Redis) -> u64 {
+    redis.cli(&["GET", FENCE_NAME]).parse().unwrap_or(0)
+}
+
+/// Requirement A9: over all names of a namespace and all clients, and over the loss of everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_grows_over_the_loss_of_the_data() {
+    let mut redis = Redis::start();
+    let clients = [client(&redis), client(&redis)];
+    let mut last = 0;
+    for round in 0..3 {
+        for client in &clients {
+            for name in ["a", "b", "a"] {
+                let next = fence(client, name).await;
+                assert!(next > last, "{next} after {last}");
+                last = next;
+            }
+        }
+        match round {
+            0 => drop(redis.cli(&["FLUSHALL"])),
+            1 => redis.restart_empty(),
+            _ => drop(redis.cli(&["DEL", FENCE_NAME])),
+        }
+        assert_eq!(counter(&redis), 0);
+    }
+    assert!(fence(&clients[0], "a").await > last);
+}
+
+/// Requirements A9 and H2: a holder whose lock was flushed away, and its successor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_grows_over_a_flush_while_held() {
+    let redis = Redis::start();
+    let (first, second) = (client(&redis), client(&redis));
+    let guard = take(&first, "a", ms(900)).await;
+    redis.cli(&["FLUSHALL"]);
+    let next = take(&second, "a", LONG_TTL).await;
+    assert!(next.fence() > guard.fence());
+    soon("loss", guard.lost()).await;
+    drop(guard);
+    // The loser's return does no harm.
+    give_back(take(&first, "b", LONG_TTL).await).await;
+    assert_eq!(redis.cli(&["GET", "a"]), next.token().to_string());
+}
+
+/// Requirement A9: a counter that is ahead of the clock is counted on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_grows_with_a_clock_that_is_behind() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let before = fence(&client, "a").await;
+    let ahead = before + 3_600_000_000;
+    redis.cli(&["SET", FENCE_NAME, &ahead.to_string()]);
+    let mut last = ahead;
+    for _ in 0..3 {
+        let next = fence(&client, "a").await;
+        assert!(next > last, "{next} after {last}");
+        last = next;
+    }
+}
+
+/// Requirement A9: a replica is promoted that has not heard of the last grants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_grows_over_the_promotion_of_a_stale_replica() {
+    let mut master = Redis::start();
+    let replica = Redis::builder().replica_of(&master).start();
+    let linked = || replica.cli(&["INFO", "replication"]).contains("master_link_status:up");
+    until("the replica follows", linked).await;
+    let old = client(&master);
+    let mut last = fence(&old, "a").await;
+    until("the replica has heard of it", || counter(&replica) == counter(&master)).await;
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    let stale = counter(&replica);
+    for _ in 0..50 {
+        let next = fence(&old, "a").await;
+        assert!(next > last);
+        last = next;
+    }
+    master.kill();
+    assert!(counter(&replica) == stale && stale < last, "the replica is not stale: {stale}, {last}");
+    let next = fence(&client(&replica), "a").await;
+    assert!(next > last, "{next} after {last}");
+}

@@ -1,0 +1,258 @@
+//! Servers that are not to be trusted (requirement P3): memory stays bounded, the connection is dropped, the fate of the request is
+//! unknown, and the client goes on to work as soon as a well-behaved server is there.
+
+use std::fs;
+
+use lock_testkit::Redis;
+use lock_tokio::Client;
+use lock_tokio::lock_proto::{Breach, Fault};
+use lock_tokio::redis::{Answer, Blocked, Cause, Config, Loss, Poll};
+use tokio::time::{Instant, sleep};
+
+use crate::kit::{LONG_TTL, blocked, clean, endpoint, give_back, ms, soon, take, timed_out, with};
+use crate::peer::{Behaviour, Peer};
+
+/// More than one connection may ever take in: its frames are bounded, and the system's socket buffers hold some megabytes.
+const MOST: u64 = 32 << 20;
+/// What a flood sends if nobody stops it.
+const FLOOD: usize = 256 << 20;
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+fn impatient(url: &str) -> Config {
+    Config::new([endpoint(url)]).request_timeout(ms(200)).poll(Poll::fixed(ms(20)))
+}
+
+/// Meets a server of this kind: the error names the fault, within the wait; and then a real server takes over.
+async fn meet(parameters: &str, behaviour: Behaviour, faults: &[Fault]) {
+    let peer = Peer::start(behaviour);
+    let client = with(impatient(&format!("{}{parameters}", peer.url())));
+    let before = resident();
+    let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await);
+    let [Answer::Unknown(Cause::Fault(fault)) | Answer::Unreachable(Cause::Fault(fault))] = &*report.nodes else {
+        panic!("{report}")
+    };
+    assert!(faults.contains(fault), "{report}");
+    assert!(peer.most_written() < MOST, "{} bytes were taken in", peer.most_written());
+    // Other tests run beside this one: a coarse bound.
+    assert!(resident().saturating_sub(before) < 8 * MOST, "{before} → {}", resident());
+    recover(&peer, &client).await;
+}
+
+/// A real server takes over, and the same client works.
+async fn recover(peer: &Peer, client: &Client) {
+    let redis = Redis::start();
+    peer.give_way_to(redis.address());
+    give_back(take(client, "a", LONG_TTL).await).await;
+    clean(&redis).await;
+}
+
+const fn breach(breach: Breach) -> Fault {
+    Fault::Protocol(breach)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_nested_arrays() {
+    let nest: Behaviour = |line| {
+        line.request()?;
+        line.say(&b"*1\r\n".repeat(10_000))?;
+        line.listen()
+    };
+    meet("", nest, &[breach(Breach::TooDeep)]).await;
+    let maps: Behaviour = |line| {
+        line.request()?;
+        line.say(b"%0\r\n")?;
+        line.request()?;
+        line.say(&b"%1\r\n+a\r\n".repeat(10_000))?;
+        line.listen()
+    };
+    meet("?protocol=resp3", maps, &[breach(Breach::TooDeep)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_lengths_of_2_to_the_62() {
+    let bulk: Behaviour = |line| {
+        line.request()?;
+        line.say(b"$4611686018427387904\r\n")?;
+        line.flood(b"x", FLOOD)
+    };
+    let array: Behaviour = |line| {
+        line.request()?;
+        line.say(b"*4611686018427387904\r\n")?;
+        line.flood(b":1\r\n", FLOOD)
+    };
+    for behaviour in [bulk, array] {
+        meet("", behaviour, &[breach(Breach::TooLong)]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_endless_garbage() {
+    let noise: Behaviour = |line| {
+        line.request()?;
+        line.flood(b"\x00\xff garbage", FLOOD)
+    };
+    meet("", noise, &[breach(Breach::Malformed)]).await;
+    let status: Behaviour = |line| {
+        line.request()?;
+        line.say(b"+")?;
+        line.flood(b"x", FLOOD)
+    };
+    let error: Behaviour = |line| {
+        line.request()?;
+        line.say(b"-ERR ")?;
+        line.flood(b"x", FLOOD)
+    };
+    for behaviour in [status, error] {
+        meet("", behaviour, &[breach(Breach::TooLong)]).await;
+    }
+    let http: Behaviour = |line| {
+        line.request()?;
+        line.say(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
+        line.listen()
+    };
+    meet("", http, &[breach(Breach::Malformed)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_replies_that_nobody_asked_for() {
+    let talkative: Behaviour = |line| line.flood(b":1\r\n", FLOOD);
+    // The first of them may look like the answer to the request, of a wrong form.
+    meet("", talkative, &[breach(Breach::Unasked), breach(Breach::WrongReply)]).await;
+    let wrong: Behaviour = |line| {
+        line.request()?;
+        line.say(b"*3\r\n:1\r\n:2\r\n:3\r\n")?;
+        line.listen()
+    };
+    meet("", wrong, &[breach(Breach::WrongReply)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_half_a_reply_and_silence() {
+    let half: Behaviour = |line| {
+        line.request()?;
+        line.say(b"*2\r\n:1\r\n:17")?;
+        line.listen()
+    };
+    let silence: Behaviour = |line| line.listen();
+    for behaviour in [half, silence] {
+        meet("", behaviour, &[Fault::TimedOut]).await;
+    }
+    // A login that is never answered.
+    let mute: Behaviour = |line| line.listen();
+    let peer = Peer::start(mute);
+    let url = peer.url().replace("redis://", "redis://:secret@");
+    let client = with(impatient(&url).connect_timeout(ms(300)));
+    let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await);
+    assert!(matches!(&*report.nodes, [Answer::Unreachable(Cause::Fault(Fault::TimedOut))]), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_a_million_pushes() {
+    let pushes: Behaviour = |line| {
+        line.request()?;
+        line.say(b"%0\r\n")?;
+        line.request()?;
+        line.flood(
+            b">2\r\n+message\r\n+a message that nobody has subscribed to, of which there are very many\r\n",
+            FLOOD,
+        )
+    };
+    meet("?protocol=resp3", pushes, &[breach(Breach::TooManyPushes)]).await;
+    // The older protocol knows no pushes.
+    meet("", |line| line.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unasked)]).await;
+}
+
+/// What cannot be sent waits in small change, and is given up in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_a_server_that_never_reads() {
+    let peer = Peer::start(|line| {
+        line.ignore();
+        Ok(())
+    });
+    let client = with(impatient(&peer.url()));
+    let before = resident();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..4000 {
+        let lock = client.lock(format!("{n:0>500}")).ttl(LONG_TTL).wait(ms(600));
+        tasks.spawn(async move { timed_out(lock.acquire().await) });
+    }
+    while let Some(report) = soon("the end of the waits", tasks.join_next()).await {
+        let report = report.unwrap();
+        assert!(!report.is_busy(), "{report}");
+    }
+    assert!(resident().saturating_sub(before) < 8 * MOST, "{before} → {}", resident());
+    recover(&peer, &client).await;
+}
+
+/// Requirement P1: the pauses between two connections grow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_a_server_that_hangs_up_at_once() {
+    let at_once: Behaviour = |_| Ok(());
+    let after_the_request: Behaviour = |line| line.request();
+    for behaviour in [at_once, after_the_request] {
+        let peer = Peer::start(behaviour);
+        let client = with(impatient(&peer.url()));
+        let begun = Instant::now();
+        let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(1500)).acquire()).await);
+        assert!(matches!(&*report.nodes, [Answer::Unknown(_) | Answer::Unreachable(_)]), "{report}");
+        // 10 ms, 20 ms, 40 ms … to 1 s, each up to a quarter shorter: 10 in the first 2 s, then one a second.
+        let most = 12 + begun.elapsed().as_secs() * 2;
+        assert!((2..=most).contains(&peer.connects()), "{} connections in {:?}", peer.connects(), begun.elapsed());
+        recover(&peer, &client).await;
+    }
+}
+
+/// Requirements T1 and T2: a grant from such a server is worth what its clock says, and not more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_and_then_nonsense() {
+    let generous: Behaviour = |line| {
+        line.request()?;
+        line.say(b"*2\r\n:1\r\n:77\r\n")?;
+        line.request()?;
+        line.flood(b"\x01", FLOOD)
+    };
+    let peer = Peer::start(generous);
+    let client = with(impatient(&peer.url()).release_within(ms(200)));
+    let ttl = ms(600);
+    let guard = take(&client, "a", ttl).await;
+    assert_eq!(guard.fence().unwrap().get(), 77);
+    let begun = Instant::now();
+    assert_eq!(soon("loss", guard.lost()).await, Loss::Expired);
+    assert!(begun.elapsed() <= ttl, "{:?}", begun.elapsed());
+    drop(guard);
+    recover(&peer, &client).await;
+}
+
+/// Requirement A7: nonsense on the connection that waits for releases takes nobody's lock away, and polling goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_on_the_wake_connection() {
+    let noise: Behaviour = |line| {
+        line.request()?;
+        line.flood(b"\x01", FLOOD)
+    };
+    let silence: Behaviour = |line| line.listen();
+    let hang_up: Behaviour = |line| line.request();
+    for behaviour in [noise, silence, hang_up] {
+        let redis = Redis::start();
+        redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
+        let peer = Peer::in_front_of(redis.address(), b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID", behaviour);
+        let client = with(impatient(&peer.url()).connect_timeout(ms(200)));
+        let held = take(&client, "held", LONG_TTL).await;
+        let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
+        blocked(&mut waiting, Blocked::Held).await;
+        let waiting = tokio::spawn(waiting);
+        sleep(ms(300)).await;
+        assert!(held.is_held() && !waiting.is_finished());
+        assert!((2..=12).contains(&peer.connects()), "{} connections", peer.connects());
+        redis.cli(&["DEL", "a"]);
+        give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+        give_back(held).await;
+        clean(&redis).await;
+    }
+}

@@ -1,0 +1,160 @@
+//! Locks of other libraries on the same keys: they exclude us, and we exclude them.
+
+use std::sync::Arc;
+use std::thread;
+
+use lock_testkit::{PATIENCE, Redis, Value, wait_until};
+use lock_tokio::redis::{Answer, Blocked, Expiry, Loss, Poll, Release};
+use tokio::time::sleep;
+
+use crate::crowd::Section;
+use crate::kit::{LONG_TTL, blocked, clean, client, config, give_back, ms, soon, take, timed_out, with};
+use crate::plain::{Plain, Redlock};
+use crate::quorum::{quorum, trusting};
+
+/// Requirements A1 and A10.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_client_and_ours_exclude_each_other() {
+    let redis = Redis::start();
+    let client = with(config(&redis).poll(Poll::fixed(ms(20))));
+    let mut plain = Plain::new(&redis, "7c9e6679-7425-40de-944b");
+    let guard = take(&client, "a", LONG_TTL).await;
+    assert!(!plain.try_take("a", 60_000));
+    assert!(!plain.give_back("a"), "the value is not the plain client's");
+    give_back(guard).await;
+
+    assert!(plain.try_take("a", 60_000));
+    let report = timed_out(soon("a try", client.lock("a").try_once().acquire()).await);
+    assert!(matches!(&*report.nodes, [Answer::Taken(Expiry::In(left))] if *left > ms(30_000)), "{report}");
+    let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    assert!(plain.give_back("a"));
+    // It told nobody of its release: polling finds out.
+    let guard = soon("the lock", waiting).await.unwrap();
+    give_back(guard).await;
+    assert!(plain.try_take("a", 60_000) && plain.give_back("a"));
+    clean(&redis).await;
+}
+
+/// Requirements H2 and U1: a plain client that breaks in is found out, and is not disturbed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_client_that_breaks_in() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let guard = take(&client, "a", ms(900)).await;
+    redis.cli(&["DEL", "a"]);
+    let mut plain = Plain::new(&redis, "burglar");
+    assert!(plain.try_take("a", 60_000));
+    assert_eq!(soon("loss", guard.lost()).await, Loss::Taken);
+    assert_eq!(soon("release", guard.release()).await, Release::Taken);
+    assert!(plain.give_back("a"), "its lock was left alone");
+    clean(&redis).await;
+}
+
+/// The key is the name, byte for byte.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_go_byte_for_byte() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let every: Vec<u8> = (0..=255).chain(0..=255).collect();
+    for name in [&every[..], b"\r\n$-1\r\n", b"\0", b"{a}b", "gr\u{fc}n \u{1f512}".as_bytes()] {
+        let guard = soon("acquire", client.lock(name).ttl(LONG_TTL).acquire()).await.unwrap();
+        assert_eq!(redis.command(&[b"GET", name]).to_string(), guard.token().to_string());
+        give_back(guard).await;
+        assert_eq!(redis.command(&[b"EXISTS", name]), Value::Int(0));
+    }
+    clean(&redis).await;
+}
+
+/// Requirement A1: two of ours and two of theirs, many times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_clients_and_ours_in_turns() {
+    let redis = Arc::new(Redis::start());
+    let section = Arc::new(Section::default());
+    const VISITS: u32 = 25;
+    let threads: Vec<_> = ["x", "y"]
+        .into_iter()
+        .map(|value| {
+            let (redis, section) = (Arc::clone(&redis), Arc::clone(&section));
+            thread::spawn(move || {
+                let mut plain = Plain::new(&redis, value);
+                for _ in 0..VISITS {
+                    assert!(wait_until(PATIENCE, || plain.try_take("a", 60_000)), "the plain client gets no turn");
+                    let inside = section.enter();
+                    thread::sleep(ms(1));
+                    drop(inside);
+                    assert!(plain.give_back("a"));
+                }
+            })
+        })
+        .collect();
+    let mut tasks = tokio::task::JoinSet::new();
+    for client in [client(&redis), client(&redis)] {
+        let section = Arc::clone(&section);
+        tasks.spawn(async move {
+            for _ in 0..VISITS {
+                let guard = take(&client, "a", LONG_TTL).await;
+                let inside = section.enter_with(&guard);
+                sleep(ms(1)).await;
+                drop(inside);
+                give_back(guard).await;
+            }
+        });
+    }
+    while let Some(done) = soon("our turns", tasks.join_next()).await {
+        done.unwrap();
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(section.visits(), 4 * VISITS);
+    clean(&redis).await;
+}
+
+/// Requirements Q1 and Q2: RedLock as others write it, on the same five servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_quorum_client_and_ours_exclude_each_other() {
+    let servers = Arc::new(trusting(5));
+    let client = with(quorum(&servers).poll(Poll::fixed(ms(20))));
+    let mut other = Redlock::new(&servers, "other");
+
+    let guard = take(&client, "a", LONG_TTL).await;
+    assert!(!other.try_take("a", 60_000));
+    give_back(guard).await;
+    assert!(other.try_take("a", 60_000));
+    let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    assert_eq!(other.give_back("a"), 5, "the waiter has taken nothing of it");
+    give_back(soon("the lock", waiting).await.unwrap()).await;
+
+    // In turns, in which each of them often finds some nodes taken and some free.
+    let section = Arc::new(Section::default());
+    const VISITS: u32 = 15;
+    let theirs = thread::spawn({
+        let section = Arc::clone(&section);
+        move || {
+            for visit in 0..VISITS {
+                let mut tries = 0;
+                while !other.try_take("b", 60_000) {
+                    tries += 1;
+                    assert!(tries < 2000, "the other client gets no turn");
+                    thread::sleep(ms(3 + u64::from(visit * 7 + tries * 13) % 11));
+                }
+                let inside = section.enter();
+                thread::sleep(ms(1));
+                drop(inside);
+                assert!(other.give_back("b") >= 3);
+            }
+        }
+    });
+    for _ in 0..VISITS {
+        let guard = take(&client, "b", LONG_TTL).await;
+        let inside = section.enter_with(&guard);
+        sleep(ms(1)).await;
+        drop(inside);
+        give_back(guard).await;
+    }
+    tokio::task::spawn_blocking(|| theirs.join().unwrap()).await.unwrap();
+    assert_eq!(section.visits(), 2 * VISITS);
+    for redis in &*servers {
+        clean(redis).await;
+    }
+}

@@ -1,0 +1,120 @@
+//! Clients, patience, and questions to a server.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use lock_testkit::{PATIENCE, Redis, Value};
+use lock_tokio::redis::{Blocked, Config, Endpoint, FENCE_NAME, Failure, Release, Report, SIGNAL_SUFFIX};
+use lock_tokio::{AcquireError, Acquiring, Client, Guard};
+use tokio::time::{sleep, timeout};
+
+/// Longer than [`PATIENCE`]: nothing that ends within a test ends by this.
+pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
+
+/// Milliseconds.
+pub(crate) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+pub(crate) fn endpoint(url: &str) -> Endpoint {
+    Endpoint::parse(url).unwrap()
+}
+
+/// The default settings for one server.
+pub(crate) fn config(redis: &Redis) -> Config {
+    Config::new([endpoint(&redis.url())])
+}
+
+/// The same, with a name that `CLIENT LIST` shows.
+pub(crate) fn named(redis: &Redis, name: &str) -> Config {
+    let mut at = endpoint(&redis.url());
+    at.client_name = Some(name.into());
+    Config::new([at])
+}
+
+pub(crate) fn with(config: Config) -> Client {
+    Client::with_config(config).unwrap()
+}
+
+pub(crate) fn client(redis: &Redis) -> Client {
+    with(config(redis))
+}
+
+/// Runs a future that must end soon.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// Waits for a condition that others bring about.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        sleep(ms(3)).await;
+    }
+}
+
+/// Polls an acquisition until it says why it waits.
+pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
+    let end = Instant::now() + PATIENCE;
+    while waiting.blocked() != Some(why) {
+        if let Ok(ended) = timeout(ms(3), &mut *waiting).await {
+            panic!("it waits no longer: {ended:?}");
+        }
+        assert!(Instant::now() < end, "not in time: {why}, but {:?}", waiting.blocked());
+    }
+}
+
+/// Takes a lock that nobody else has for long.
+pub(crate) async fn take(client: &Client, name: &str, ttl: Duration) -> Guard {
+    soon("acquire", client.lock(name).ttl(ttl).acquire()).await.unwrap()
+}
+
+/// Gives a lock back that is held.
+pub(crate) async fn give_back(guard: Guard) {
+    assert_eq!(soon("release", guard.release()).await, Release::Released);
+}
+
+/// The report of an acquisition that failed because its wait ran out.
+#[track_caller]
+pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
+    match result {
+        Err(AcquireError::Failed(Failure::TimedOut(report))) => report,
+        Err(other) => panic!("{other}"),
+        Ok(guard) => panic!("{guard:?}"),
+    }
+}
+
+pub(crate) fn exists(redis: &Redis, key: &str) -> bool {
+    redis.cli(&["EXISTS", key]) == "1"
+}
+
+/// The time that is left for a key, in ms.
+pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
+    let answer = redis.command(&["PTTL", key]);
+    let Value::Int(left) = answer else { panic!("{answer}") };
+    left
+}
+
+/// Whether a connection of the client with this name is blocked in the server.
+pub(crate) fn listens(redis: &Redis, name: &str) -> bool {
+    let name = format!(" name={name} ");
+    redis.cli(&["CLIENT", "LIST"]).lines().any(|line| line.contains(&name) && line.contains(" flags=b "))
+}
+
+/// The server's ids of the connections with this name.
+pub(crate) fn connections(redis: &Redis, name: &str) -> Vec<u64> {
+    let list = redis.cli(&["CLIENT", "LIST"]);
+    let ours = list.lines().filter(|line| line.contains(&format!(" name={name} ")));
+    ours.map(|line| line.split_once(' ').unwrap().0.strip_prefix("id=").unwrap().parse().unwrap()).collect()
+}
+
+/// No lock is left, and of the side keys only the fence counter has no end.
+pub(crate) async fn clean(redis: &Redis) {
+    let is_side_key = |key: &String| key.ends_with(FENCE_NAME) || key.ends_with(SIGNAL_SUFFIX);
+    until("all locks are gone", || redis.keys().iter().all(is_side_key)).await;
+    for key in redis.keys().iter().filter(|key| key.ends_with(SIGNAL_SUFFIX)) {
+        // -2: it has ended since.
+        assert_ne!(pttl(redis, key), -1, "requirement A7: {key} never ends");
+    }
+}

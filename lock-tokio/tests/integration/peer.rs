@@ -1,0 +1,164 @@
+//! A server that is none, until it is told to be one.
+
+use core::net::{Ipv4Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::kit::ms;
+
+/// What it does with a connection.
+pub(crate) type Behaviour = fn(&mut Line) -> io::Result<()>;
+
+/// One port of loopback. Behaves as it was told, then passes everything on to a real server.
+pub(crate) struct Peer {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    /// The real server, as soon as it takes over.
+    server: Mutex<Option<SocketAddr>>,
+    /// Connections of which the first command starts like this are handed to the behaviour, the others to the server.
+    only: Mutex<Option<&'static [u8]>>,
+    stop: AtomicBool,
+    connects: AtomicU64,
+    /// The most that was written to one connection.
+    most: AtomicU64,
+}
+
+/// One connection in bad hands.
+pub(crate) struct Line {
+    stream: TcpStream,
+    state: Arc<State>,
+    written: u64,
+}
+
+impl Line {
+    /// Waits for something to be asked.
+    pub(crate) fn request(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 64 * 1024];
+        match self.stream.read(&mut buffer)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let count = self.stream.write(bytes)?;
+        self.written += count as u64;
+        self.state.most.fetch_max(self.written, Ordering::SeqCst);
+        if count == bytes.len() { Ok(()) } else { self.say(&bytes[count..]) }
+    }
+
+    /// Says it again and again, up to this many bytes in all.
+    pub(crate) fn flood(&mut self, bytes: &[u8], total: usize) -> io::Result<()> {
+        let many = bytes.repeat((64 * 1024 / bytes.len()).max(1));
+        (0..total / many.len()).try_for_each(|_| self.say(&many))
+    }
+
+    /// Takes in what comes, until the other side hangs up.
+    pub(crate) fn listen(&mut self) -> io::Result<()> {
+        io::copy(&mut self.stream, &mut io::sink()).map(drop)
+    }
+
+    /// Reads nothing, and does not hang up.
+    pub(crate) fn ignore(&self) {
+        while !self.state.stop.load(Ordering::SeqCst) && self.state.server.lock().unwrap().is_none() {
+            thread::sleep(ms(5));
+        }
+    }
+}
+
+impl Peer {
+    pub(crate) fn start(behaviour: Behaviour) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State {
+            server: Mutex::new(None),
+            only: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            connects: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+        });
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if shared.stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                shared.connects.fetch_add(1, Ordering::SeqCst);
+                let state = Arc::clone(&shared);
+                // How a connection ends is for the other side to judge.
+                thread::spawn(move || drop(serve(stream, state, behaviour)));
+            }
+        });
+        Self { address, state }
+    }
+
+    /// A real server, of which connections that start with this command are in bad hands.
+    pub(crate) fn in_front_of(server: SocketAddr, first: &'static [u8], behaviour: Behaviour) -> Self {
+        let peer = Self::start(behaviour);
+        *peer.state.only.lock().unwrap() = Some(first);
+        peer.give_way_to(server);
+        peer
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// From now on, new connections reach this server.
+    pub(crate) fn give_way_to(&self, server: SocketAddr) {
+        *self.state.server.lock().unwrap() = Some(server);
+    }
+
+    pub(crate) fn connects(&self) -> u64 {
+        self.state.connects.load(Ordering::SeqCst)
+    }
+
+    /// The most bytes that one connection took.
+    pub(crate) fn most_written(&self) -> u64 {
+        self.state.most.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(stream: TcpStream, state: Arc<State>, behaviour: Behaviour) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let server = *state.server.lock().unwrap();
+    let only = *state.only.lock().unwrap();
+    let honest = match (server, only) {
+        (None, _) => None,
+        (Some(server), None) => Some(server),
+        (Some(server), Some(first)) => {
+            let mut buffer = vec![0; first.len()];
+            while stream.peek(&mut buffer)? < first.len() {
+                thread::sleep(ms(1));
+            }
+            (buffer != first).then_some(server)
+        }
+    };
+    let Some(server) = honest else { return behaviour(&mut Line { stream, state, written: 0 }) };
+    let upstream = TcpStream::connect(server)?;
+    upstream.set_nodelay(true)?;
+    let (from, to) = (stream.try_clone()?, upstream.try_clone()?);
+    thread::spawn(move || pass_on(from, to));
+    pass_on(upstream, stream);
+    Ok(())
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+    let _ = io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,181 @@
+//! Several servers, of which some are dead, silent, new, or the same.
+
+use core::time::Duration;
+
+use lock_testkit::Redis;
+use lock_tokio::redis::{Answer, Config, Failure, Loss, UnknownAge};
+use lock_tokio::{AcquireError, Client};
+
+use crate::kit::{LONG_TTL, clean, endpoint, exists, give_back, ms, soon, take, timed_out, until, with};
+
+/// Servers that hide their age from this user, for clients that trust them: such a quorum grants from its first second on.
+pub(crate) fn trusting(count: usize) -> Vec<Redis> {
+    (0..count).map(|_| Redis::builder().acl("trusted", "on >secret ~* +@all -info").start()).collect()
+}
+
+/// A client of [`trusting`] servers.
+pub(crate) fn quorum(servers: &[Redis]) -> Config {
+    let nodes: Vec<_> = servers.iter().map(|redis| endpoint(&redis.url_with("trusted", "secret"))).collect();
+    Config::new(nodes).quarantine(LONG_TTL).unknown_age(UnknownAge::Trust)
+}
+
+/// A client that asks the servers for their age.
+fn asking(servers: &[Redis], quarantine: Duration) -> Config {
+    Config::new(servers.iter().map(|redis| endpoint(&redis.url())).collect::<Vec<_>>()).quarantine(quarantine)
+}
+
+fn count(servers: &[Redis], key: &str) -> usize {
+    servers.iter().filter(|redis| exists(redis, key)).count()
+}
+
+/// Requirements Q1 and Q4: two of five may be dead, and three may not; every node is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_nodes_with_two_and_with_three_dead() {
+    let mut servers = trusting(5);
+    let client = with(quorum(&servers));
+    servers[1].kill();
+    servers[4].kill();
+    let guard = take(&client, "a", ms(900)).await;
+    assert!(guard.fence().is_none(), "requirement A9: a quorum has no fencing token");
+    let before = guard.valid_until();
+    until("it is renewed", || guard.valid_until() > before).await;
+    give_back(guard).await;
+
+    let held = take(&client, "held", ms(900)).await;
+    servers[2].kill();
+    assert_eq!(soon("loss", held.lost()).await, Loss::Expired);
+    let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(700)).acquire()).await);
+    let dead = |answer: &Answer| matches!(answer, Answer::Unreachable(_) | Answer::Unknown(_));
+    let expected = [false, true, true, false, true];
+    assert_eq!(report.nodes.iter().map(dead).collect::<Vec<_>>(), expected, "{report}");
+    assert!(!report.is_busy(), "{report}");
+    let text = report.to_string();
+    assert!((0..5).all(|node| text.contains(&format!("node {node}: "))), "{text}");
+    assert!(text.contains("refused the connection"), "{text}");
+    drop(held);
+    for alive in [0, 3] {
+        clean(&servers[alive]).await;
+    }
+    // The third comes back: enough again.
+    servers[2].restart();
+    give_back(take(&client, "a", LONG_TTL).await).await;
+}
+
+/// Requirements Q1, A3 and A4: a silent minority delays nobody, and is given back what it granted when it continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_minority_keeps_no_ghost() {
+    let servers = trusting(5);
+    let client = with(quorum(&servers));
+    give_back(take(&client, "warm", LONG_TTL).await).await;
+    servers[0].pause();
+    servers[3].pause();
+    let held = take(&client, "held", LONG_TTL).await;
+    give_back(take(&client, "a", LONG_TTL).await).await;
+    for redis in [&servers[0], &servers[3]] {
+        redis.resume();
+        until("what was given back is gone", || !exists(redis, "a")).await;
+        assert!(held.is_held());
+    }
+    give_back(held).await;
+    for redis in &servers {
+        clean(redis).await;
+    }
+}
+
+/// Requirement Q3: a node that lost its data gets the token again, while a majority confirms it; then it counts again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_restarted_empty_is_seeded_again() {
+    let mut servers = trusting(3);
+    let client = with(quorum(&servers));
+    let ttl = ms(1500);
+    let guard = take(&client, "a", ttl).await;
+    servers[0].restart_empty();
+    until("it is seeded", || servers[0].cli(&["GET", "a"]) == guard.token().to_string()).await;
+    assert!(guard.is_held());
+    // It stands in for another.
+    servers[1].kill();
+    let before = guard.valid_until();
+    until("the other two renew it", || guard.valid_until() > before && guard.remaining() > ttl / 2).await;
+    until("for longer than a TTL", || guard.valid_until().since(before) > ttl).await;
+    assert!(guard.is_held());
+    give_back(guard).await;
+    clean(&servers[0]).await;
+    clean(&servers[2]).await;
+}
+
+/// Requirement Q3: with the majority gone nothing is seeded, and the holder is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_restarted_empty_is_not_seeded() {
+    let mut servers = trusting(3);
+    let client = with(quorum(&servers));
+    let guard = take(&client, "a", ms(1500)).await;
+    servers[0].restart_empty();
+    until("the first is seeded", || exists(&servers[0], "a")).await;
+    for redis in &servers {
+        redis.cli(&["FLUSHALL"]);
+    }
+    assert_eq!(soon("loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(count(&servers, "a"), 0, "requirement H1");
+    drop(guard);
+}
+
+/// Requirement Q6: nodes that restarted empty do not make a second majority before the longest TTL is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_restarted_empty_are_kept_out() {
+    let mut servers = Redis::start_many(3);
+    let quarantine = Duration::from_secs(2);
+    let (holder, other) = (with(asking(&servers, quarantine)), with(asking(&servers, quarantine)));
+    // The servers are new themselves.
+    let report = timed_out(soon("a try", holder.lock("a").ttl(quarantine).try_once().acquire()).await);
+    assert!(report.nodes.contains(&Answer::TooYoung), "{report}");
+    let guard = take(&holder, "a", quarantine).await;
+    let observer = guard.observer();
+    servers[0].restart_empty();
+    servers[2].restart_empty();
+    // Two of three have forgotten everything, and the holder may still believe in its lock.
+    let report = timed_out(soon("a try", other.lock("a").ttl(quarantine).try_once().acquire()).await);
+    assert!(!report.nodes.contains(&Answer::Granted), "{report}");
+    assert!(report.nodes.contains(&Answer::TooYoung), "{report}");
+    let second = take(&other, "a", quarantine).await;
+    assert!(!observer.is_held(), "two hold it");
+    give_back(second).await;
+    drop(guard);
+    for redis in &servers {
+        clean(redis).await;
+    }
+}
+
+/// Requirement Q6: INFO forbidden is reported, or trusted by setting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_hide_their_age() {
+    let servers = trusting(3);
+    let refusing = with(quorum(&servers).unknown_age(UnknownAge::Refuse));
+    let error = soon("a refusal", refusing.lock("a").acquire()).await.unwrap_err();
+    let AcquireError::Failed(Failure::Refused(report)) = error else { panic!("{error}") };
+    // Decided as soon as no majority is left.
+    let rejected = report.nodes.iter().filter(|answer| matches!(answer, Answer::Rejected(_))).count();
+    assert!(rejected >= 2, "{report}");
+    assert!(report.to_string().contains("info"), "{report}");
+    assert_eq!(count(&servers, "a"), 0);
+    give_back(take(&with(quorum(&servers)), "a", LONG_TTL).await).await;
+}
+
+/// Requirement Q6: one server under two names is not two servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_under_two_names() {
+    let servers = Redis::start_many(2);
+    let twin = format!("redis://localhost:{}", servers[0].port());
+    let client = Client::connect_quorum([servers[0].url(), servers[1].url(), twin]).unwrap();
+    let error = soon("a refusal", client.lock("a").acquire()).await.unwrap_err();
+    let AcquireError::Failed(Failure::EqualNodes(a, b)) = &error else { panic!("{error}") };
+    let mut nodes = [a.index(), b.index()];
+    nodes.sort_unstable();
+    assert_eq!(nodes, [0, 2], "{error}");
+    assert!(error.to_string().contains("same server"), "{error}");
+    // Also who comes later is told, and nothing is left.
+    let again = soon("a refusal", client.lock("b").acquire()).await.unwrap_err();
+    assert!(matches!(again, AcquireError::Failed(Failure::EqualNodes(..))), "{again}");
+    for redis in &servers {
+        clean(redis).await;
+    }
+}

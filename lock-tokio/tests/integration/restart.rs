@@ -1,0 +1,137 @@
+//! Servers that are killed and started again, with and without what they knew.
+
+use core::time::Duration;
+
+use lock_testkit::{PATIENCE, Redis};
+use lock_tokio::redis::{Answer, Blocked, Loss, Poll, Release};
+use tokio::time::sleep;
+
+use crate::crowd::Crowd;
+use crate::kit::{
+    LONG_TTL, blocked, clean, client, config, exists, give_back, listens, ms, named, soon, take, timed_out, until, with,
+};
+
+/// Requirements H2 and P1: what the server had confirmed is there again, and all of it is renewed over a new connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_held_locks_live_through_a_restart_with_the_data() {
+    let mut redis = Redis::builder().append_only().start();
+    let client = client(&redis);
+    let ttl = Duration::from_secs(6);
+    let mut guards = Vec::new();
+    for n in 0..32 {
+        guards.push(take(&client, &format!("k{n}"), ttl).await);
+    }
+    redis.restart();
+    let before: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
+    until("all are renewed", || guards.iter().zip(&before).all(|(guard, before)| guard.valid_until() > *before)).await;
+    for guard in guards {
+        let key = String::from_utf8(guard.name().to_vec()).unwrap();
+        assert_eq!(redis.cli(&["GET", &key]), guard.token().to_string());
+        give_back(guard).await;
+    }
+    clean(&redis).await;
+}
+
+/// Requirements T2 and U1: a server that stays away past the end of validity costs the lock, and what it still knows when it
+/// comes back keeps nobody out once the guard was given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stays_away_costs_the_lock() {
+    let mut redis = Redis::builder().append_only().start();
+    let client = client(&redis);
+    let guard = take(&client, "a", ms(600)).await;
+    redis.kill();
+    assert_eq!(soon("loss", guard.lost()).await, Loss::Expired);
+    assert!(!guard.is_held());
+    let report = timed_out(soon("a try", client.lock("b").try_once().acquire()).await);
+    assert!(matches!(&*report.nodes, [Answer::Unreachable(_)]), "{report}");
+    redis.restart();
+    let released = soon("release", guard.release()).await;
+    assert!(matches!(released, Release::Released | Release::Expired), "{released:?}");
+    give_back(take(&client, "a", LONG_TTL).await).await;
+    clean(&redis).await;
+}
+
+/// Requirements A7 and P1: whoever waits goes on waiting, on new connections, and gets the lock when it is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_lives_through_a_restart() {
+    for with_data in [true, false] {
+        let mut redis = Redis::builder().append_only().start();
+        redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
+        let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(20))));
+        let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
+        blocked(&mut waiting, Blocked::Held).await;
+        redis.kill();
+        blocked(&mut waiting, Blocked::Unreachable).await;
+        if with_data {
+            redis.restart();
+            blocked(&mut waiting, Blocked::Held).await;
+            let waiting = tokio::spawn(waiting);
+            until("it listens again", || listens(&redis, "waiter")).await;
+            redis.cli(&["DEL", "a"]);
+            give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+        } else {
+            redis.restart_empty();
+            give_back(soon("the lock", waiting).await.unwrap()).await;
+        }
+        clean(&redis).await;
+    }
+}
+
+/// Requirements A3 and M8: the server dies with the request in its hands. The attempt goes on, and nothing of it is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_during_an_acquire() {
+    let mut redis = Redis::builder().append_only().start();
+    let client = client(&redis);
+    give_back(take(&client, "warm", LONG_TTL).await).await;
+    for round in 0..5 {
+        redis.pause();
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG_TTL).acquire());
+        let given_up = tokio::spawn(client.lock("b").ttl(LONG_TTL).wait(ms(20)).acquire());
+        // From before the request leaves to after its connection was dropped for its silence.
+        sleep(ms(round * 150)).await;
+        redis.restart();
+        let guard = soon("the lock", waiting).await.unwrap().unwrap();
+        assert_eq!(redis.cli(&["GET", "a"]), guard.token().to_string());
+        give_back(guard).await;
+        // Given up or granted after all, by how long the restart took.
+        drop(soon("the end of the wait", given_up).await.unwrap());
+        clean(&redis).await;
+    }
+}
+
+/// Requirements A4 and U1: the delete was on its way when the server died, and is repeated when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_during_a_release() {
+    let mut redis = Redis::builder().append_only().start();
+    let client = with(config(&redis).release_within(PATIENCE));
+    let (told, dropped) = (take(&client, "told", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
+    redis.pause();
+    let releasing = tokio::spawn(told.release());
+    drop(dropped);
+    sleep(ms(20)).await;
+    redis.kill();
+    sleep(ms(50)).await;
+    assert!(!releasing.is_finished());
+    redis.restart();
+    assert_eq!(soon("release", releasing).await.unwrap(), Release::Released);
+    clean(&redis).await;
+}
+
+/// Requirements A3, A4 and A9 under load: with its data kept, no restart lets two in, and no ghost stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarts_under_load() {
+    let mut redis = Redis::builder().append_only().start();
+    let clients = [client(&redis), client(&redis)];
+    let mut crowd = Crowd::gather(&clients, 16, 4);
+    for _ in 0..4 {
+        crowd.disturbed(ms(150), ms(10), || ()).await;
+        redis.restart();
+        until("locks are taken again", || {
+            redis.keys().iter().any(|key| exists(&redis, key) && key.starts_with("room"))
+        })
+        .await;
+    }
+    let visits = crowd.disperse().await;
+    assert!(visits > 50, "{visits}");
+    clean(&redis).await;
+}

@@ -1,0 +1,118 @@
+//! Servers that stop and continue. What a closed connection had sent is executed when they continue.
+//! (The client process that stops is a matter of `with-lock`'s tests.)
+
+use std::time::Instant;
+
+use lock_testkit::Redis;
+use lock_tokio::redis::{Answer, Blocked, Poll, Release};
+
+use crate::kit::{LONG_TTL, blocked, clean, client, config, exists, give_back, ms, soon, take, timed_out, until, with};
+
+/// Requirements T2 and H2: a stop that ends before the validity does costs nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_stop_costs_a_holder_nothing() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let guard = take(&client, "a", ms(3000)).await;
+    redis.pause();
+    until("renewals fail", || guard.remaining() < ms(1200)).await;
+    redis.resume();
+    until("it is renewed", || guard.remaining() > ms(2000)).await;
+    assert!(guard.is_held());
+    give_back(guard).await;
+    clean(&redis).await;
+}
+
+/// Requirements A5 and T1: who waits is told in time, the next one goes on waiting, and is not granted what has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
+    let redis = Redis::start();
+    let (holder, waiter) = (client(&redis), with(config(&redis).poll(Poll::fixed(ms(20)))));
+    let ttl = ms(600);
+    let guard = take(&holder, "a", ttl).await;
+    let mut for_ever = waiter.lock("a").ttl(ttl).acquire();
+    blocked(&mut for_ever, Blocked::Held).await;
+    redis.pause();
+    soon("loss", guard.lost()).await;
+    blocked(&mut for_ever, Blocked::Unreachable).await;
+    let begun = Instant::now();
+    let report = timed_out(soon("a wait", waiter.lock("b").ttl(ttl).wait(ms(300)).acquire()).await);
+    assert!(begun.elapsed() >= ms(300) && !report.is_busy(), "{report}");
+    redis.resume();
+    let next = soon("the lock", for_ever).await.unwrap();
+    assert!(next.is_held() && next.remaining() <= ttl);
+    // The old holder's renewals were executed late or not at all: the lock is the next one's, and stays so.
+    soon("release", guard.release()).await;
+    assert_eq!(redis.cli(&["GET", "a"]), next.token().to_string());
+    give_back(next).await;
+    clean(&redis).await;
+}
+
+/// Requirements U1 and A4: a release has its own time, and what could not be confirmed is done when the server continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_on_a_stopped_server_is_unknown_in_time_and_done_later() {
+    let redis = Redis::start();
+    let client = with(config(&redis).release_within(ms(700)));
+    let (a, b) = (take(&client, "a", LONG_TTL).await, take(&client, "b", LONG_TTL).await);
+    redis.pause();
+    drop(b);
+    let begun = Instant::now();
+    assert_eq!(soon("release", a.release()).await, Release::Unknown);
+    assert!(begun.elapsed() >= ms(700), "{:?}", begun.elapsed());
+    redis.resume();
+    // Long before their TTL.
+    clean(&redis).await;
+}
+
+/// Requirements A3 and A4: the request of an attempt that was given up is executed when the server continues. What it leaves is deleted
+/// long before its TTL, and keeps neither us nor others out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ghost_of_an_attempt_in_a_stopped_server() {
+    // With and without a fence: a script, and a plain SET.
+    for fencing in [true, false] {
+        let redis = Redis::start();
+        let (ours, other) = (with(config(&redis).fencing(fencing)), client(&redis));
+        give_back(take(&ours, "warm", LONG_TTL).await).await;
+        let monitor = redis.monitor();
+        redis.pause();
+        let waits = [ms(50), ms(700), ms(1200)];
+        for (n, wait) in waits.into_iter().enumerate() {
+            for name in ["deleted", "replaced"] {
+                let lock = ours.lock(format!("{name}{n}")).ttl(LONG_TTL).wait(wait);
+                let report = timed_out(soon("a wait", lock.acquire()).await);
+                assert!(!report.is_busy(), "{report}");
+            }
+        }
+        redis.resume();
+        for n in 0..waits.len() {
+            // Ours next, on the same connection as ever; and somebody else, who has to wait for the delete.
+            let guard = take(&ours, &format!("replaced{n}"), LONG_TTL).await;
+            assert_eq!(redis.cli(&["GET", &format!("replaced{n}")]), guard.token().to_string());
+            give_back(guard).await;
+            give_back(take(&other, &format!("deleted{n}"), LONG_TTL).await).await;
+        }
+        clean(&redis).await;
+        let seen = monitor.take();
+        let set = |name: &str| seen.iter().any(|seen| seen.verb() == "SET" && seen.args[1] == name);
+        assert!(set("deleted0"), "no ghost appeared, nothing was tested: {seen:#?}");
+    }
+}
+
+/// The same with a dropped future, and connections that were never answered at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ghost_of_a_dropped_future_on_a_fresh_connection() {
+    let redis = Redis::start();
+    redis.pause();
+    let client = client(&redis);
+    for name in ["a", "b"] {
+        let waiting = tokio::spawn(client.lock(name).ttl(LONG_TTL).acquire());
+        tokio::time::sleep(ms(100)).await;
+        waiting.abort();
+    }
+    let report = timed_out(soon("a wait", client.lock("c").ttl(LONG_TTL).wait(ms(800)).acquire()).await);
+    assert!(matches!(&*report.nodes, [Answer::Unknown(_) | Answer::Unreachable(_)]), "{report}");
+    redis.resume();
+    give_back(take(&client, "a", LONG_TTL).await).await;
+    clean(&redis).await;
+    assert!(!exists(&redis, "b"));
+}
