@@ -75,7 +75,8 @@ fn catalogue_u3_ended_and_taken_are_two_things() {
     }
 }
 
-/// Case U3, second part: the holder was told that another has the lock, and its release says that nobody has it (requirement U1).
+/// Case U3, second part: the holder was told that another has the lock, and its release says only that it has ended. What was found stays known
+/// until the guard comes back (requirement U1).
 #[test]
 fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
     let mut w = World::redis(1).build();

@@ -19,7 +19,7 @@ fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
         assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
         assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
         w.expect(secs(4), "the first is told by its next renewal", |w| lost(w, 0, first) == Some(Loss::Taken));
-        assert_ne!(give_back(&mut w, 0, first), Release::Released);
+        assert_eq!(give_back(&mut w, 0, first), Release::Taken);
         assert!(w.is_held(1, second));
     }
 }

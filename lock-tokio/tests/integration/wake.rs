@@ -122,9 +122,9 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
         let releasing = guard.release();
         quitting.abort();
         drop(releasing);
-        give_back(soon("the second", waiting).await.unwrap().unwrap()).await;
-        // Who was quicker than its end gives back as well.
+        // Who was quicker than its end gives back like anybody.
         drop(quitting.await);
+        give_back(soon("the second", waiting).await.unwrap().unwrap()).await;
         until("nobody listens", || !listens(&redis, "next") && !listens(&redis, "quitter")).await;
     }
     clean(&redis).await;

@@ -1,4 +1,4 @@
-//! What a client does with a real server, written once for every runtime: the handles are the same types everywhere.
+//! What a client does with a real server, written once for every runtime: the handles are the same types everywhere (requirement D4).
 
 use core::cell::{Cell, RefCell};
 use core::future::{pending, poll_fn};

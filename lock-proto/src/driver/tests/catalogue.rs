@@ -118,7 +118,7 @@ fn catalogue_x1_a_guard_moves_between_threads() {
     world.settle(&mut driver);
     let claimed = thread::spawn(move || match poll(&mut acquiring) {
         Poll::Ready(Ok(guard)) => guard,
-        other => panic!("{other:?}"),
+        other @ (Poll::Ready(Err(_)) | Poll::Pending) => panic!("{other:?}"),
     });
     let guard = claimed.join().unwrap();
     let mut releasing = thread::spawn(move || guard.release()).join().unwrap();

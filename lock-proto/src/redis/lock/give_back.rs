@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::context::NodeSet;
+use super::EndedHold;
 use super::debt::Delete;
 use crate::id::{LockId, NodeId};
 use crate::redis::event::Release;
@@ -38,16 +38,8 @@ pub(crate) struct GiveBack {
 }
 
 impl GiveBack {
-    pub(crate) fn new(
-        now: Instant,
-        id: LockId,
-        number: u64,
-        valid_until: Instant,
-        until: Instant,
-        nodes: usize,
-        asked: NodeSet,
-        others: NodeSet,
-    ) -> Self {
+    pub(crate) fn new(now: Instant, hold: &EndedHold, until: Instant, nodes: usize) -> Self {
+        let EndedHold { id, number, valid_until, nodes: asked, others } = *hold;
         let found: Vec<Found> = (0..nodes)
             .map(|index| NodeId::new(index as u16))
             .map(|node| match (asked.contains(node), others.contains(node)) {

@@ -222,8 +222,7 @@ impl Lock {
 
     fn await_release(&mut self, ctx: &Context<'_>, hold: &EndedHold) {
         let until = ctx.now + ctx.config.release_within;
-        let EndedHold { id, number, valid_until, nodes, others } = *hold;
-        self.giving_back.push(GiveBack::new(ctx.now, id, number, valid_until, until, ctx.nodes.len(), nodes, others));
+        self.giving_back.push(GiveBack::new(ctx.now, hold, until, ctx.nodes.len()));
     }
 
     fn delete_from(&mut self, ctx: &mut Context<'_>, number: u64, nodes: NodeSet) {
