@@ -151,9 +151,15 @@ impl Pipe {
 
     /// Sends a request, and opens the connection if it is closed. If the answer takes longer than `patience`, counted from now, the
     /// connection is dropped and opened again: a server that does not read is as dead as one that does not answer.
+    ///
+    /// During the pause after a failure the answer is [`Reply::NotSent`] at once, and what is left of the pause is no longer than
+    /// `patience`: a lock with a short TTL that has to be renewed cannot wait for a long one.
     pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
         self.open(now);
         let now = self.now;
+        if let Phase::BackingOff { until, .. } = &mut self.phase {
+            *until = (*until).min(now + patience);
+        }
         self.ask(Job::Call { call, request, tries: 0 }, now + patience);
     }
 

@@ -568,3 +568,21 @@ fn a_block_whose_time_ends_before_the_connection_is_open_has_timed_out() {
     rig.pass(200 * MS);
     assert_eq!(rig.outputs(), [PipeOutput::Woken(None)]);
 }
+
+#[test]
+fn h2_the_pause_is_no_longer_than_the_patience_of_what_has_to_be_sent() {
+    let mut rig = Rig::new("redis://h");
+    let mut conn = rig.opened();
+    for _ in 0..10 {
+        rig.pipe.handle_disconnected(rig.now, conn, Fault::Refused);
+        rig.outputs();
+        if rig.pipe.next_deadline().unwrap() > rig.now + 300 * MS {
+            break;
+        }
+        conn = rig.reopened();
+    }
+    let call = rig.call();
+    rig.pipe.send(rig.now, call, extend("a"), 100 * MS);
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { reply: Reply::NotSent(_), .. }]));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 100 * MS));
+}
