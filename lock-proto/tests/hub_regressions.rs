@@ -434,7 +434,6 @@ fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
 
 /// Who is to get a full TTL before it is told still waits: there is nothing that it could release. (Explorer, seed 9288.)
 #[test]
-#[ignore = "bug: release is accepted from a waiter that was never granted the lock, and answered"]
 fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, &want());

@@ -225,7 +225,10 @@ impl Lock {
     /// The guard comes back: `release`.
     pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
         self.catch_up(ctx);
-        if self.queue.iter().any(|waiter| waiter.id == id) || self.giving_back.iter().any(|back| back.id == id) {
+        let preparing =
+            matches!(&self.stage, Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Preparing);
+        let waiting = preparing || self.queue.iter().any(|waiter| waiter.id == id);
+        if waiting || self.giving_back.iter().any(|back| back.id == id) {
             return Err(Misuse::NotHeld(id));
         }
         self.return_guard(ctx, id, true);
