@@ -1,6 +1,6 @@
 //! Locks without async: the machine, `std::net` and threads.
 //!
-//! This is what embedding [`redis::Client`](lock_proto::redis::Client) takes. One mutex guards the machine; whoever has a fact for
+//! This is what embedding [`redis::Client`] takes. One mutex guards the machine; whoever has a fact for
 //! it (a reader of a socket, the clock, the application) locks it, tells the fact, and carries out what the machine wants. Each
 //! connection has a thread that reads and one that writes, so a socket that takes no bytes holds up nobody else.
 //!

@@ -99,6 +99,10 @@ impl NodeSet {
         self.0 &= !1u16.checked_shl(u32::from(node.0)).unwrap_or(0);
     }
 
+    pub(crate) const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
     pub(crate) fn contains(self, node: NodeId) -> bool {
         self.0 & 1u16.checked_shl(u32::from(node.0)).unwrap_or(0) != 0
     }

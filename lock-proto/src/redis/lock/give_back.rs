@@ -1,73 +1,64 @@
 //! The answer to a release: what the deletes found (requirement U1).
 
-use alloc::vec;
-use alloc::vec::Vec;
-
 use super::EndedHold;
+use super::context::NodeSet;
 use super::debt::Delete;
 use crate::id::{LockId, NodeId};
 use crate::redis::event::Release;
 use crate::redis::request::Reply;
 use crate::time::Instant;
 
-/// What the delete found on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Found {
-    /// Not asked: the token was never there.
-    NotAsked,
-    Waiting,
-    Mine,
-    Absent,
-    Others,
-}
-
 /// A release whose answer somebody waits for. The deletes themselves are the nodes' debts and go on without it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GiveBack {
     pub(crate) id: LockId,
-    pub(crate) number: u64,
+    number: u64,
     /// When it is answered with what is known.
     pub(crate) until: Instant,
     /// The end of the hold's validity.
     valid_until: Instant,
     /// It was still valid when it was given back.
     valid: bool,
-    found: Vec<Found>,
+    /// Nodes that have not said yet what the delete found.
+    waiting: NodeSet,
+    /// Nodes that had the token, until the delete.
+    mine: NodeSet,
+    /// Nodes where somebody else has the key.
+    others: NodeSet,
     /// Nodes on which a delete, emitted while the hold was valid, ended Unknown.
-    maybe: Vec<bool>,
+    maybe: NodeSet,
 }
 
 impl GiveBack {
-    pub(crate) fn new(now: Instant, hold: &EndedHold, until: Instant, nodes: usize) -> Self {
-        let EndedHold { id, number, valid_until, nodes: asked, others } = *hold;
-        let found: Vec<Found> = (0..nodes)
-            .map(|index| NodeId::new(index as u16))
-            .map(|node| match (asked.contains(node), others.contains(node)) {
-                (true, _) => Found::Waiting,
-                (false, true) => Found::Others,
-                (false, false) => Found::NotAsked,
-            })
-            .collect();
-        let maybe = vec![false; found.len()];
-        Self { id, number, until, valid_until, valid: now < valid_until, found, maybe }
+    pub(crate) fn new(now: Instant, hold: &EndedHold, until: Instant) -> Self {
+        Self {
+            id: hold.id,
+            number: hold.number,
+            until,
+            valid_until: hold.valid_until,
+            valid: now < hold.valid_until,
+            waiting: hold.nodes,
+            mine: NodeSet::default(),
+            others: hold.others.without(hold.nodes),
+            maybe: NodeSet::default(),
+        }
     }
 
     /// A delete on `node` has its answer.
     pub(crate) fn answered(&mut self, node: NodeId, delete: Delete, reply: &Reply) {
-        let (Some(found), Some(maybe)) = (self.found.get_mut(node.index()), self.maybe.get_mut(node.index())) else {
-            return;
-        };
-        if *found != Found::Waiting || delete.covers < self.number {
+        if !self.waiting.contains(node) || delete.covers < self.number {
             return;
         }
-        *found = match reply {
-            Reply::Deleted { number } if *number == self.number => Found::Mine,
+        match reply {
+            Reply::Deleted { number } if *number == self.number => self.mine.insert(node),
             // Gone, after a delete of ours that may have done it while the key was still ours.
-            Reply::Deleted { .. } | Reply::Absent | Reply::Taken if *maybe => Found::Mine,
-            Reply::Deleted { .. } | Reply::Absent => Found::Absent,
-            Reply::Taken => Found::Others,
+            Reply::Deleted { .. } | Reply::Absent | Reply::Taken if self.maybe.contains(node) => self.mine.insert(node),
+            Reply::Deleted { .. } | Reply::Absent => {}
+            Reply::Taken => self.others.insert(node),
             Reply::Unknown(_) => {
-                *maybe |= delete.emitted < self.valid_until;
+                if delete.emitted < self.valid_until {
+                    self.maybe.insert(node);
+                }
                 return;
             }
             Reply::Granted { .. }
@@ -76,21 +67,21 @@ impl GiveBack {
             | Reply::Announced
             | Reply::Rejected(_)
             | Reply::NotSent(_) => return,
-        };
+        }
+        self.waiting.remove(node);
     }
 
     /// The answer, as early as it is certain; at the end of the release's time what is known.
-    pub(crate) fn outcome(&self, now: Instant, quorum: usize) -> Option<Release> {
-        let count = |wanted: Found| self.found.iter().filter(|found| **found == wanted).count();
-        let (mine, waiting, others) = (count(Found::Mine), count(Found::Waiting), count(Found::Others));
-        let minority = self.found.len() - quorum;
+    pub(crate) fn outcome(&self, now: Instant, nodes: usize) -> Option<Release> {
+        let quorum = nodes / 2 + 1;
+        let (mine, waiting) = (self.mine.len(), self.waiting.len());
         // What a minority has not answered yet can keep nobody from the lock.
-        if mine >= quorum || (self.valid && mine > 0 && mine + waiting >= quorum && waiting <= minority) {
+        if mine >= quorum || (self.valid && mine > 0 && mine + waiting >= quorum && waiting <= nodes - quorum) {
             return Some(Release::Released);
         }
         if waiting == 0 {
             // Of a single node `others` says it all; of a quorum it must be a majority to mean anything.
-            return Some(if others >= quorum { Release::Taken } else { Release::Expired });
+            return Some(if self.others.len() >= quorum { Release::Taken } else { Release::Expired });
         }
         (self.until <= now).then_some(Release::Unknown)
     }

@@ -222,7 +222,7 @@ impl Lock {
 
     fn await_release(&mut self, ctx: &Context<'_>, hold: &EndedHold) {
         let until = ctx.now + ctx.config.release_within;
-        self.giving_back.push(GiveBack::new(ctx.now, hold, until, ctx.nodes.len()));
+        self.giving_back.push(GiveBack::new(ctx.now, hold, until));
     }
 
     fn delete_from(&mut self, ctx: &mut Context<'_>, number: u64, nodes: NodeSet) {

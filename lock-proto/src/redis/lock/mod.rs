@@ -382,9 +382,8 @@ impl Lock {
     }
 
     fn answer_releases(&mut self, ctx: &mut Context<'_>) {
-        let quorum = ctx.quorum();
-        let now = ctx.now;
-        self.giving_back.retain(|back| match back.outcome(now, quorum) {
+        let (now, nodes) = (ctx.now, ctx.nodes.len());
+        self.giving_back.retain(|back| match back.outcome(now, nodes) {
             Some(release) => {
                 *ctx.unreleased += u32::from(ctx.stopping && release == Release::Unknown);
                 ctx.end(back.id, Event::Released(release));
