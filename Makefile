@@ -67,8 +67,10 @@ corpus: ## Replay what fuzzing has found so far.
 .PHONY: fuzz
 fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly toolchain and cargo-fuzz.
 	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
+	@# What is found goes to fuzz/artifacts (crashes) and a scratch folder (inputs); the committed corpora stay as they are.
 	for target in $$($(CARGO) +nightly fuzz list); do \
-		$(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+		mkdir -p fuzz/scratch/$$target; \
+		$(CARGO) +nightly fuzz run --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
 	done
 
 .PHONY: fuzz-short
