@@ -27,7 +27,7 @@ const TURNS: usize = 16;
 const READS: usize = 8;
 /// Tasks that are woken at once. What they ask for then leaves in one write, and while the server works on that, the next ones are
 /// woken: fewer would mean more system calls, more would leave the server idle meanwhile.
-const WOKEN_AT_ONCE: usize = 4;
+const WOKEN_AT_ONCE: usize = 8;
 /// Size of the one buffer for reading.
 const BUFFER: usize = 16 * 1024;
 

@@ -281,26 +281,28 @@ impl Request {
             (Some(script), Form::Source) => (b"EVAL", script.source.as_bytes()),
             (Some(script), Form::Sha1) => (b"EVALSHA", script.sha1.as_bytes()),
         };
-        let client = &identity.client_part[..];
+        let client = &identity.client_part;
+        let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
         match self {
             Self::Take { key, number, ttl_ms, fence_block: 0, clean: true, .. } => {
                 let token = TokenText::new(client, *number);
-                f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", Decimal::new(*ttl_ms).as_bytes()])
+                let ttl = first.format(*ttl_ms).as_bytes();
+                f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", ttl])
             }
             Self::Take { key, number, spent, ttl_ms, fence_block, clean: _ } => {
-                let (token, ttl, spent) =
-                    (TokenText::new(client, *number), Decimal::new(*ttl_ms), SpentText::new(*spent));
-                let [token, spent, ttl] = [token.as_bytes(), spent.as_bytes(), ttl.as_bytes()];
+                let (token, spent) = (TokenText::new(client, *number), SpentText::new(*spent));
+                let [token, spent] = [token.as_bytes(), spent.as_bytes()];
+                let ttl = first.format(*ttl_ms).as_bytes();
                 if *fence_block == 0 {
                     f(&[verb, code, b"1", key.lock(), token, spent, ttl])
                 } else {
-                    let block = Decimal::new(u64::from(*fence_block));
-                    f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, spent, ttl, block.as_bytes()])
+                    let block = second.format(*fence_block).as_bytes();
+                    f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, spent, ttl, block])
                 }
             }
             Self::Extend { key, number, ttl_ms } => {
                 let token = TokenText::new(client, *number);
-                f(&[verb, code, b"1", key.lock(), token.as_bytes(), Decimal::new(*ttl_ms).as_bytes()])
+                f(&[verb, code, b"1", key.lock(), token.as_bytes(), first.format(*ttl_ms).as_bytes()])
             }
             Self::Release { key, number, spent, signal_ms } => {
                 let (token, spent) = (TokenText::new(client, *number), SpentText::new(*spent));
@@ -308,12 +310,12 @@ impl Request {
                 if *signal_ms == 0 {
                     f(&[verb, code, b"1", key.lock(), token, spent])
                 } else {
-                    let life = Decimal::new(*signal_ms);
-                    f(&[verb, code, b"2", key.lock(), key.signal(), token, spent, life.as_bytes()])
+                    let life = first.format(*signal_ms).as_bytes();
+                    f(&[verb, code, b"2", key.lock(), key.signal(), token, spent, life])
                 }
             }
             Self::Announce { key, signal_ms } => {
-                f(&[verb, code, b"1", key.signal(), Decimal::new(*signal_ms).as_bytes()])
+                f(&[verb, code, b"1", key.signal(), first.format(*signal_ms).as_bytes()])
             }
         }
     }
@@ -365,30 +367,6 @@ fn expiry(pttl: i64) -> Expiry {
     }
 }
 
-/// A number in decimal digits, without an allocation.
-struct Decimal {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Decimal {
-    fn new(mut number: u64) -> Self {
-        let mut digits = [b'0'; 20];
-        let mut start = digits.len() - 1;
-        while number >= 10 {
-            digits[start] = b'0' + (number % 10) as u8;
-            number /= 10;
-            start -= 1;
-        }
-        digits[start] = b'0' + number as u8;
-        Self { digits, start }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.digits[self.start..]
-    }
-}
-
 /// The three numbers of a [`Spent`] with blanks between them, without an allocation.
 struct SpentText {
     text: [u8; 62],
@@ -399,9 +377,9 @@ impl SpentText {
     fn new(spent: Spent) -> Self {
         let mut text = [b' '; 62];
         let mut len = 0;
+        let mut buffer = itoa::Buffer::new();
         for number in [spent.upto, spent.after, spent.last] {
-            let number = Decimal::new(number);
-            let digits = number.as_bytes();
+            let digits = buffer.format(number).as_bytes();
             text[len..len + digits.len()].copy_from_slice(digits);
             len += digits.len() + 1;
         }
@@ -420,13 +398,13 @@ struct TokenText {
 }
 
 impl TokenText {
-    fn new(client_part: &[u8], number: u64) -> Self {
-        let number = Decimal::new(number);
-        let digits = number.as_bytes();
-        let len = client_part.len() + digits.len();
+    fn new(client_part: &[u8; CLIENT_PART], number: u64) -> Self {
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(number).as_bytes();
+        let len = CLIENT_PART + digits.len();
         let mut text = [0; CLIENT_PART + 20];
-        text[..client_part.len()].copy_from_slice(client_part);
-        text[client_part.len()..len].copy_from_slice(digits);
+        text[..CLIENT_PART].copy_from_slice(client_part);
+        text[CLIENT_PART..len].copy_from_slice(digits);
         Self { text, len }
     }
 

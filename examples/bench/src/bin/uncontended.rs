@@ -16,8 +16,18 @@ use lock_testkit::Redis;
 const TASKS: usize = 64;
 const ROUNDS: usize = 5;
 
-#[tokio::main]
-async fn main() {
+fn main() {
+    // THREADS=1 for a runtime on one thread.
+    let one = std::env::var("THREADS").is_ok_and(|threads| threads == "1");
+    let runtime = if one {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()
+    } else {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()
+    };
+    runtime.expect("a runtime").block_on(contest());
+}
+
+async fn contest() {
     let seconds: f64 = std::env::args().nth(1).map_or(2.0, |text| text.parse().expect("SECONDS is a number"));
     let span = Duration::from_secs_f64(seconds);
     let redis = Redis::start();

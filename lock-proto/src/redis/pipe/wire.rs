@@ -346,28 +346,30 @@ impl Overtakers {
 /// By hand: the encoder of redis-protocol fills the space with zeros first, counts digits by a floating-point logarithm, which
 /// makes a renewal more than twice as expensive, and can fail, which here would leave a half-written command.
 fn encode(out: &mut BytesMut, args: &[&[u8]]) {
-    header(out, b'*', args.len());
+    const LONGEST_HEADER: usize = 25;
+    out.reserve(args.iter().map(|arg| arg.len() + LONGEST_HEADER).sum::<usize>() + LONGEST_HEADER);
+    header(out, b"*", args.len());
     for arg in args {
-        header(out, b'$', arg.len());
+        // The end of the line before goes along with the header.
+        header(out, b"\r\n$", arg.len());
         out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
     }
+    out.extend_from_slice(b"\r\n");
 }
 
-fn header(out: &mut BytesMut, kind: u8, mut n: usize) {
-    let mut line = [kind; 23];
-    let mut at = line.len() - 2;
-    line[at..].copy_from_slice(b"\r\n");
-    loop {
-        at -= 1;
-        line[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
+/// The kind of what follows and its length, up to the line's end where a bulk string has bytes to come.
+fn header(out: &mut BytesMut, kind: &[u8], n: usize) {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(n).as_bytes();
+    let mut line = [0; 25];
+    let (start, end) = (kind.len(), kind.len() + digits.len());
+    line[..start].copy_from_slice(kind);
+    line[start..end].copy_from_slice(digits);
+    if kind == b"*" {
+        return out.extend_from_slice(&line[..end]);
     }
-    // The rest of the line is full of type bytes.
-    out.extend_from_slice(&line[at - 1..]);
+    line[end..end + 2].copy_from_slice(b"\r\n");
+    out.extend_from_slice(&line[..end + 2]);
 }
 
 pub(super) fn breach(breach: Breach) -> Cause {
