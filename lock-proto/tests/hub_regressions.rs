@@ -445,3 +445,15 @@ fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     hub.drain();
     assert_eq!(hub.requests(), []);
 }
+
+/// The guard is dropped when the shutdown tells of the loss: the key may still be there, so it counts as not released.
+#[test]
+fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.held(0, &want());
+    hub.locks.shut_down(ms(10), for_ms(100));
+    hub.locks.abandon(ms(11), id);
+    hub.drain();
+    hub.at(110);
+    assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
+}

@@ -70,7 +70,7 @@ pub enum Output {
     },
     /// The shutdown is over, every connection is closed.
     Stopped {
-        /// How many holds ended without a confirmed release; their keys end at their TTL.
+        /// Locks that something may be left of, until its TTL ends: their deletes were not confirmed in time.
         unreleased: u32,
     },
 }

@@ -310,9 +310,9 @@ pub enum LocksOutput {
         /// The lock.
         key: Key,
     },
-    /// The shutdown is over; this many locks could not be given back in time.
+    /// The shutdown is over.
     Stopped {
-        /// How many holds ended without a confirmed release.
+        /// Locks that something may be left of, until its TTL ends: their deletes were not confirmed in time.
         unreleased: u32,
     },
 }

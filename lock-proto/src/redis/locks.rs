@@ -11,7 +11,7 @@ use super::deadlines::Deadlines;
 use super::event::{Acquire, Event, LocksOutput, Wait};
 use super::lock::{Context, Lock, Node, Waiter};
 use super::pipe::ServerInfo;
-use super::request::{Identity, Key, RESERVED, Reply, Request, ServerError};
+use super::request::{ErrorClass, Identity, Key, RESERVED, Reply, Request, ServerError};
 use super::validity::Ttl;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, ClientId, LockId, NodeId};
@@ -52,8 +52,6 @@ pub struct Locks {
     stopping: Option<Instant>,
     /// During a shutdown: all locks before this slot are drained.
     drained: u32,
-    /// Holds that the shutdown could not give back.
-    unreleased: u32,
     stopped: bool,
 }
 
@@ -94,7 +92,6 @@ impl Locks {
             held: 0,
             stopping: None,
             drained: 0,
-            unreleased: 0,
             stopped: false,
         })
     }
@@ -399,7 +396,6 @@ impl Locks {
             serial: &mut self.serial,
             out: &mut self.out,
             ended: &mut self.ended,
-            unreleased: &mut self.unreleased,
         };
         let result = f(lock, &mut ctx);
         lock.tidy();
@@ -439,6 +435,10 @@ impl Locks {
                 known.run_id = Some(info.run_id.clone());
                 known.young_until = self.config.quarantine.checked_sub(info.uptime).map(|left| now + left);
             }
+            // What it may tell another time it has not told now.
+            Some(Err(error)) if error.class != ErrorClass::Refused => {
+                known.young_until = Some(now + self.config.quarantine);
+            }
             Some(Err(error)) => {
                 known.age_refused = (self.config.unknown_age == UnknownAge::Refuse).then(|| error.clone());
             }
@@ -460,6 +460,7 @@ impl Locks {
         }
         if until <= self.now || self.drained as usize == self.locks.len() {
             self.stopped = true;
+            let unreleased = self.locks.iter().flatten().filter(|lock| !lock.is_drained(nodes)).count() as u32;
             for slot in 0..self.locks.len() as u32 {
                 self.step(slot, Lock::stop);
             }
@@ -468,7 +469,7 @@ impl Locks {
             self.locks.clear();
             self.free_locks.clear();
             self.deadlines = Deadlines::default();
-            self.out.push_back(LocksOutput::Stopped { unreleased: self.unreleased });
+            self.out.push_back(LocksOutput::Stopped { unreleased });
         }
     }
 }

@@ -53,8 +53,6 @@ pub(crate) struct Context<'a> {
     pub(crate) out: &'a mut VecDeque<LocksOutput>,
     /// Acquisitions that had their last event.
     pub(crate) ended: &'a mut Vec<LockId>,
-    /// Holds that a shutdown could not give back.
-    pub(crate) unreleased: &'a mut u32,
 }
 
 impl Context<'_> {

@@ -155,7 +155,6 @@ impl Lock {
     /// The end of a shutdown: who still waits for a release is answered.
     pub(crate) fn stop(&mut self, ctx: &mut Context<'_>) {
         for back in self.giving_back.drain(..) {
-            *ctx.unreleased += 1;
             ctx.end(back.id, Event::Released(Release::Unknown));
         }
     }
@@ -385,7 +384,6 @@ impl Lock {
         let (now, nodes) = (ctx.now, ctx.nodes.len());
         self.giving_back.retain(|back| match back.outcome(now, nodes) {
             Some(release) => {
-                *ctx.unreleased += u32::from(ctx.stopping && release == Release::Unknown);
                 ctx.end(back.id, Event::Released(release));
                 false
             }

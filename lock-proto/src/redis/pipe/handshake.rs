@@ -21,6 +21,14 @@ pub struct ServerInfo {
     pub uptime: Duration,
 }
 
+impl ServerInfo {
+    /// What `INFO server` said: `run_id`, and `uptime_in_seconds`. For those who bring their own Redis client.
+    #[must_use]
+    pub fn new(run_id: &str, uptime: Duration) -> Self {
+        Self { run_id: run_id.into(), uptime }
+    }
+}
+
 /// What the handshake brought to light.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
