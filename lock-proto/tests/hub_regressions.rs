@@ -4,9 +4,9 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Limits, Locks, LocksOutput, Loss, Pipe,
-    PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError, ServerInfo, Target, Wait,
-    Wake,
+    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Limits, Locks, LocksOutput, Loss,
+    Pipe, PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError, ServerInfo, Target,
+    Wait, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
@@ -456,4 +456,16 @@ fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
     hub.drain();
     hub.at(110);
     assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
+}
+
+/// Requirement Q6: who waits for restarted servers to count is told so, and not that they do not answer.
+#[test]
+fn q6_a_wait_for_young_nodes_is_told_as_such() {
+    let mut hub = Hub::new(3, |c| c);
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, &server(run_id, 3));
+    }
+    hub.acquire(1, &want());
+    assert_eq!(hub.told(), [Event::Blocked(Blocked::TooYoung)]);
+    assert_eq!(hub.requests(), [], "nobody is asked who may not vote");
 }

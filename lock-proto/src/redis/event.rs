@@ -153,6 +153,9 @@ pub enum Blocked {
     /// Too few nodes answer.
     #[error("too few servers answer")]
     Unreachable,
+    /// Too few nodes of a quorum count, because the others were started too recently (requirement Q6).
+    #[error("too few servers count: some were started too recently, and may have lost their data")]
+    TooYoung,
 }
 
 /// Why a lock was not acquired.

@@ -212,7 +212,10 @@ impl Lock {
     fn why_blocked(&self, quorum: usize) -> Blocked {
         let count = |wanted: fn(&Answer) -> bool| self.answers.iter().filter(|answer| wanted(answer)).count();
         let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
-        if reachable < quorum {
+        let young = count(|answer| matches!(answer, Answer::TooYoung));
+        if reachable < quorum && reachable + young >= quorum {
+            Blocked::TooYoung
+        } else if reachable < quorum {
             Blocked::Unreachable
         } else if count(|answer| matches!(answer, Answer::Taken(Expiry::Never))) > self.answers.len() - quorum {
             Blocked::HeldWithoutExpiry
@@ -226,7 +229,7 @@ impl Lock {
         let poll = ctx.config.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
         let notified = self.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
-        if notified || blocked == Blocked::Unreachable {
+        if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung) {
             every *= NOTIFIED_POLL_FACTOR;
         }
         let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));

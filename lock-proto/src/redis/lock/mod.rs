@@ -303,17 +303,23 @@ impl Lock {
             let send = debt.node_up();
             self.settle_debt(ctx, node, send);
         }
+        let lacks_nodes = self.lacks_nodes();
         match &mut self.stage {
             Stage::Held(hold) => {
                 hold.node_up(ctx.now, node);
                 self.watch(ctx);
             }
-            Stage::Paused { .. } if self.blocked == Some(Blocked::Unreachable) || ctx.equal.is_some() => {
+            Stage::Paused { .. } if lacks_nodes || ctx.equal.is_some() => {
                 self.start_round(ctx);
             }
             Stage::Trying(_) => self.judge(ctx),
             Stage::Paused { .. } | Stage::Idle => {}
         }
+    }
+
+    /// The head waits for more nodes, not for a holder.
+    const fn lacks_nodes(&self) -> bool {
+        matches!(self.blocked, Some(Blocked::Unreachable | Blocked::TooYoung))
     }
 
     pub(crate) fn timeout(&mut self, ctx: &mut Context<'_>) {
