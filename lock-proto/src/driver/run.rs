@@ -349,6 +349,8 @@ impl<H: Host> Unpin for Driver<H> {}
 impl<H: Host> Drop for Driver<H> {
     fn drop(&mut self) {
         self.conns.clear();
+        // Whoever was to be woken in a later turn is woken now: there is none.
+        self.batch.run();
         self.shared.close(None);
     }
 }

@@ -221,6 +221,28 @@ fn a_driver_that_is_dropped_tells_everybody() {
     drop(client);
 }
 
+/// Tasks are woken a few at a time; a driver that is dropped in between wakes the others as well.
+#[test]
+fn a_driver_that_is_dropped_between_wake_ups_forgets_nobody() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut tasks: Vec<_> = (0..20u8).map(|n| (client.lock([n]).acquire(), Arc::default())).collect();
+    for (acquiring, woken) in &mut tasks {
+        let waker = Waker::from(Arc::<world::Wakes>::clone(woken));
+        assert!(pin!(acquiring).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    let woken = || tasks.iter().filter(|(_, woken)| woken.count() > 0).count();
+    for _ in 0..1_000 {
+        if woken() > 0 {
+            break;
+        }
+        world.step(&mut driver);
+    }
+    assert!((1..20).contains(&woken()), "{} of 20 in one go", woken());
+    driver.kill();
+    assert_eq!(woken(), 20);
+}
+
 /// Drops what it owns when the last clone of the waker is dropped, as a task of a simple executor does.
 struct Owning(#[expect(dead_code, reason = "owned to be dropped")] Mutex<Option<Guard>>);
 
