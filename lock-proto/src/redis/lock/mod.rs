@@ -146,10 +146,13 @@ impl Lock {
     /// Nothing is left that a shutdown has to wait for. What is owed to a silent minority can keep nobody from the lock, and ends
     /// at its TTL.
     pub(crate) fn is_drained(&self, nodes: usize) -> bool {
-        let open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
-        let (silent, busy): (Vec<_>, Vec<_>) = open.partition(|debt| debt.is_stalled());
+        let mut open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
+        let silent = self.debts.iter().filter(|debt| debt.is_stalled()).count();
         let minority = nodes - (nodes / 2 + 1);
-        matches!(self.stage, Stage::Idle) && self.giving_back.is_empty() && busy.is_empty() && silent.len() <= minority
+        matches!(self.stage, Stage::Idle)
+            && self.giving_back.is_empty()
+            && silent <= minority
+            && open.all(Debt::is_stalled)
     }
 
     /// The end of a shutdown: who still waits for a release is answered.

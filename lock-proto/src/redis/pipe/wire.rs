@@ -346,30 +346,28 @@ impl Overtakers {
 /// By hand: the encoder of redis-protocol fills the space with zeros first, counts digits by a floating-point logarithm, which
 /// makes a renewal more than twice as expensive, and can fail, which here would leave a half-written command.
 fn encode(out: &mut BytesMut, args: &[&[u8]]) {
-    const LONGEST_HEADER: usize = 25;
     out.reserve(args.iter().map(|arg| arg.len() + LONGEST_HEADER).sum::<usize>() + LONGEST_HEADER);
-    header(out, b"*", args.len());
+    header(out, b"*", args.len(), b"");
     for arg in args {
         // The end of the line before goes along with the header.
-        header(out, b"\r\n$", arg.len());
+        header(out, b"\r\n$", arg.len(), b"\r\n");
         out.extend_from_slice(arg);
     }
     out.extend_from_slice(b"\r\n");
 }
 
-/// The kind of what follows and its length, up to the line's end where a bulk string has bytes to come.
-fn header(out: &mut BytesMut, kind: &[u8], n: usize) {
+const LONGEST_HEADER: usize = 25;
+
+/// A number between two short texts, in one piece.
+fn header(out: &mut BytesMut, before: &[u8], n: usize, after: &[u8]) {
     let mut digits = itoa::Buffer::new();
-    let digits = digits.format(n).as_bytes();
-    let mut line = [0; 25];
-    let (start, end) = (kind.len(), kind.len() + digits.len());
-    line[..start].copy_from_slice(kind);
-    line[start..end].copy_from_slice(digits);
-    if kind == b"*" {
-        return out.extend_from_slice(&line[..end]);
+    let mut line = [0; LONGEST_HEADER];
+    let mut len = 0;
+    for part in [before, digits.format(n).as_bytes(), after] {
+        line[len..len + part.len()].copy_from_slice(part);
+        len += part.len();
     }
-    line[end..end + 2].copy_from_slice(b"\r\n");
-    out.extend_from_slice(&line[..end + 2]);
+    out.extend_from_slice(&line[..len]);
 }
 
 pub(super) fn breach(breach: Breach) -> Cause {
