@@ -162,12 +162,18 @@ impl World {
         let request = match kind / 4 % 5 {
             0 => {
                 token = Some(format!("{}:{number}\r\n", ClientId::from_bits(7)));
-                Request::Take { key, number, spent, ttl_ms: 100, fence_block: 0, clean: true }
+                Request::Take { key, number, spent, ttl_ms: 100, fence_block: 0, clean: true, waiting_ms: 0 }
             }
-            1 => Request::Take { key, number, spent, ttl_ms: 100, fence_block: 1, clean: false },
+            1 => {
+                let waiting_ms = u64::from(kind / 128);
+                Request::Take { key, number, spent, ttl_ms: 100, fence_block: 1, clean: false, waiting_ms }
+            }
             2 => Request::Extend { key, number, ttl_ms: 100 },
-            3 => Request::Release { key, number: spent.last, spent, signal_ms: u64::from(kind / 64) },
-            _ => Request::Announce { key, signal_ms: 9 },
+            3 => {
+                let spent = (kind / 64).is_multiple_of(2).then_some(spent);
+                Request::Release { key, number: 0, spent, announce: kind / 128 == 0 }
+            }
+            _ => Request::Announce { key },
         };
         self.pending.insert(call, token);
         self.pipe.send(self.now, call, request, Duration::from_millis(u64::from(patience)));

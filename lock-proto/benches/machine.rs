@@ -30,7 +30,7 @@ impl Bench {
         let mut bench = Self { client, conn, now };
         bench.write();
         bench.answer(if fencing { b"*2\r\n:1\r\n:5\r\n" } else { b"+OK\r\n" });
-        bench.answer(b":1\r\n");
+        bench.answer(b":-2\r\n");
         now = now + Duration::from_millis(1);
         bench.now = now;
         bench.cycle(fencing);
@@ -62,19 +62,11 @@ impl Bench {
         self.write();
         let granted: &[u8] = if fencing { b"*2\r\n:1\r\n:1700000000000000\r\n" } else { b"+OK\r\n" };
         self.client.handle_received(self.now, self.conn, granted);
-        let Some(Output::Event { event: Event::Granted(grant), .. }) = self.client.poll_output() else {
-            panic!("granted")
-        };
+        let Some(Output::Event { event: Event::Granted(_), .. }) = self.client.poll_output() else { panic!("granted") };
         self.client.claim(self.now, lock).expect("an offer");
         self.client.release(self.now, lock).expect("held");
         self.write();
-        let mut deleted = *b":00000000000000000000\r\n";
-        let mut number = grant.token.number;
-        for digit in deleted[1..21].iter_mut().rev() {
-            *digit = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
-        self.client.handle_received(self.now, self.conn, &deleted);
+        self.client.handle_received(self.now, self.conn, b":-2\r\n");
         let Some(Output::Event { event: Event::Released(_), .. }) = self.client.poll_output() else {
             panic!("released")
         };

@@ -67,12 +67,12 @@ impl fmt::Display for Instant {
 
 /// Whole nanoseconds of `d`, saturating.
 pub(crate) fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(d.subsec_nanos().into())
 }
 
 /// Whole milliseconds of `d`, rounded up, saturating. Rounding up keeps a timer from firing early.
 pub(crate) fn millis_up(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    d.as_secs().saturating_mul(1_000).saturating_add(d.subsec_nanos().div_ceil(1_000_000).into())
 }
 
 #[cfg(test)]
@@ -91,5 +91,7 @@ mod tests {
     fn millis_round_up() {
         assert_eq!(millis_up(Duration::from_nanos(1)), 1);
         assert_eq!(millis_up(Duration::from_millis(7)), 7);
+        assert_eq!(millis_up(Duration::from_nanos(1_000_000_001)), 1_001);
+        assert_eq!(millis_up(Duration::MAX), u64::MAX);
     }
 }

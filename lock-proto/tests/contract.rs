@@ -196,6 +196,7 @@ fn m9_two_machines_with_one_id_cannot_be_told_apart_by_a_server() {
             ttl_ms: 1_000,
             fence_block: 0,
             clean: true,
+            waiting_ms: 0,
         };
         let identity = Identity::new(ClientId::from_bits(client), b"");
         request.with_args(&identity, Form::Source, |args| args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>())

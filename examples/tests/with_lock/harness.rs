@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use std::{fs, thread};
 
-use lock_proto::redis::SIGNAL_SUFFIX;
+use lock_proto::redis::{SIGNAL_SUFFIX, WAITING_SUFFIX};
 use lock_testkit::{Redis, wait_until};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -166,7 +166,7 @@ impl Scratch {
     }
 }
 
-/// Nothing is left but the fence counter, and side keys that end by themselves: the signal of a release that nobody waited for.
+/// Nothing is left but the fence counter, and side keys that end by themselves: those of waiters that came and went.
 #[track_caller]
 pub(crate) fn assert_clean(redis: &Redis) {
     for key in redis.keys() {
@@ -174,7 +174,7 @@ pub(crate) fn assert_clean(redis: &Redis) {
         if key == FENCE_KEY {
             assert_eq!(ends, -1, "the counter must not end");
         } else {
-            assert!(key.ends_with(SIGNAL_SUFFIX), "{key:?} is left");
+            assert!(key.ends_with(SIGNAL_SUFFIX) || key.ends_with(WAITING_SUFFIX), "{key:?} is left");
             assert!((-2..=2_000).contains(&ends) && ends != -1, "{key:?} ends in {ends} ms");
         }
     }

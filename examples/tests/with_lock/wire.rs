@@ -2,7 +2,7 @@
 
 use lock_testkit::{Redis, Seen};
 
-use crate::harness::{RUNTIMES, Scratch, Tool, assert_clean, run};
+use crate::harness::{FENCE_KEY, RUNTIMES, Scratch, Tool, assert_clean, run};
 
 #[test]
 fn uncontended_it_is_one_command_to_take_and_one_to_release() {
@@ -21,6 +21,8 @@ fn uncontended_it_is_one_command_to_take_and_one_to_release() {
         assert_eq!(tool.end().code, 0);
         let releasing = monitor.take_client_commands();
         assert_eq!(releasing.len(), 1, "{runtime}: {releasing:?}");
+        // Nobody waited, so nobody is called.
+        assert_eq!(redis.keys(), [FENCE_KEY], "{runtime}");
     }
     assert_clean(&redis);
 }

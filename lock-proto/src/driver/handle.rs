@@ -162,7 +162,7 @@ impl Acquiring {
 
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireError> {
         let Lock { owner, name, ttl, wait, renew } = &self.lock;
-        let want = Acquire::new(name).ttl(*ttl).renew(*renew);
+        let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let deadline = &mut self.deadline;
         owner.shared.verb(|core, now, batch| {
             let wait = match *wait {

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -25,9 +26,10 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const TURNS: usize = 16;
 /// Reads from one connection in one turn, so that a fast server does not hold up the timers and the other connections.
 const READS: usize = 8;
-/// Tasks that are woken at once. What they ask for then leaves in one write, and while the server works on that, the next ones are
-/// woken: fewer would mean more system calls, more would leave the server idle meanwhile.
-const WOKEN_AT_ONCE: usize = 8;
+/// How many tasks are woken at once: as many as the servers still have requests, within these limits. What they ask for then leaves in
+/// one write, and while the servers work on that, the next ones are woken: fewer would mean more system calls, more would leave the
+/// servers idle meanwhile.
+const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 /// Size of the one buffer for reading.
 const BUFFER: usize = 16 * 1024;
 
@@ -51,6 +53,8 @@ pub struct Driver<H: Host> {
     buffer: Box<[u8]>,
     /// A handle's call was seen, and other tasks were let through first to add theirs.
     gathered: bool,
+    /// Requests that the servers had at the end of the last turn.
+    in_flight: usize,
 }
 
 struct Conn<S> {
@@ -89,6 +93,7 @@ impl<H: Host> Driver<H> {
             batch: Batch::default(),
             buffer: vec![0; BUFFER].into_boxed_slice(),
             gathered: false,
+            in_flight: 0,
         }
     }
 
@@ -129,7 +134,9 @@ impl<H: Host> Driver<H> {
         }
         self.conns.retain(|conn| !matches!(conn.state, State::Closed));
         let sleep = self.sleep.as_ref().map(|(until, _)| *until);
+        let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
+            *in_flight = core.client.in_flight();
             // A connection that was looked at may have been given bytes by one that was looked at after it.
             if busy || core.called || !core.duties.is_empty() || core.has_bytes() {
                 return Turn::Busy;
@@ -320,7 +327,7 @@ impl<H: Host> Future for Driver<H> {
         }
         for _ in 0..TURNS {
             let turn = this.turn(cx);
-            if this.batch.run_some(WOKEN_AT_ONCE) {
+            if this.batch.run_some(this.in_flight.clamp(*WOKEN_AT_ONCE.start(), *WOKEN_AT_ONCE.end())) {
                 // The others after these have had their turn.
                 cx.waker().wake_by_ref();
                 return match turn {

@@ -84,6 +84,9 @@ impl Batch {
 
     /// Wakes everybody, but of the tasks that wait for a lock or for a release `most`. True if some are left.
     pub(super) fn run_some(&mut self, most: usize) -> bool {
+        if self.is_quiet() {
+            return self.wake_some(most);
+        }
         for (ticket, note) in self.notes.drain(..) {
             match note {
                 Note::AtRisk { valid_until } => {
@@ -102,10 +105,21 @@ impl Batch {
         for ticket in self.extended.drain(..) {
             ticket.extended.notify(usize::MAX);
         }
-        for waker in self.wakers.drain(..most.min(self.wakers.len())) {
-            waker.wake();
-        }
         self.ended.clear();
+        self.wake_some(most)
+    }
+
+    /// Nobody but the tasks that wait for a lock or for a release: it is nearly always so.
+    fn is_quiet(&self) -> bool {
+        self.notes.is_empty() && self.changed.is_empty() && self.extended.is_empty() && self.ended.is_empty()
+    }
+
+    fn wake_some(&mut self, most: usize) -> bool {
+        if self.wakers.len() <= most {
+            self.wakers.drain(..).for_each(Waker::wake);
+        } else {
+            self.wakers.drain(..most).for_each(Waker::wake);
+        }
         self.has_wakers()
     }
 }

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::burst;
 use super::config::Config;
 use super::event::{Acquire, Event, LocksOutput};
 use super::listener::{Heard, Listener};
@@ -43,6 +44,13 @@ struct Link {
     listener: Listener,
     /// The listener has to be brought in line.
     changed: bool,
+}
+
+impl Link {
+    /// Nothing has to be carried to or from it.
+    fn is_quiet(&self) -> bool {
+        !self.commands.has_output() && !self.wake.has_output() && !self.changed
+    }
 }
 
 /// What the host has to do. Exhaustive on purpose: a new duty must not go unnoticed.
@@ -225,7 +233,7 @@ impl Client {
     /// The next thing to be done, in the order in which it was decided.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        burst::pop(&mut self.out)
     }
 
     /// The bytes to be written to this connection next; empty if there are none, or if it is not current. Bounded, so there may be more
@@ -272,6 +280,12 @@ impl Client {
         self.locks.valid_until(lock)
     }
 
+    /// How many requests the servers have and have not answered. A host that batches can see by it whether they are at work.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.links.iter().map(|link| link.commands.in_flight()).sum()
+    }
+
     /// Whether any lock is held. A host that sleeps should then wake up every second or so: after a suspend its timer may be late, and the
     /// holders must be told.
     #[must_use]
@@ -314,7 +328,10 @@ impl Client {
             self.route_locks();
             let mut quiet = true;
             for index in 0..self.links.len() {
-                quiet &= !self.route_link(index, &mut heard);
+                if !self.links[index].is_quiet() {
+                    quiet = false;
+                    self.route_link(index, &mut heard);
+                }
             }
             if quiet {
                 return;
@@ -355,14 +372,12 @@ impl Client {
         }
     }
 
-    /// From the connections of one node to the hub. Whether there was anything.
-    fn route_link(&mut self, index: usize, heard: &mut Vec<Heard>) -> bool {
+    /// From the connections of one node to the hub.
+    fn route_link(&mut self, index: usize, heard: &mut Vec<Heard>) {
         let now = self.now;
         let node = NodeId::new(index as u16);
-        let Some(link) = self.links.get_mut(index) else { return false };
-        let mut busy = false;
+        let link = &mut self.links[index];
         while let Some(output) = link.commands.poll_output() {
-            busy = true;
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
@@ -377,7 +392,6 @@ impl Client {
             }
         }
         while let Some(output) = link.wake.poll_output() {
-            busy = true;
             link.changed = true;
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
@@ -390,17 +404,17 @@ impl Client {
             }
         }
         if link.changed {
-            busy = true;
             link.changed = false;
             link.listener.sync(now, &mut link.wake, &mut link.commands, heard);
         }
-        for heard in heard.drain(..) {
-            match heard {
-                Heard::Listening(key) => self.locks.handle_listening(now, node, &key),
-                Heard::Deaf(key) => self.locks.handle_deaf(now, node, &key),
-                Heard::Signal(key) => self.locks.handle_signal(now, node, &key),
+        if !heard.is_empty() {
+            for heard in heard.drain(..) {
+                match heard {
+                    Heard::Listening(key) => self.locks.handle_listening(now, node, &key),
+                    Heard::Deaf(key) => self.locks.handle_deaf(now, node, &key),
+                    Heard::Signal(key) => self.locks.handle_signal(now, node, &key),
+                }
             }
         }
-        busy
     }
 }

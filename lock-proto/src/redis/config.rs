@@ -23,7 +23,8 @@ pub enum Wake {
     /// ten times slower.
     #[default]
     Notify,
-    /// Polling alone.
+    /// Polling alone: no second connection, and no key beside the lock's and the fence counter. Releases wake nobody, so it is best
+    /// set for all clients of a lock.
     Poll,
 }
 
@@ -101,7 +102,6 @@ pub struct Config {
     pub(crate) at_risk: Option<Duration>,
     pub(crate) turn: Duration,
     pub(crate) turn_pause: Duration,
-    pub(crate) signal_life: Duration,
     pub(crate) quarantine: Duration,
     pub(crate) unknown_age: UnknownAge,
     pub(crate) reconnect: Poll,
@@ -126,7 +126,6 @@ impl Config {
             at_risk: None,
             turn: Duration::from_millis(100),
             turn_pause: Duration::from_millis(5),
-            signal_life: Duration::from_secs(2),
             quarantine: DEFAULT_TTL,
             unknown_age: UnknownAge::default(),
             reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_secs(1)),

@@ -1,11 +1,12 @@
 //! The hub: many locks, typed requests in and out.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
+use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
-use core::mem;
 use core::time::Duration;
 
+use super::burst;
 use super::config::{Config, MAX_NAME, UnknownAge};
 use super::deadlines::Deadlines;
 use super::event::{Acquire, Event, LocksOutput, Wait};
@@ -15,7 +16,7 @@ use super::request::{ErrorClass, Identity, Key, RESERVED, Reply, Request, Server
 use super::validity::Ttl;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, ClientId, LockId, NodeId};
-use crate::time::{Instant, millis_up};
+use crate::time::Instant;
 
 /// The slot of calls that belong to no lock.
 const NO_LOCK: u32 = u32::MAX;
@@ -197,7 +198,9 @@ impl Locks {
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.advance(now);
         self.step(call.name, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
-        self.check_stopped();
+        if self.stopping.is_some() {
+            self.check_stopped();
+        }
     }
 
     /// A node is reachable (again). A quorum wants to know who it is and for how long it has been running (requirement Q6): what its
@@ -237,7 +240,7 @@ impl Locks {
         if !wanted && self.stopping.is_none() {
             self.serial += 1;
             let call = CallId { name: NO_LOCK, node, serial: self.serial };
-            let request = Request::Announce { key: key.clone(), signal_ms: millis_up(self.config.signal_life) };
+            let request = Request::Announce { key: key.clone() };
             self.out.push_back(LocksOutput::Send { call, request, patience: self.config.request_timeout });
         }
     }
@@ -245,7 +248,9 @@ impl Locks {
     /// Does what is due. Early, late and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
-        self.check_stopped();
+        if self.stopping.is_some() {
+            self.check_stopped();
+        }
     }
 
     // --- drains ---
@@ -253,7 +258,7 @@ impl Locks {
     /// The next thing to be done, in the order in which it was decided.
     #[must_use = "an output that is not carried out stalls its lock"]
     pub fn poll_output(&mut self) -> Option<LocksOutput> {
-        self.out.pop_front()
+        burst::pop(&mut self.out)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued.
@@ -324,9 +329,12 @@ impl Locks {
     /// `Lost` (requirement T2).
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        self.serve_due();
+        if self.deadlines.first().is_some_and(|(at, _)| at <= self.now) {
+            self.serve_due();
+        }
     }
 
+    #[cold]
     fn serve_due(&mut self) {
         while let Some((at, slot)) = self.deadlines.first() {
             // The last instant is never: what lies beyond it saturates there, and could not move on.
@@ -354,10 +362,11 @@ impl Locks {
     }
 
     fn lock_slot(&mut self, key: Key) -> u32 {
-        if let Some(slot) = self.names.get(&key) {
-            return *slot;
-        }
-        let lock = Some(Box::new(Lock::new(key.clone())));
+        let name = match self.names.entry(key) {
+            Entry::Occupied(known) => return *known.get(),
+            Entry::Vacant(name) => name,
+        };
+        let lock = Some(Box::new(Lock::new(name.key().clone())));
         let slot = if let Some(slot) = self.free_locks.pop() {
             self.locks[slot as usize] = lock;
             slot
@@ -365,8 +374,7 @@ impl Locks {
             self.locks.push(lock);
             (self.locks.len() - 1) as u32
         };
-        self.names.insert(key, slot);
-        slot
+        *name.insert(slot)
     }
 
     fn new_acquisition(&mut self, lock: u32) -> LockId {
@@ -413,7 +421,7 @@ impl Locks {
             let quorum = self.nodes.len() / 2 + 1;
             self.deadlines.set(slot, lock.deadline(quorum, &self.config).map(|(at, _)| at));
         }
-        for id in mem::take(&mut self.ended) {
+        for id in self.ended.drain(..) {
             let found = &mut self.acquisitions[id.slot as usize];
             found.lock = NO_LOCK;
             // A slot whose generations are used up is not used again, so that no id ever comes back.

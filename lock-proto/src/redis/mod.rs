@@ -1,5 +1,6 @@
 //! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
 
+mod burst;
 mod client;
 mod config;
 mod deadlines;
@@ -26,7 +27,7 @@ pub use locks::Locks;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 pub use request::{
     Cause, ErrorClass, Expiry, FENCE_NAME, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, ServerError,
-    Value,
+    Value, WAITING_SUFFIX,
 };
 pub use token::{CLIENT_PART, Spent, Token};
 pub use url::{Endpoint, Protocol, Secret, Target, UrlError};

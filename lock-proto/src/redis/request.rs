@@ -13,14 +13,18 @@ use super::token::{CLIENT_PART, Spent, Token};
 use crate::fault::Fault;
 use crate::id::ClientId;
 
+/// What is appended to a lock's key to name the marker that says that somebody waits for it.
+pub const WAITING_SUFFIX: &str = ":lock-proto:waiting";
 /// What is appended to a lock's key to name the list that wakes its waiters.
-pub const SIGNAL_SUFFIX: &str = ":lock-proto:signal";
+pub const SIGNAL_SUFFIX: &str = ":lock-proto:waiting:signal";
 /// What is appended to the namespace's prefix to name its fence counter.
 pub const FENCE_NAME: &str = "lock-proto:fence";
 /// No lock's key may contain this: keys with it are this library's own side keys.
 pub const RESERVED: &str = "lock-proto:";
 
 /// The keys of one lock: cheap to clone, no allocation per request.
+///
+/// One text holds them all: each is the beginning of the next, longer one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<[u8]>);
 
@@ -39,6 +43,12 @@ impl Key {
     #[must_use]
     pub fn lock(&self) -> &[u8] {
         &self.0[..self.0.len() - SIGNAL_SUFFIX.len()]
+    }
+
+    /// The marker that is there while somebody waits.
+    #[must_use]
+    pub fn waiting(&self) -> &[u8] {
+        &self.0[..self.0.len() - (SIGNAL_SUFFIX.len() - WAITING_SUFFIX.len())]
     }
 
     /// The list on which its waiters block.
@@ -106,6 +116,8 @@ pub enum Request {
         fence_block: u32,
         /// Nothing of this client can be under the key, so that a plain `SET NX` will do.
         clean: bool,
+        /// Life of the marker that asks releases to wake a waiter, in ms; 0 to set none.
+        waiting_ms: u64,
     },
     /// Let the key live for at least `ttl_ms` from now if it holds this token.
     Extend {
@@ -116,23 +128,21 @@ pub enum Request {
         /// Life of the key, in ms.
         ttl_ms: u64,
     },
-    /// Delete the key if it holds a spent token of this client, and wake one waiter.
+    /// Delete the key if it holds this token or a spent one of this client, and wake one waiter if any waits.
     Release {
         /// The lock.
         key: Key,
-        /// The number that is most likely there; it must be spent. Spares the server the comparison of numbers.
+        /// The number that is most likely there; it must be given back or never granted.
         number: u64,
-        /// Which of the client's own numbers may be deleted.
-        spent: Spent,
-        /// Life of the signal, in ms; 0 to wake nobody.
-        signal_ms: u64,
+        /// Which others of the client's own numbers may be deleted; `None` if no other can be there.
+        spent: Option<Spent>,
+        /// Whether to wake a waiter.
+        announce: bool,
     },
     /// Wake one waiter.
     Announce {
         /// The lock.
         key: Key,
-        /// Life of the signal, in ms.
-        signal_ms: u64,
     },
 }
 
@@ -255,10 +265,9 @@ impl Request {
     #[must_use]
     pub const fn key(&self) -> &Key {
         match self {
-            Self::Take { key, .. }
-            | Self::Extend { key, .. }
-            | Self::Release { key, .. }
-            | Self::Announce { key, .. } => key,
+            Self::Take { key, .. } | Self::Extend { key, .. } | Self::Release { key, .. } | Self::Announce { key } => {
+                key
+            }
         }
     }
 
@@ -266,7 +275,7 @@ impl Request {
     #[must_use]
     pub const fn script(&self) -> Option<Script> {
         match self {
-            Self::Take { clean: true, fence_block: 0, .. } => None,
+            Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. } => None,
             Self::Take { .. } => Some(script::TAKE),
             Self::Extend { .. } => Some(script::EXTEND),
             Self::Release { .. } => Some(script::RELEASE),
@@ -282,41 +291,43 @@ impl Request {
             (Some(script), Form::Sha1) => (b"EVALSHA", script.sha1.as_bytes()),
         };
         let client = &identity.client_part;
-        let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (mut first, mut second, mut third) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
         match self {
-            Self::Take { key, number, ttl_ms, fence_block: 0, clean: true, .. } => {
+            Self::Take { key, number, ttl_ms, fence_block: 0, clean: true, waiting_ms: 0, .. } => {
                 let token = TokenText::new(client, *number);
                 let ttl = first.format(*ttl_ms).as_bytes();
                 f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", ttl])
             }
-            Self::Take { key, number, spent, ttl_ms, fence_block, clean: _ } => {
+            Self::Take { key, number, spent, ttl_ms, fence_block, clean: _, waiting_ms } => {
                 let (token, spent) = (TokenText::new(client, *number), SpentText::new(*spent));
                 let [token, spent] = [token.as_bytes(), spent.as_bytes()];
+                let (lock, fence, waiting) = (key.lock(), identity.fence_key(), key.waiting());
                 let ttl = first.format(*ttl_ms).as_bytes();
-                if *fence_block == 0 {
-                    f(&[verb, code, b"1", key.lock(), token, spent, ttl])
-                } else {
-                    let block = second.format(*fence_block).as_bytes();
-                    f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, spent, ttl, block])
+                let block = second.format(*fence_block).as_bytes();
+                let life = third.format(*waiting_ms).as_bytes();
+                match (*fence_block, *waiting_ms) {
+                    (0, 0) => f(&[verb, code, b"1", lock, token, spent, ttl]),
+                    (_, 0) => f(&[verb, code, b"2", lock, fence, token, spent, ttl, block]),
+                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, spent, ttl, block, life]),
+                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, spent, ttl, block, life]),
                 }
             }
             Self::Extend { key, number, ttl_ms } => {
                 let token = TokenText::new(client, *number);
                 f(&[verb, code, b"1", key.lock(), token.as_bytes(), first.format(*ttl_ms).as_bytes()])
             }
-            Self::Release { key, number, spent, signal_ms } => {
-                let (token, spent) = (TokenText::new(client, *number), SpentText::new(*spent));
-                let [token, spent] = [token.as_bytes(), spent.as_bytes()];
-                if *signal_ms == 0 {
-                    f(&[verb, code, b"1", key.lock(), token, spent])
-                } else {
-                    let life = first.format(*signal_ms).as_bytes();
-                    f(&[verb, code, b"2", key.lock(), key.signal(), token, spent, life])
+            Self::Release { key, number, spent, announce } => {
+                let (token, spent) = (TokenText::new(client, *number), spent.map(SpentText::new));
+                let (token, spent) = (token.as_bytes(), spent.as_ref().map(SpentText::as_bytes));
+                let (lock, waiting, signal) = (key.lock(), key.waiting(), key.signal());
+                match (*announce, spent) {
+                    (false, None) => f(&[verb, code, b"1", lock, token]),
+                    (false, Some(spent)) => f(&[verb, code, b"1", lock, token, spent]),
+                    (true, None) => f(&[verb, code, b"3", lock, waiting, signal, token]),
+                    (true, Some(spent)) => f(&[verb, code, b"3", lock, waiting, signal, token, spent]),
                 }
             }
-            Self::Announce { key, signal_ms } => {
-                f(&[verb, code, b"1", key.signal(), first.format(*signal_ms).as_bytes()])
-            }
+            Self::Announce { key } => f(&[verb, code, b"1", key.signal()]),
         }
     }
 
@@ -327,8 +338,12 @@ impl Request {
             return Some(self.read_error(text));
         }
         Some(match (self, value) {
-            (Self::Take { clean: true, fence_block: 0, .. }, Value::Text(b"OK")) => Reply::Granted { fence: None },
-            (Self::Take { clean: true, fence_block: 0, .. }, Value::Nil) => Reply::Busy { expires: Expiry::Unknown },
+            (Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. }, Value::Text(b"OK")) => {
+                Reply::Granted { fence: None }
+            }
+            (Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. }, Value::Nil) => {
+                Reply::Busy { expires: Expiry::Unknown }
+            }
             (Self::Take { .. }, Value::Ints(&[1, 0])) => Reply::Granted { fence: None },
             (Self::Take { .. }, Value::Ints(&[1, fence])) if fence > 0 => {
                 Reply::Granted { fence: Some(fence.unsigned_abs()) }
@@ -337,6 +352,7 @@ impl Request {
             (Self::Extend { .. }, Value::Int(1)) => Reply::Extended,
             (Self::Extend { .. } | Self::Release { .. }, Value::Int(0)) => Reply::Absent,
             (Self::Extend { .. } | Self::Release { .. }, Value::Int(-1)) => Reply::Taken,
+            (Self::Release { number, .. }, Value::Int(-2)) => Reply::Deleted { number: *number },
             (Self::Release { .. }, Value::Int(n)) if n > 0 => Reply::Deleted { number: n.unsigned_abs() },
             (Self::Announce { .. }, Value::Int(1)) => Reply::Announced,
             (

@@ -4,6 +4,9 @@
 //! `pcall` hands a command's error back as a value, which the script returns: the error code so arrives in front on
 //! every server version (Redis before 7 wraps the error of `call` in an `ERR Error running script`).
 
+/// How long a signal lives that nobody takes, in ms. The scripts have it in their text: an argument would cost more.
+pub const SIGNAL_LIFE_MS: u64 = 2000;
+
 /// A script and the SHA-1 by which `EVALSHA` calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Script {
@@ -18,18 +21,25 @@ pub struct Script {
 
 /// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
 ///
-/// `KEYS`: the lock; the fence counter if a fence is wanted. `ARGV`: the token, the three numbers of
-/// [`Spent`](super::Spent) in one text, TTL in ms, and the size of the fence block if a fence is wanted. (Each argument costs the
-/// server more than its parsing where it is needed.)
+/// `KEYS`: the lock; the fence counter if a fence is wanted; the marker, if who asks will wait. `ARGV`: the token, the three numbers of
+/// [`Spent`](super::Spent) in one text, TTL in ms; the size of the fence block if a fence is wanted, else 0 or nothing; the life of the
+/// marker in ms, if it is named. (Each argument costs the server more than its parsing where it is needed.)
 /// Answers `{1, first fence or 0}` or `{0, PTTL of the holder}`.
+///
+/// The marker is set whatever the answer is (requirement A7): who was woken and takes the lock leaves others behind who are not, and
+/// the release that woke it has taken their marker away.
 ///
 /// The fence counter becomes `max(counter, server TIME in µs) + block` (requirement A9). Numbers stay below 2^53, where
 /// Lua is exact.
 pub const TAKE: Script = Script {
     name: "take",
     index: 0,
-    sha1: "c13960a1c2d1715ec10778c47fd01b9bd00179cf",
+    sha1: "4687e7f6d25160b4409919ad1e774074f42f9281",
     source: "\
+local function answer(granted, n)
+  if ARGV[5] then redis.pcall('SET', KEYS[#KEYS], '1', 'PX', ARGV[5]) end
+  return {granted, n}
+end
 local v = redis.pcall('GET', KEYS[1])
 if type(v) == 'table' then return v end
 if v then
@@ -40,14 +50,14 @@ if v then
       local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
       if type(e) == 'table' then return e end
     end
-    return {1, 0}
+    return answer(1, 0)
   end
   local n = string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
   local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
-  if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return {0, p} end
+  if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return answer(0, p) end
 end
 local fence = 0
-if KEYS[2] then
+if ARGV[4] and ARGV[4] ~= '0' then
   local c = redis.pcall('GET', KEYS[2])
   if type(c) == 'table' then return c end
   if c and not (string.match(c, '^%d+$') and tonumber(c) < 9000000000000000) then
@@ -61,7 +71,7 @@ if KEYS[2] then
 end
 local e = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 if e.err then return e end
-return {1, fence}
+return answer(1, fence)
 ",
 };
 
@@ -87,31 +97,39 @@ return 1
 ",
 };
 
-/// Delete the lock if it holds a spent token of this client, then wake one waiter (requirements U1, A4, A7).
+/// Delete the lock if it holds this token or a spent one of this client, then wake one waiter if any waits (requirements U1, A4, A7).
 ///
-/// `KEYS`: the lock; the signal list if the release is to be announced. `ARGV`: the token that is most likely there, the three
-/// numbers of [`Spent`](super::Spent) in one text, life of the signal in ms. Answers the number of the token that was deleted, 0 if the key is
-/// absent, -1 if it is another's.
+/// `KEYS`: the lock; the marker and the signal list if the release is to be announced. `ARGV`: the token that is most likely there; the
+/// three numbers of [`Spent`](super::Spent) in one text if another may be there. Answers -2 if the token was deleted, the number of the
+/// one that was deleted in its place, 0 if the key is absent, -1 if it is another's.
+///
+/// Whether somebody waits costs no command of its own: the marker goes with the lock, and the count of deleted keys tells.
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
-    sha1: "dd8597bdffaa0a7549c3327acd6438df43c7f3e1",
+    sha1: "6fd8f04aa224da1f9c603740099f5ca50867a308",
     source: "\
 local v = redis.pcall('GET', KEYS[1])
-if type(v) == 'table' then return v end
-if not v then return 0 end
-local n = tonumber(string.sub(v, 34))
+local n = -2
 if v ~= ARGV[1] then
-  if string.sub(v, 1, 33) ~= string.sub(ARGV[1], 1, 33) or not n then return -1 end
+  if type(v) == 'table' then return v end
+  if not v then return 0 end
+  n = ARGV[2] and string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
+  if not n then return -1 end
   local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
   if not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return -1 end
 end
-local e = redis.pcall('DEL', KEYS[1])
+local e
+if KEYS[3] then
+  e = redis.pcall('DEL', KEYS[1], KEYS[2])
+else
+  e = redis.pcall('DEL', KEYS[1])
+end
 if type(e) == 'table' then return e end
-if KEYS[2] and redis.pcall('EXISTS', KEYS[2]) == 0 then
-  redis.pcall('RPUSH', KEYS[2], '1')
-  e = redis.pcall('PEXPIRE', KEYS[2], ARGV[3])
-  if type(e) == 'table' then redis.pcall('DEL', KEYS[2]) end
+if e == 2 and redis.pcall('EXISTS', KEYS[3]) == 0 then
+  redis.pcall('RPUSH', KEYS[3], '1')
+  e = redis.pcall('PEXPIRE', KEYS[3], 2000)
+  if type(e) == 'table' then redis.pcall('DEL', KEYS[3]) end
 end
 return n
 ",
@@ -119,18 +137,18 @@ return n
 
 /// Wake one waiter: hand on a signal that reached a client that no longer waits (requirement A7).
 ///
-/// `KEYS`: the signal list. `ARGV`: life of the signal in ms. Answers 1.
+/// `KEYS`: the signal list. Answers 1.
 pub const ANNOUNCE: Script = Script {
     name: "announce",
     index: 3,
-    sha1: "3995089667438b8e2b701ed184ca0782e4e479d1",
+    sha1: "ae06e5725656e030b3c8fda72ac181d67807c6c8",
     source: "\
 local e = redis.pcall('EXISTS', KEYS[1])
 if type(e) == 'table' then return e end
 if e == 0 then
   e = redis.pcall('RPUSH', KEYS[1], '1')
   if type(e) == 'table' then return e end
-  e = redis.pcall('PEXPIRE', KEYS[1], ARGV[1])
+  e = redis.pcall('PEXPIRE', KEYS[1], 2000)
   if type(e) == 'table' then redis.pcall('DEL', KEYS[1]) end
 end
 return 1
@@ -150,6 +168,14 @@ mod tests {
         for (index, script) in ALL.iter().enumerate() {
             assert_eq!(script.sha1, sha1_smol::Sha1::from(script.source).digest().to_string(), "{}", script.name);
             assert_eq!(usize::from(script.index), index, "{}", script.name);
+        }
+    }
+
+    #[test]
+    fn the_life_of_a_signal_is_that_of_the_scripts() {
+        for script in [RELEASE, ANNOUNCE] {
+            let (_, life) = script.source.split_once("redis.pcall('PEXPIRE', KEYS[").unwrap_or_default();
+            assert_eq!(life.get(4..8), Some(SIGNAL_LIFE_MS.to_string().as_str()), "{}", script.name);
         }
     }
 }

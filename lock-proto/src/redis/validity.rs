@@ -94,6 +94,9 @@ impl Ttl {
 /// The quorum-th largest end of validity: at that instant a quorum still has the key (requirement Q4).
 /// `None` if fewer than a quorum have one.
 pub(crate) fn quorum_until(untils: impl Iterator<Item = Option<Instant>>, quorum: usize) -> Option<Instant> {
+    if quorum == 1 {
+        return untils.flatten().max();
+    }
     let mut known = [Instant::ZERO; super::MAX_NODES];
     let mut count = 0;
     for until in untils.flatten() {

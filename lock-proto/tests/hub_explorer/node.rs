@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use lock_proto::redis::script::SIGNAL_LIFE_MS;
 use lock_proto::redis::{Expiry, Key, Reply, Request};
 
 /// A token as it lies under a key.
@@ -11,6 +12,8 @@ pub(crate) struct Value {
     pub(crate) number: u64,
     /// The last millisecond in which it is there.
     pub(crate) until: u64,
+    /// Written for a connection that had been closed: later than anybody could wait for.
+    pub(crate) by_ghost: bool,
 }
 
 /// A key that was deleted by a request, and whose it was.
@@ -20,6 +23,8 @@ pub(crate) type Deleted = Option<(u128, u64)>;
 pub(crate) struct Node {
     pub(crate) keys: BTreeMap<Key, Value>,
     fence: u64,
+    /// When the marker of a lock's waiters ends.
+    markers: BTreeMap<Key, u64>,
     signals: BTreeMap<Key, u64>,
     /// Processes that block on the signal list of a lock, first come first served.
     pub(crate) waiting: BTreeMap<Key, VecDeque<usize>>,
@@ -34,6 +39,7 @@ impl Node {
     pub(crate) fn expire(&mut self, now: u64) {
         let ms = now / 1_000_000;
         self.keys.retain(|_, value| value.until >= ms);
+        self.markers.retain(|_, until| *until >= ms);
         self.signals.retain(|_, until| *until >= ms);
     }
 
@@ -44,6 +50,7 @@ impl Node {
         self.waiting.clear();
         if empty {
             self.keys.clear();
+            self.markers.clear();
             self.signals.clear();
         }
     }
@@ -56,8 +63,8 @@ impl Node {
         Some(first)
     }
 
-    fn announce(&mut self, now: u64, key: &Key, life: u64) {
-        self.signals.entry(key.clone()).or_insert(now / 1_000_000 + life);
+    fn announce(&mut self, now: u64, key: &Key) {
+        self.signals.entry(key.clone()).or_insert(now / 1_000_000 + SIGNAL_LIFE_MS);
     }
 
     pub(crate) fn execute(&mut self, now: u64, client: u128, request: &Request) -> (Reply, Deleted) {
@@ -65,10 +72,13 @@ impl Node {
         let ms = now / 1_000_000;
         let there = self.keys.get(request.key()).copied();
         match request {
-            Request::Take { key, number, spent, ttl_ms, fence_block, clean } => {
+            Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms } => {
+                if *waiting_ms > 0 {
+                    self.markers.insert(key.clone(), ms + waiting_ms);
+                }
                 if let Some(value) = there {
                     let left = core::time::Duration::from_millis(value.until - ms);
-                    let plain = *clean && *fence_block == 0;
+                    let plain = *clean && *fence_block == 0 && *waiting_ms == 0;
                     if !plain && value.client == client && value.number == *number {
                         let value = self.keys.get_mut(key).unwrap();
                         value.until = value.until.max(ms + ttl_ms);
@@ -88,7 +98,7 @@ impl Node {
                     first
                 });
                 let replaced = there.map(|value| (value.client, value.number));
-                self.keys.insert(key.clone(), Value { client, number: *number, until: ms + ttl_ms });
+                self.keys.insert(key.clone(), Value { client, number: *number, until: ms + ttl_ms, by_ghost: false });
                 (Reply::Granted { fence }, replaced)
             }
             Request::Extend { key, number, ttl_ms } => match there {
@@ -100,19 +110,29 @@ impl Node {
                 }
                 Some(_) => (Reply::Taken, None),
             },
-            Request::Release { key, number, spent, signal_ms } => match there {
+            Request::Release { key, number, spent, announce } => match there {
                 None => (Reply::Absent, None),
-                Some(value) if value.client == client && (value.number == *number || spent.contains(value.number)) => {
+                Some(value)
+                    if value.client == client
+                        && (value.number == *number || spent.is_some_and(|spent| spent.contains(value.number))) =>
+                {
                     self.keys.remove(key);
-                    if *signal_ms > 0 {
-                        self.announce(now, key, *signal_ms);
+                    if *announce && self.markers.remove(key).is_some() {
+                        self.announce(now, key);
                     }
                     (Reply::Deleted { number: value.number }, Some((client, value.number)))
                 }
-                Some(_) => (Reply::Taken, None),
+                Some(value) => {
+                    // Spent numbers are left out of a request only if none can be there: none but what lands even after it was
+                    // looked for, which ends at its TTL.
+                    let older = value.client == client && value.number < *number && !value.by_ghost;
+                    let missed = older && spent.is_none();
+                    assert!(!missed, "{request:?} finds {value:?}");
+                    (Reply::Taken, None)
+                }
             },
-            Request::Announce { key, signal_ms } => {
-                self.announce(now, key, *signal_ms);
+            Request::Announce { key } => {
+                self.announce(now, key);
                 (Reply::Announced, None)
             }
             _ => panic!("a request that the model does not know: {request:?}"),

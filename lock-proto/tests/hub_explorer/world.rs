@@ -273,7 +273,12 @@ impl World {
             (*client, left.pop_front())
         };
         match request {
-            Some(request) => drop(self.execute_request(n, client, &request)),
+            Some(request) => {
+                self.execute_request(n, client, &request);
+                if let Some(value) = self.nodes[n].keys.get_mut(request.key()) {
+                    value.by_ghost |= value.client == client;
+                }
+            }
             None => drop(self.nodes[n].ghosts.swap_remove(g)),
         }
     }

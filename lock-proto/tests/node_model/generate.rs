@@ -42,9 +42,10 @@ impl Generator {
         }
     }
 
-    /// A time that does not pass during the test.
-    fn ttl(&mut self) -> &'static str {
-        self.pick(&["100000", "200000", "300000"])
+    /// A time that does not pass during the test, and far from every other one: scripts compare what is left of one with the next, and
+    /// the two clocks are some milliseconds apart.
+    fn ttl(&mut self) -> String {
+        (100_000 + 10_000 * self.rng.below(100_000)).to_string()
     }
 
     pub(crate) fn step(&mut self) -> Step {
@@ -72,7 +73,7 @@ impl Generator {
                         2 => args.push("GET".into()),
                         3 => args.push("KEEPTTL".into()),
                         4 => args.extend(words(&["EX", "100"])),
-                        5 => args.extend(words(&["PX", self.ttl()])),
+                        5 => args.extend(words(&["PX", &self.ttl()])),
                         _ => args.extend(words(&["PX", number])),
                     }
                 }
@@ -88,8 +89,9 @@ impl Generator {
             20 => (words(&["TYPE", key]), Match::Exact),
             21 => (words(&[self.pick(&["PTTL", "TTL", "PEXPIRETIME", "EXPIRETIME"]), key]), Match::Clock),
             22 => {
+                let ttl = self.ttl();
                 let time =
-                    if self.rng.one_in(2) { self.ttl() } else { self.pick(&["0", "-1", "abc", "9223372036854775807"]) };
+                    if self.rng.one_in(2) { &ttl } else { self.pick(&["0", "-1", "abc", "9223372036854775807"]) };
                 let mut args = words(&["PEXPIRE", key, time]);
                 for _ in 0..self.rng.below(3) {
                     args.push(self.pick(&["NX", "XX", "gt", "LT", "foo"]).into());
@@ -178,32 +180,34 @@ impl Generator {
 
     fn take(&mut self) -> Vec<String> {
         let (token, spent, key, ttl) = (self.token(), self.spent(), self.key(), self.ttl());
-        if self.rng.one_in(3) {
-            self.call(&script::TAKE, &[key], &[&token, &spent, ttl])
-        } else {
-            let fence = self.pick(&["f", "f", "f", "k0"]);
-            let block = self.pick(&["1", "64"]);
-            self.call(&script::TAKE, &[key, fence], &[&token, &spent, ttl, block])
+        let (fence, block) = (self.pick(&["f", "f", "f", "k0"]), self.pick(&["1", "64"]));
+        let (marker, life) = (self.pick(&["k1", "k2", "marker"]), self.ttl());
+        match self.rng.below(6) {
+            0 => self.call(&script::TAKE, &[key], &[&token, &spent, &ttl]),
+            1 => self.call(&script::TAKE, &[key, marker], &[&token, &spent, &ttl, "0", &life]),
+            2 | 3 => self.call(&script::TAKE, &[key, fence, marker], &[&token, &spent, &ttl, block, &life]),
+            _ => self.call(&script::TAKE, &[key, fence], &[&token, &spent, &ttl, block]),
         }
     }
 
     fn extend(&mut self) -> Vec<String> {
         let (token, key, ttl) = (self.token(), self.key(), self.ttl());
-        self.call(&script::EXTEND, &[key], &[&token, ttl])
+        self.call(&script::EXTEND, &[key], &[&token, &ttl])
     }
 
     fn release(&mut self) -> Vec<String> {
         let (token, spent, key) = (self.token(), self.spent(), self.key());
-        if self.rng.one_in(2) {
-            self.call(&script::RELEASE, &[key], &[&token, &spent])
+        let argv = if self.rng.one_in(2) { &[&*token, &*spent][..] } else { &[&*token] };
+        if self.rng.one_in(3) {
+            self.call(&script::RELEASE, &[key], argv)
         } else {
-            let (signal, life) = (self.pick(&["k1", "k2", "signal"]), self.ttl());
-            self.call(&script::RELEASE, &[key, signal], &[&token, &spent, life])
+            let (marker, signal) = (self.pick(&["k1", "k2", "marker"]), self.pick(&["k0", "k1", "signal"]));
+            self.call(&script::RELEASE, &[key, marker, signal], argv)
         }
     }
 
     fn announce(&mut self) -> Vec<String> {
-        let (signal, life) = (self.pick(&["k1", "k2", "signal"]), self.ttl());
-        self.call(&script::ANNOUNCE, &[signal], &[life])
+        let signal = self.pick(&["k1", "k2", "signal"]);
+        self.call(&script::ANNOUNCE, &[signal], &[])
     }
 }

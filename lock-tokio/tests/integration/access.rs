@@ -61,6 +61,10 @@ async fn the_documented_rules_are_enough() {
     // Without wake-ups.
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &NEEDED).wake(Wake::Poll));
     use_all(&redis, &ours, "job:1").await.unwrap();
+    // Without any key but the lock's.
+    let ours = with(user(&redis, &["job:1"], &NEEDED).wake(Wake::Poll).fencing(false));
+    use_all(&redis, &ours, "job:1").await.unwrap();
+    assert_eq!(refusals(&redis), "");
     // Without a fence.
     let fewer: Vec<_> = all.iter().copied().filter(|command| *command != "time").collect();
     let ours = with(user(&redis, &["job:*"], &fewer).fencing(false));

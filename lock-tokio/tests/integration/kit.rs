@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::time::Instant;
 
 use lock_testkit::{PATIENCE, Redis, Value};
-use lock_tokio::redis::{Blocked, Config, Endpoint, FENCE_NAME, Failure, Release, Report, SIGNAL_SUFFIX};
+use lock_tokio::redis::{
+    Blocked, Config, Endpoint, FENCE_NAME, Failure, Release, Report, SIGNAL_SUFFIX, WAITING_SUFFIX,
+};
 use lock_tokio::{AcquireError, Acquiring, Client, Guard};
 use tokio::time::{sleep, timeout};
 
@@ -111,9 +113,9 @@ pub(crate) fn connections(redis: &Redis, name: &str) -> Vec<u64> {
 
 /// No lock is left, and of the side keys only the fence counter has no end.
 pub(crate) async fn clean(redis: &Redis) {
-    let is_side_key = |key: &String| key.ends_with(FENCE_NAME) || key.ends_with(SIGNAL_SUFFIX);
-    until("all locks are gone", || redis.keys().iter().all(is_side_key)).await;
-    for key in redis.keys().iter().filter(|key| key.ends_with(SIGNAL_SUFFIX)) {
+    let ends = |key: &&String| key.ends_with(SIGNAL_SUFFIX) || key.ends_with(WAITING_SUFFIX);
+    until("all locks are gone", || redis.keys().iter().all(|key| key.ends_with(FENCE_NAME) || ends(&key))).await;
+    for key in redis.keys().iter().filter(ends) {
         // -2: it has ended since.
         assert_ne!(pttl(redis, key), -1, "requirement A7: {key} never ends");
     }

@@ -15,6 +15,7 @@ use lock_testkit::Redis;
 
 const TASKS: usize = 64;
 const ROUNDS: usize = 5;
+const WARM_UP: Duration = Duration::from_millis(200);
 
 fn main() {
     // THREADS=1 for a runtime on one thread.
@@ -36,19 +37,44 @@ async fn contest() {
         // For a profiler.
         return println!("ours: {:.0}", ours(&url, span, false).await);
     }
-    println!("{TASKS} tasks with a key each, {ROUNDS} rounds of {span:?}; lock + unlock cycles a second");
-    println!("{:>14} {:>14} {:>14} {:>14} {:>10}", "bare socket", "rslock", "ours", "ours, fenced", "ours/rslock");
+    println!("{TASKS} tasks with a key each, {ROUNDS} rounds of {span:?}; lock + unlock cycles a second,");
+    println!("and µs of processor time for each cycle: here + in the server");
+    println!("{:>24} {:>24} {:>24} {:>24} {:>11}", "bare socket", "rslock", "ours", "ours, fenced", "ours/rslock");
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
-        let bare = bare(&redis, span);
-        let other = rslock(&url, span).await;
-        let ours = ours(&url, span, false).await;
-        let fenced = ours_fenced(&url, span).await;
-        ratios.push(ours / other);
-        println!("{bare:>14.0} {other:>14.0} {ours:>14.0} {fenced:>14.0} {:>10.2}", ours / other);
+        let mut row = Vec::new();
+        for contestant in 0..4 {
+            let before = spent(&redis);
+            let rate = match contestant {
+                0 => bare(&redis, span),
+                1 => rslock(&url, span).await,
+                2 => ours(&url, span, false).await,
+                _ => ours(&url, span, true).await,
+            };
+            let after = spent(&redis);
+            // The span is not all of the time that was spent, but of all contestants the same part.
+            let cycles = rate * (span + WARM_UP).as_secs_f64();
+            let [here, there] = [0, 1].map(|at| (after[at] - before[at]) * 1e6 / cycles);
+            print!("{:>24}", format!("{rate:.0} ({here:.1} + {there:.1})"));
+            row.push(rate);
+        }
+        ratios.push(row[2] / row[1]);
+        println!("{:>11.2}", row[2] / row[1]);
     }
     ratios.sort_by(f64::total_cmp);
     println!("ours/rslock, median of {ROUNDS} rounds: {:.2}", ratios[ROUNDS / 2]);
+}
+
+/// Seconds of processor time that this process and the server have used.
+fn spent(redis: &Redis) -> [f64; 2] {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
+    // The fields after the name, which may contain anything; ticks of 10 ms.
+    let ticks = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(11).take(2);
+    let here: f64 = ticks.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0;
+    let info = redis.cli(&["INFO", "cpu"]);
+    let seconds = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    let there = seconds("used_cpu_user:").expect("user") + seconds("used_cpu_sys:").expect("sys");
+    [here, there]
 }
 
 /// Runs `TASKS` tasks made by `task` for `span`, and gives the cycles a second that they counted.
@@ -59,7 +85,7 @@ where
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let tasks: Vec<_> = (0..TASKS).map(|n| tokio::spawn(task(n, stop.clone(), count.clone()))).collect();
     // The first cycles open connections.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(WARM_UP).await;
     let (before, start) = (count.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(span).await;
     let rate = (count.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
@@ -87,10 +113,6 @@ async fn ours(url: &str, span: Duration, fencing: bool) -> f64 {
     .await;
     client.shutdown(Duration::from_secs(5)).await;
     rate
-}
-
-async fn ours_fenced(url: &str, span: Duration) -> f64 {
-    ours(url, span, true).await
 }
 
 async fn rslock(url: &str, span: Duration) -> f64 {

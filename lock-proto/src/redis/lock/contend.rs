@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::context::{Context, NodeSet};
+use super::context::{Context, Node, NodeSet};
 use super::debt::{Debt, Take};
 use super::round::{Hopeless, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold, Holder, Phase};
@@ -22,6 +22,11 @@ use crate::time::{Instant, millis_up};
 const NOTIFIED_POLL_FACTOR: u32 = 10;
 /// The first node of a quorum has told of a release: the others get this long to follow.
 const HINT_GATHERING: Duration = Duration::from_millis(5);
+/// How many of its slowest polls a waiter's marker outlives; each of them sets it anew. One that is left by a dead waiter costs a
+/// signal that nobody takes.
+const MARKED_POLLS: u32 = 4;
+/// But not less than this: an attempt may take its time.
+const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 /// Waiters that all wait for the same expiry are spread over this.
 const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
 
@@ -54,31 +59,36 @@ impl Lock {
         if let Some(listening) = &mut self.listening {
             listening.hinted = NodeSet::default();
         }
-        let quorum = ctx.nodes.len() > 1;
-        let mut round = Round {
+        let nodes = ctx.nodes;
+        let quorum = nodes.len() > 1;
+        let fence_block = if quorum || !ctx.config.fencing { 0 } else { ctx.config.fence_block };
+        // Whoever was refused once waits, and asks the releases to tell (requirement A7).
+        let waiting_ms = match ctx.config.wake {
+            Wake::Notify if !first => {
+                millis_up((ctx.config.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
+            }
+            Wake::Notify | Wake::Poll => 0,
+        };
+        let ask = |(index, known): (usize, &Node)| {
+            if let Some(answer) = known.excluded(ctx.now) {
+                return Vote::No(answer);
+            }
+            let node = NodeId::new(index as u16);
+            let clean = first && self.debts.get(node).is_none_or(Debt::is_clear);
+            let (key, ttl_ms) = (self.key.clone(), head.ttl.ms());
+            let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
+            Vote::Asked { serial: ctx.send(node, request, head.ttl.patience(ctx.config)) }
+        };
+        let votes = nodes.iter().enumerate().map(ask).collect();
+        self.stage = Stage::Trying(Round {
             number,
             started: ctx.now,
             deadline: quorum.then(|| ctx.now + head.ttl.round_timeout(ctx.config)),
             ttl: head.ttl,
-            votes: ctx.nodes.iter().map(|_| Vote::Asked).collect(),
+            votes,
             fence: None,
             hinted: false,
-        };
-        let fence_block = if quorum || !ctx.config.fencing { 0 } else { ctx.config.fence_block };
-        for index in 0..ctx.nodes.len() {
-            let node = NodeId::new(index as u16);
-            if let Some(answer) = ctx.nodes[index].excluded(ctx.now) {
-                round.votes[index] = Vote::No(answer);
-                continue;
-            }
-            let debt = self.debts.of(node);
-            let clean = first && debt.is_clear();
-            let request =
-                Request::Take { key: self.key.clone(), number, spent, ttl_ms: head.ttl.ms(), fence_block, clean };
-            let serial = ctx.send(node, request, head.ttl.patience(ctx.config));
-            debt.take_sent(Take { serial, number, emitted: ctx.now, ttl: head.ttl });
-        }
-        self.stage = Stage::Trying(round);
+        });
         self.judge(ctx);
     }
 
@@ -144,6 +154,7 @@ impl Lock {
             self.end_round(ctx, &round, true);
             return;
         };
+        self.leave_open(&round);
         let holder = Holder::new(ctx.now, waiter);
         let mut hold = Hold::new(ctx.now, &round, holder, ctx.config, ctx.seed);
         // The round may have been started for another head with a shorter TTL.
@@ -156,12 +167,23 @@ impl Lock {
         self.watch(ctx);
     }
 
+    /// The attempts of a round that has ended, but for their answers.
+    fn leave_open(&mut self, round: &Round) {
+        for index in 0..round.votes.len() {
+            let node = NodeId::new(index as u16);
+            if let Some(take) = round.take(node) {
+                self.debts.of(node).take_sent(take);
+            }
+        }
+    }
+
     /// Gives back what the round may have won.
     fn end_round(&mut self, ctx: &mut Context<'_>, round: &Round, announce: bool) {
+        self.leave_open(round);
         for (index, vote) in round.votes.iter().enumerate() {
             let node = NodeId::new(index as u16);
             let landed = match vote {
-                Vote::Yes { .. } | Vote::Asked | Vote::No(Answer::Unknown(_)) => true,
+                Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
                 Vote::No(_) => self.debts.get(node).is_some_and(Debt::has_found),
             };
             if landed {
@@ -395,8 +417,7 @@ impl Lock {
     pub(super) fn nobody_waits(&mut self, ctx: &mut Context<'_>) {
         // Signals that were taken here and led to no attempt are somebody else's.
         for node in self.listening.iter().flat_map(|listening| listening.hinted.iter()) {
-            let signal_ms = millis_up(ctx.config.signal_life);
-            let request = Request::Announce { key: self.key.clone(), signal_ms };
+            let request = Request::Announce { key: self.key.clone() };
             ctx.send(node, request, ctx.config.request_timeout);
         }
         self.stop_listening(ctx);

@@ -1,5 +1,7 @@
 //! What one node is still owed under one name: the compensating delete (requirement A4).
 //!
+//! The attempts of the round under way are not among this: they become a debt when the round ends without their answer.
+//!
 //! An attempt that was given up may have written its token, or may still write it: a stopped server executes what a closed
 //! connection had sent. So the delete is repeated until it is confirmed by a request younger than every attempt it covers, and
 //! where an attempt ended Unknown the node is looked at once more a TTL later. A node's silence ends nothing.
@@ -10,6 +12,7 @@ use core::time::Duration;
 use super::context::NodeSet;
 use crate::id::NodeId;
 use crate::redis::request::{Cause, ErrorClass, Reply};
+use crate::redis::token::Spent;
 use crate::redis::validity::Ttl;
 use crate::time::Instant;
 
@@ -56,7 +59,7 @@ enum Step {
     },
 }
 
-/// The attempts on one node, and the delete that it is owed.
+/// The attempts on one node that are without an answer, and the delete that it is owed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Debt {
     takes: Vec<Take>,
@@ -96,9 +99,19 @@ impl Debt {
         self.announce
     }
 
-    /// The number that a delete will most likely find.
-    pub(crate) const fn number(&self) -> u64 {
-        self.number
+    /// The number that a delete will most likely find, and which others it may find, of those that are `spent`.
+    ///
+    /// None, if before this all was clear: every other attempt of this client has had its answer, and left nothing that was not
+    /// deleted and looked for (requirement A4). Numbers are never used twice (A2), and the node executes in order what one connection
+    /// sends, so nothing else can appear before the answer either. (But for what lands even after it was looked for: that ends at its
+    /// TTL, here as elsewhere.) Whatever goes wrong with the delete, it is repeated with all that is spent (U1).
+    pub(crate) fn to_find(&self, spent: Spent) -> (u64, Option<Spent>) {
+        if self.number > 0 && self.is_clear() {
+            (self.number, None)
+        } else {
+            // A number that is alive or lost is not what is looked for.
+            (if spent.contains(self.number) { self.number } else { 0 }, Some(spent))
+        }
     }
 
     pub(crate) fn take_sent(&mut self, take: Take) {
@@ -120,9 +133,14 @@ impl Debt {
         let place = self.takes.iter().position(|take| take.serial == serial)?;
         let take = self.takes.swap_remove(place);
         if matches!(reply, Reply::Unknown(_)) {
-            self.ghost_ttl = self.ghost_ttl.max(take.ttl.duration());
+            self.may_appear(take);
         }
         Some(take)
+    }
+
+    /// The attempt ended Unknown: its token may still appear.
+    pub(crate) fn may_appear(&mut self, take: Take) {
+        self.ghost_ttl = self.ghost_ttl.max(take.ttl.duration());
     }
 
     /// An attempt whose number is spent has its answer: what has to follow.
@@ -154,7 +172,7 @@ impl Debt {
 
     /// Something of a spent number may be here: delete it.
     pub(crate) fn owe(&mut self, number: u64, announce: bool) -> Send {
-        self.number = self.number.max(number);
+        self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
         self.retries = 0;
         match &mut self.step {
@@ -291,6 +309,10 @@ impl Debts {
     /// The debt of `node`, a clear one if there is none yet.
     pub(crate) fn of(&mut self, node: NodeId) -> &mut Debt {
         let place = self.0.iter().position(|(at, _)| *at == node).unwrap_or_else(|| {
+            if self.0.is_empty() {
+                // More than one is rare.
+                self.0 = Vec::with_capacity(1);
+            }
             self.0.push((node, Debt::default()));
             self.0.len() - 1
         });
@@ -314,9 +336,11 @@ impl Debts {
 
     /// Forgets what is clear.
     pub(crate) fn tidy(&mut self) {
-        self.0.retain(|(_, debt)| !debt.is_clear());
-        if self.0.is_empty() {
+        let clear = self.iter().filter(|debt| debt.is_clear()).count();
+        if clear == self.0.len() {
             self.0 = Vec::new();
+        } else if clear > 0 {
+            self.0.retain(|(_, debt)| !debt.is_clear());
         }
     }
 

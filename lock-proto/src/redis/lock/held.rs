@@ -55,26 +55,28 @@ impl Lock {
         let quorum = ctx.quorum();
         for index in 0..ctx.nodes.len() {
             let node = NodeId::new(index as u16);
-            let spent = self.spent(ctx);
             let Stage::Held(hold) = &mut self.stage else { return };
             let ttl = hold.holder.ttl();
-            let wish = hold.due(ctx.now, node, quorum);
-            let serial = match wish {
+            let number = hold.number;
+            let serial = match hold.due(ctx.now, node, quorum) {
                 None => continue,
                 Some(Wish::Extend) => {
-                    let request = Request::Extend { key: self.key.clone(), number: hold.number, ttl_ms: ttl.ms() };
+                    let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms() };
                     ctx.send(node, request, ttl.patience(ctx.config))
                 }
                 Some(Wish::TopUp) => {
-                    let number = hold.number;
-                    let key = self.key.clone();
-                    let request = Request::Take { key, number, spent, ttl_ms: ttl.ms(), fence_block: 0, clean: false };
+                    let spent = self.spent(ctx);
+                    let (key, ttl_ms) = (self.key.clone(), ttl.ms());
+                    let request =
+                        Request::Take { key, number, spent, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 };
                     let serial = ctx.send(node, request, ttl.patience(ctx.config));
                     self.debts.of(node).take_sent(Take { serial, number, emitted: ctx.now, ttl });
                     serial
                 }
             };
-            hold.sent(ctx.now, node, serial);
+            if let Stage::Held(hold) = &mut self.stage {
+                hold.sent(ctx.now, node, serial);
+            }
         }
         if let Stage::Held(hold) = &mut self.stage {
             hold.renewed(ctx.now, ctx.seed);

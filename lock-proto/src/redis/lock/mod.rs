@@ -9,6 +9,7 @@ mod context;
 mod debt;
 mod give_back;
 mod held;
+mod per_node;
 mod round;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests")]
@@ -25,13 +26,14 @@ use give_back::GiveBack;
 use round::Round;
 use watchdog::{Hold, Phase};
 
+use super::config::Wake;
 use super::event::{Answer, Blocked, Event, Failure, Loss, Release, Renew, Report, Wait};
 use super::request::{Key, Reply, Request};
 use super::token::Spent;
 use super::validity::Ttl;
 use crate::error::Misuse;
 use crate::id::{LockId, NodeId};
-use crate::time::{Instant, millis_up};
+use crate::time::Instant;
 
 /// One acquisition that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -281,6 +283,14 @@ impl Lock {
 
     pub(crate) fn reply(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
         self.catch_up(ctx);
+        if let Stage::Trying(round) = &self.stage
+            && let Some(take) = round.take(node).filter(|take| take.serial == serial)
+        {
+            if matches!(reply, Reply::Unknown(_)) {
+                self.debts.of(node).may_appear(take);
+            }
+            return self.take_answered(ctx, node, take, reply);
+        }
         if let Some(debt) = self.debts.get_mut(node)
             && let Some(take) = debt.settle(serial, reply)
         {
@@ -342,16 +352,27 @@ impl Lock {
 
     /// The next thing to happen by itself, and what it is.
     pub(crate) fn deadline(&self, quorum: usize, config: &super::Config) -> Option<(Instant, &'static str)> {
-        let stage = match &self.stage {
+        let mut next = match &self.stage {
             Stage::Idle => None,
             Stage::Paused { until } => Some((*until, "next attempt")),
             Stage::Trying(round) => round.deadline.map(|at| (at, "end of a round")),
             Stage::Held(hold) => Some((hold.deadline(quorum, config), "watchdog")),
         };
-        let waits = self.waits.first().map(|(at, _)| (*at, "end of a wait"));
-        let releases = self.giving_back.iter().map(|back| (back.until, "end of a release")).min();
-        let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "compensating delete"));
-        [stage, waits, releases, debts].into_iter().flatten().min()
+        let mut or_at = |at: Instant, why: &'static str| {
+            if next.is_none_or(|(first, _)| at < first) {
+                next = Some((at, why));
+            }
+        };
+        if let Some((at, _)) = self.waits.first() {
+            or_at(*at, "end of a wait");
+        }
+        for back in &self.giving_back {
+            or_at(back.until, "end of a release");
+        }
+        for at in self.debts.iter().filter_map(Debt::deadline) {
+            or_at(at, "compensating delete");
+        }
+        next
     }
 
     // --- what is owed ---
@@ -381,12 +402,12 @@ impl Lock {
         }
         let spent = self.spent(ctx);
         let debt = self.debts.of(node);
-        let signal_ms = if debt.announces() { millis_up(ctx.config.signal_life) } else { 0 };
-        // A number that is alive or lost is not what is looked for.
-        let number = if spent.contains(debt.number()) { debt.number() } else { 0 };
-        let request = Request::Release { key: self.key.clone(), number, spent, signal_ms };
+        let announce = debt.announces() && ctx.config.wake == Wake::Notify;
+        let last = spent.last;
+        let (number, spent) = debt.to_find(spent);
+        let request = Request::Release { key: self.key.clone(), number, spent, announce };
         let serial = ctx.send(node, request, ctx.config.request_timeout);
-        debt.delete_sent(serial, ctx.now, spent.last);
+        debt.delete_sent(serial, ctx.now, last);
     }
 
     fn answer_releases(&mut self, ctx: &mut Context<'_>) {

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use super::debt::Take;
+use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
 use crate::redis::event::Answer;
@@ -12,8 +14,8 @@ use crate::time::Instant;
 /// What one node said in this round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vote {
-    /// Nothing yet.
-    Asked,
+    /// Nothing yet to the attempt with this serial.
+    Asked { serial: u64 },
     /// Yes, and it counts until then.
     Yes { until: Instant },
     /// Anything else.
@@ -28,7 +30,7 @@ pub(crate) struct Round {
     /// When it stops waiting; `None` for one node, whose connection has a timeout of its own.
     pub(crate) deadline: Option<Instant>,
     pub(crate) ttl: Ttl,
-    pub(crate) votes: Vec<Vote>,
+    pub(crate) votes: PerNode<Vote>,
     /// The first fencing token of the block that was granted.
     pub(crate) fence: Option<u64>,
     /// A release was signalled meanwhile: try once more.
@@ -52,7 +54,7 @@ pub(crate) enum Hopeless {
 
 impl Round {
     pub(crate) fn verdict(&self, now: Instant, quorum: usize) -> Verdict {
-        let open = self.votes.iter().filter(|vote| **vote == Vote::Asked).count();
+        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Asked { .. })).count();
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         // Won only if the grants still count (requirement Q2); grants that came too late never will.
         let until = quorum_until(self.votes.iter().map(Vote::until), quorum);
@@ -63,6 +65,16 @@ impl Round {
             return Verdict::Lost;
         }
         Verdict::Open
+    }
+
+    /// The attempt on a node that has not answered.
+    pub(crate) fn take(&self, node: NodeId) -> Option<Take> {
+        match self.votes.get(node.index())? {
+            Vote::Asked { serial } => {
+                Some(Take { serial: *serial, number: self.number, emitted: self.started, ttl: self.ttl })
+            }
+            Vote::Yes { .. } | Vote::No(_) => None,
+        }
     }
 
     /// A node has answered. `until` is when its grant would end.
@@ -118,7 +130,7 @@ impl Round {
             .iter()
             .filter_map(|vote| match vote {
                 Vote::No(Answer::Taken(Expiry::In(left))) => Some(*left),
-                Vote::Asked | Vote::Yes { .. } | Vote::No(_) => None,
+                Vote::Asked { .. } | Vote::Yes { .. } | Vote::No(_) => None,
             })
             .collect();
         ends.sort_unstable();
@@ -128,7 +140,7 @@ impl Round {
     /// What is reported of each node.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
         self.votes.iter().map(|vote| match vote {
-            Vote::Asked => Answer::Silent,
+            Vote::Asked { .. } => Answer::Silent,
             Vote::Yes { .. } => Answer::Granted,
             Vote::No(answer) => answer.clone(),
         })
@@ -154,7 +166,7 @@ impl Vote {
     pub(crate) const fn until(&self) -> Option<Instant> {
         match self {
             Self::Yes { until } => Some(*until),
-            Self::Asked | Self::No(_) => None,
+            Self::Asked { .. } | Self::No(_) => None,
         }
     }
 }

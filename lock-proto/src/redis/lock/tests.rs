@@ -169,6 +169,76 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
     assert_eq!(hub.locks.claim(ms(3_002), id), Err(crate::Misuse::Stale(id)));
 }
 
+/// Requirement A4: only where nothing else of this client can be, spent numbers are left out.
+#[test]
+fn a_release_names_no_spent_numbers_where_none_can_be() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.held(0, want());
+    hub.locks.release(ms(1), id).unwrap();
+    hub.drain();
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Release { number: 1, spent: None, .. }), "{request:?}");
+    // It is repeated with all that is spent, whatever became of it.
+    hub.reply(2, call, lost_connection());
+    hub.locks.handle_node_up(ms(3), NodeId::new(0), None);
+    hub.drain();
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Release { number: 1, spent: Some(spent), .. } if spent == Spent::all_to(1)));
+    hub.reply(4, call, Reply::Absent);
+    // An attempt without an answer may still land, also after the next one has been granted.
+    let id = hub.acquire(10, want());
+    let (call, _) = hub.one();
+    hub.reply(11, call, lost_connection());
+    let (call, _) = hub.one();
+    hub.reply(11, call, lost_connection());
+    hub.told();
+    hub.at(12_000);
+    let (take, request) = hub.one();
+    assert!(matches!(request, Request::Take { number: 3, clean: false, .. }), "{request:?}");
+    hub.reply(12_001, take, Reply::Granted { fence: None });
+    hub.locks.release(ms(12_002), id).unwrap();
+    hub.drain();
+    let (_, request) = hub.one();
+    assert!(
+        matches!(request, Request::Release { number: 3, spent: Some(spent), .. } if spent.contains(2)),
+        "{request:?}"
+    );
+}
+
+/// Requirement A7: who was refused once marks the lock with each try, whatever it answers, and for longer than the pause between two.
+#[test]
+fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Poll::fixed(for_ms(400))));
+    hub.acquire(0, want());
+    let mut marks = vec![];
+    for _ in 0..4 {
+        let (call, request) = hub.one();
+        let Request::Take { waiting_ms, .. } = request else { panic!("{request:?}") };
+        marks.push(waiting_ms);
+        let now = hub.locks.now_for_test();
+        hub.locks.handle_reply(now, call, &Reply::Busy { expires: Expiry::Never });
+        hub.drain();
+        let next = hub.locks.next_deadline().unwrap();
+        // While nobody tells of the release, the pause is a tenth of what it is then.
+        assert!(marks.len() < 2 || Duration::from_millis(waiting_ms) >= 20 * next.since(now), "{next}");
+        hub.locks.handle_timeout(next);
+        hub.drain();
+    }
+    assert_eq!(marks, [0, 16_000, 16_000, 16_000]);
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Poll));
+    let id = hub.acquire(0, want());
+    let (call, _) = hub.one();
+    hub.reply(0, call, Reply::Busy { expires: Expiry::Never });
+    hub.at(100);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
+    hub.reply(100, call, Reply::Granted { fence: None });
+    hub.locks.release(ms(101), id).unwrap();
+    hub.drain();
+    let (_, request) = hub.one();
+    assert!(matches!(request, Request::Release { announce: false, .. }), "who polls names no side key: {request:?}");
+}
+
 #[test]
 fn a8_a_waiter_of_the_same_client_gets_the_lock_without_a_request() {
     let mut hub = Hub::new(1, |c| c);
@@ -223,12 +293,13 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     hub.reply(10, call, lost_connection());
     // The delete is asked for at once, and its connection is down as well.
     let (call, request) = hub.one();
-    assert!(matches!(request, Request::Release { spent, .. } if spent.contains(1)));
+    assert!(matches!(request, Request::Release { spent: Some(spent), .. } if spent.contains(1)));
     hub.reply(10, call, Reply::NotSent(Cause::Fault(crate::Fault::Reset)));
     hub.locks.handle_node_up(ms(20), NodeId::new(0), None);
     hub.drain();
     let sent = hub.requests();
-    let [(delete, Request::Release { spent: old, .. }), (take, Request::Take { number: 2, spent, .. })] = &sent[..]
+    let [(delete, Request::Release { spent: Some(old), .. }), (take, Request::Take { number: 2, spent, .. })] =
+        &sent[..]
     else {
         panic!("{sent:?}");
     };
@@ -242,7 +313,9 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     hub.at(9_022);
     let looked = hub.requests();
     let delete = looked.iter().find(|(_, request)| matches!(request, Request::Release { .. }));
-    assert!(matches!(delete, Some((_, Request::Release { spent, .. })) if spent.contains(1) && !spent.contains(2)));
+    assert!(
+        matches!(delete, Some((_, Request::Release { spent: Some(spent), .. })) if spent.contains(1) && !spent.contains(2))
+    );
 }
 
 #[test]
@@ -262,13 +335,13 @@ fn a5_try_makes_one_attempt_and_none_if_the_lock_is_busy_here() {
 
 #[test]
 fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
-    let mut hub = Hub::new(1, |c| c);
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     let id = hub.acquire(0, want());
     let (take, _) = hub.one();
     hub.locks.abandon(ms(1), id);
     hub.drain();
     let (delete, request) = hub.one();
-    assert!(matches!(request, Request::Release { spent, signal_ms, .. } if spent.contains(1) && signal_ms > 0));
+    assert!(matches!(request, Request::Release { spent: Some(spent), announce: true, .. } if spent.contains(1)));
     hub.reply(2, take, Reply::Granted { fence: None });
     hub.reply(2, delete, Reply::Deleted { number: 1 });
     assert_eq!(hub.told(), []);
@@ -286,7 +359,8 @@ fn h6_a_lost_holder_keeps_its_token_from_being_replaced() {
     assert!(matches!(request, Request::Take { number: 2, spent, .. } if !spent.contains(1)), "{request:?}");
     hub.locks.release(ms(20_001), first).unwrap();
     hub.drain();
-    assert!(matches!(hub.one().1, Request::Release { spent, .. } if spent.contains(1) && !spent.contains(2)));
+    let (_, request) = hub.one();
+    assert!(matches!(request, Request::Release { number: 1, spent: None, .. }), "{request:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use super::Waiter;
 use super::context::NodeSet;
+use super::per_node::PerNode;
 use super::round::{Round, Vote};
 use crate::id::{LockId, NodeId};
 use crate::redis::config::Config;
@@ -115,7 +116,7 @@ impl Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     pub(crate) number: u64,
-    pub(crate) shares: Vec<Share>,
+    pub(crate) shares: PerNode<Share>,
     pub(crate) holder: Holder,
     /// The TTL that the keys were last given.
     pub(crate) ttl: Ttl,
@@ -164,7 +165,7 @@ impl Hold {
                 call: None,
                 trouble: match vote {
                     Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
-                    Vote::Asked | Vote::Yes { .. } => None,
+                    Vote::Asked { .. } | Vote::Yes { .. } => None,
                 },
             })
             .collect();
@@ -238,7 +239,7 @@ impl Hold {
     /// A full TTL from now on is asked for, on every node that has the token.
     pub(crate) fn extend(&mut self, now: Instant) {
         self.extending = Some(now);
-        for share in &mut self.shares {
+        for share in self.shares.iter_mut() {
             share.extend = if share.until.is_some() { Extend::Wanted } else { Extend::No };
         }
     }

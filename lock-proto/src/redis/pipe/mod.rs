@@ -3,6 +3,7 @@
 mod frame;
 mod handshake;
 mod queue;
+mod short;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -19,7 +20,9 @@ pub use handshake::{Hello, ServerInfo};
 use self::frame::Answer;
 use self::handshake::Step;
 use self::queue::Waiting;
+use self::short::short;
 use self::wire::{Job, Sent, Wire, breach};
+use super::burst;
 use super::config::Poll;
 use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError};
 use super::url::Endpoint;
@@ -201,6 +204,12 @@ impl Pipe {
         }
     }
 
+    /// How many commands were written and are not answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.wire.in_flight()
+    }
+
     /// What it connects to.
     #[must_use]
     pub const fn config(&self) -> &PipeConfig {
@@ -277,9 +286,14 @@ impl Pipe {
 
     // Drains.
 
+    /// Whether `poll_output` has something.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     /// The next thing to do or to know.
     pub fn poll_output(&mut self) -> Option<PipeOutput> {
-        self.outputs.pop_front()
+        burst::pop(&mut self.outputs)
     }
 
     /// Bytes to be written to `conn`; empty if there are none, or it is not the current connection. Commands are encoded here, not
@@ -363,16 +377,24 @@ impl Pipe {
         }
         let (protocol, limits) = (self.config.endpoint.protocol, self.config.limits);
         let mut ending = None;
-        while let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? {
-            let result = self.take_in(frame.bytes(), &mut ending);
+        loop {
+            if self.wire.is_between_frames()
+                && let Some((answer, len)) = short(bytes, protocol, &limits)
+            {
+                bytes = &bytes[len..];
+                self.take_in(answer, &mut ending)?;
+                continue;
+            }
+            let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
+            let answer = Answer::decode(frame.bytes(), protocol).map_err(breach);
+            let result = answer.and_then(|answer| self.take_in(answer, &mut ending));
             self.wire.recycle(frame);
             result?;
         }
         Ok(ending)
     }
 
-    fn take_in(&mut self, frame: &[u8], ending: &mut Option<Cause>) -> Result<(), Cause> {
-        let answer = Answer::decode(frame, self.config.endpoint.protocol).map_err(breach)?;
+    fn take_in(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
         let Some(sent) = self.wire.answered(&answer, &self.config.limits)? else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
         let error = if let Answer::Error(text) = &answer { Some(ServerError::classify(text)) } else { None };
@@ -403,8 +425,13 @@ impl Pipe {
 
     fn reply(&mut self, sent: Sent, answer: &Answer<'_>) -> Result<(), Cause> {
         let unknown_script = matches!(answer, Answer::Error(text) if text.starts_with("NOSCRIPT"));
-        let job = if unknown_script { self.wire.send_again(sent) } else { Some(sent.job) };
-        let Some(Job::Call { call, request, .. }) = job else { return Ok(()) };
+        let job = if unknown_script {
+            let Some(job) = self.wire.send_again(sent) else { return Ok(()) };
+            job
+        } else {
+            sent.job
+        };
+        let Job::Call { call, request, .. } = job else { return Ok(()) };
         let reply = request.read(answer.value());
         let lost = reply.is_none();
         // What answered nonsense may have done anything.

@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::redis::burst;
 use crate::time::Instant;
 
 /// A queue, first in, first out, of entries with deadlines in any order; tells the earliest deadline in amortised constant
@@ -33,7 +34,7 @@ impl<T> Patient<T> {
     }
 
     pub(super) fn pop(&mut self) -> Option<T> {
-        let entry = self.entries.pop_front()?;
+        let entry = burst::pop(&mut self.entries)?;
         if self.minima.front().is_some_and(|(number, _)| *number == self.first) {
             self.minima.pop_front();
         }

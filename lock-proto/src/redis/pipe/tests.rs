@@ -140,7 +140,15 @@ fn key(name: &str) -> Key {
 
 /// `SET NX`.
 fn take(name: &str) -> Request {
-    Request::Take { key: key(name), number: 1, spent: Spent::default(), ttl_ms: 10_000, fence_block: 0, clean: true }
+    Request::Take {
+        key: key(name),
+        number: 1,
+        spent: Spent::default(),
+        ttl_ms: 10_000,
+        fence_block: 0,
+        clean: true,
+        waiting_ms: 0,
+    }
 }
 
 fn extend(name: &str) -> Request {
@@ -148,7 +156,7 @@ fn extend(name: &str) -> Request {
 }
 
 fn release(name: &str) -> Request {
-    Request::Release { key: key(name), number: 1, spent: Spent::all_to(1), signal_ms: 0 }
+    Request::Release { key: key(name), number: 1, spent: Some(Spent::all_to(1)), announce: false }
 }
 
 fn reply(call: CallId, reply: Reply) -> PipeOutput {
@@ -531,10 +539,13 @@ fn a_wake_connection_blocks_and_is_woken() {
         rig.pipe.block(rig.now, vec![key("a"), key("b")], timeout, PATIENCE);
         commands(&rig.written(conn))
     };
-    assert_eq!(block(&mut rig, 30_250 * MS), [["BLPOP", "a:lock-proto:signal", "b:lock-proto:signal", "30.250"]]);
+    assert_eq!(
+        block(&mut rig, 30_250 * MS),
+        [["BLPOP", "a:lock-proto:waiting:signal", "b:lock-proto:waiting:signal", "30.250"]]
+    );
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 30_750 * MS), "the server may take its time");
-    rig.receive(conn, b"*2\r\n$19\r\nb:lock-proto:signal\r\n$1\r\n1\r\n");
-    assert_eq!(rig.outputs(), [PipeOutput::Woken(Some(Bytes::from_static(b"b:lock-proto:signal")))]);
+    rig.receive(conn, b"*2\r\n$27\r\nb:lock-proto:waiting:signal\r\n$1\r\n1\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Woken(Some(Bytes::from_static(b"b:lock-proto:waiting:signal")))]);
     assert_eq!(block(&mut rig, Duration::ZERO)[0][3], "0.001", "0 would block for ever");
     rig.receive(conn, b"*-1\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Woken(None)]);

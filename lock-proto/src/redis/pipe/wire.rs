@@ -3,7 +3,6 @@
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use bytes::{Buf as _, BytesMut};
 use core::fmt;
 use core::time::Duration;
 
@@ -60,7 +59,7 @@ pub(super) struct Sent {
 /// answered. They are encoded when the host takes bytes, so that what never left is known not to have left (requirement M8).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
-    outbox: BytesMut,
+    outbox: Outbox,
     /// Bytes encoded and bytes taken by the host since the connection was opened.
     encoded: u64,
     consumed: u64,
@@ -80,7 +79,7 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new() -> Self {
         Self {
-            outbox: BytesMut::new(),
+            outbox: Outbox::default(),
             encoded: 0,
             consumed: 0,
             inbox: Vec::new(),
@@ -104,16 +103,17 @@ impl Wire {
     /// Encodes a command of the handshake now. It has no deadline of its own.
     pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
         let start = self.encoded;
-        step.with_args(at, |args| encode(&mut self.outbox, args));
+        step.with_args(at, |args| encode(self.outbox.room(), args));
         self.note_sent(Asked { job: Job::Login(step), deadline: Instant::MAX }, start, false);
     }
 
     /// Encodes what is queued, up to the limit.
     pub(super) fn fill(&mut self, identity: &Identity, limits: &Limits) -> &[u8] {
         while self.outbox.len() < limits.outgoing {
-            let Some(asked) = self.again.pop().or_else(|| self.queued.pop()) else { break };
+            let queue = if self.again.len() > 0 { &mut self.again } else { &mut self.queued };
+            let Some(asked) = queue.pop() else { break };
             let start = self.encoded;
-            let out = &mut self.outbox;
+            let out = self.outbox.room();
             let mut form = Form::Sha1;
             match &asked.job {
                 Job::Login(_) => {}
@@ -142,7 +142,7 @@ impl Wire {
             }
             self.note_sent(asked, start, form == Form::Source);
         }
-        &self.outbox
+        self.outbox.bytes()
     }
 
     fn note_sent(&mut self, asked: Asked, start: u64, source: bool) {
@@ -157,11 +157,16 @@ impl Wire {
 
     pub(super) fn consume(&mut self, n: usize) {
         let n = n.min(self.outbox.len());
-        self.outbox.advance(n);
+        self.outbox.taken(n);
         self.consumed += n as u64;
     }
 
     // In.
+
+    /// No part of a frame is kept.
+    pub(super) fn is_between_frames(&self) -> bool {
+        self.inbox.is_empty()
+    }
 
     /// Takes the next complete frame off `bytes`. If there is none, `bytes` is kept until more comes.
     pub(super) fn take_frame<'b>(
@@ -264,6 +269,10 @@ impl Wire {
 
     // State.
 
+    pub(super) fn in_flight(&self) -> usize {
+        self.flight.len()
+    }
+
     pub(super) fn earliest(&self) -> Option<Instant> {
         [self.flight.earliest(), self.again.earliest(), self.queued.earliest()].into_iter().flatten().min()
     }
@@ -289,6 +298,42 @@ impl fmt::Debug for Wire {
             .field("consumed", &self.consumed)
             .field("incoming", &self.inbox.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// Encoded bytes that wait for the socket.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+struct Outbox {
+    bytes: Vec<u8>,
+    /// How many at the front have been taken.
+    taken: usize,
+}
+
+impl Outbox {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    /// Where more can be appended.
+    fn room(&mut self) -> &mut Vec<u8> {
+        // What was taken makes room before it is more than what is left, so that each byte is moved once at most.
+        if self.taken > self.len() {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+        &mut self.bytes
+    }
+
+    fn taken(&mut self, n: usize) {
+        self.taken += n;
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+        }
     }
 }
 
@@ -345,29 +390,27 @@ impl Overtakers {
 ///
 /// By hand: the encoder of redis-protocol fills the space with zeros first, counts digits by a floating-point logarithm, which
 /// makes a renewal more than twice as expensive, and can fail, which here would leave a half-written command.
-fn encode(out: &mut BytesMut, args: &[&[u8]]) {
-    out.reserve(args.iter().map(|arg| arg.len() + LONGEST_HEADER).sum::<usize>() + LONGEST_HEADER);
-    header(out, b"*", args.len(), b"");
+fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
+    out.push(b'*');
+    out.extend_from_slice(itoa::Buffer::new().format(args.len()).as_bytes());
     for arg in args {
-        // The end of the line before goes along with the header.
-        header(out, b"\r\n$", arg.len(), b"\r\n");
+        // The end of the line before goes along with the length, which nearly always has one or two digits.
+        match arg.len() {
+            n @ 0..10 => out.extend_from_slice(&[b'\r', b'\n', b'$', digit(n), b'\r', b'\n']),
+            n @ 10..100 => out.extend_from_slice(&[b'\r', b'\n', b'$', digit(n / 10), digit(n % 10), b'\r', b'\n']),
+            n @ 100.. => {
+                out.extend_from_slice(b"\r\n$");
+                out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+        }
         out.extend_from_slice(arg);
     }
     out.extend_from_slice(b"\r\n");
 }
 
-const LONGEST_HEADER: usize = 25;
-
-/// A number between two short texts, in one piece.
-fn header(out: &mut BytesMut, before: &[u8], n: usize, after: &[u8]) {
-    let mut digits = itoa::Buffer::new();
-    let mut line = [0; LONGEST_HEADER];
-    let mut len = 0;
-    for part in [before, digits.format(n).as_bytes(), after] {
-        line[len..len + part.len()].copy_from_slice(part);
-        len += part.len();
-    }
-    out.extend_from_slice(&line[..len]);
+const fn digit(n: usize) -> u8 {
+    b'0' + n as u8
 }
 
 pub(super) fn breach(breach: Breach) -> Cause {

@@ -27,19 +27,31 @@ fn take(clean: bool, fence_block: u32) -> Request {
         ttl_ms: 10_000,
         fence_block,
         clean,
+        waiting_ms: 0,
     }
+}
+
+/// The same by one that waits.
+fn waiting_take(fence_block: u32) -> Request {
+    let Request::Take { key, number, spent, ttl_ms, .. } = take(false, 0) else { panic!("a take") };
+    Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 2_000 }
 }
 
 fn extend() -> Request {
     Request::Extend { key: key(), number: 7, ttl_ms: 10_000 }
 }
 
-fn release(signal_ms: u64) -> Request {
-    Request::Release { key: key(), number: 9, spent: Spent { upto: 7, after: 8, last: 9 }, signal_ms }
+fn release(announce: bool) -> Request {
+    Request::Release { key: key(), number: 9, spent: Some(Spent { upto: 7, after: 8, last: 9 }), announce }
+}
+
+/// Where no other token of this client can be.
+fn exact_release(announce: bool) -> Request {
+    Request::Release { key: key(), number: 9, spent: None, announce }
 }
 
 fn announce() -> Request {
-    Request::Announce { key: key(), signal_ms: 2000 }
+    Request::Announce { key: key() }
 }
 
 fn transient(text: &str) -> Option<Reply> {
@@ -67,23 +79,32 @@ fn every_script_gets_the_keys_and_arguments_that_it_reads() {
         args(&take(true, 64), Form::Sha1),
         ["EVALSHA", sha(script::TAKE), "2", "app:job", "app:lock-proto:fence", &token, "4 5 6", "10000", "64"]
     );
+    let (fence, marker) = ("app:lock-proto:fence", "app:job:lock-proto:waiting");
+    assert_eq!(
+        args(&waiting_take(64), Form::Sha1),
+        ["EVALSHA", sha(script::TAKE), "3", "app:job", fence, marker, &token, "4 5 6", "10000", "64", "2000"]
+    );
+    assert_eq!(
+        args(&waiting_take(0), Form::Sha1),
+        ["EVALSHA", sha(script::TAKE), "2", "app:job", marker, &token, "4 5 6", "10000", "0", "2000"]
+    );
     assert_eq!(args(&extend(), Form::Sha1), ["EVALSHA", sha(script::EXTEND), "1", "app:job", &token, "10000"]);
     let token = alloc::format!("{CLIENT}9");
-    let list = "app:job:lock-proto:signal";
-    assert_eq!(args(&release(0), Form::Sha1), ["EVALSHA", sha(script::RELEASE), "1", "app:job", &token, "7 8 9"]);
-    assert_eq!(
-        args(&release(2000), Form::Sha1),
-        ["EVALSHA", sha(script::RELEASE), "2", "app:job", list, &token, "7 8 9", "2000"]
-    );
-    assert_eq!(
-        args(&announce(), Form::Sha1),
-        ["EVALSHA", sha(script::ANNOUNCE), "1", "app:job:lock-proto:signal", "2000"]
-    );
+    let list = "app:job:lock-proto:waiting:signal";
+    let (announced, quiet) = (["3", "app:job", marker, list, &token], ["1", "app:job", &token]);
+    for (announce, given) in [(true, &announced[..]), (false, &quiet[..])] {
+        let exact = [&["EVALSHA", sha(script::RELEASE)], given].concat();
+        assert_eq!(args(&exact_release(announce), Form::Sha1), exact);
+        assert_eq!(args(&release(announce), Form::Sha1), [&exact[..], &["7 8 9"]].concat());
+    }
+    assert_eq!(args(&announce(), Form::Sha1), ["EVALSHA", sha(script::ANNOUNCE), "1", list]);
 }
 
 #[test]
 fn the_first_use_carries_the_source() {
-    for request in [take(false, 0), take(true, 9), extend(), release(0), release(9), announce()] {
+    for request in
+        [take(false, 0), take(true, 9), waiting_take(0), extend(), release(false), exact_release(true), announce()]
+    {
         let (source, hash) = (args(&request, Form::Source), args(&request, Form::Sha1));
         let script = request.script().unwrap();
         assert_eq!((&*source[0], &*source[1]), ("EVAL", script.source));
@@ -105,7 +126,9 @@ fn numbers_are_written_in_full() {
 fn keys_are_names_byte_for_byte() {
     let key = Key::new(b"p\0", b"\xff\r\n");
     assert_eq!(key.lock(), b"p\0\xff\r\n");
-    assert_eq!(key.signal(), b"p\0\xff\r\n:lock-proto:signal");
+    assert_eq!(key.signal(), b"p\0\xff\r\n:lock-proto:waiting:signal");
+    assert_eq!(key.waiting(), b"p\0\xff\r\n:lock-proto:waiting");
+    assert!([WAITING_SUFFIX, SIGNAL_SUFFIX, FENCE_NAME].iter().all(|name| name.contains(RESERVED)));
     assert_eq!(alloc::format!("{key:?}"), r"Key(p\x00\xff\r\n)");
     assert_eq!(identity().token(7), Token { client: ClientId::from_bits(0xab), number: 7 });
 }
@@ -116,7 +139,7 @@ fn answers_are_read() {
     let busy = |expires| Some(Reply::Busy { expires });
     assert_eq!(take(true, 0).read(Value::Text(b"OK")), granted(None));
     assert_eq!(take(true, 0).read(Value::Nil), busy(Expiry::Unknown));
-    for request in [take(false, 0), take(true, 9)] {
+    for request in [take(false, 0), take(true, 9), waiting_take(0)] {
         assert_eq!(request.read(Value::Ints(&[1, 0])), granted(None));
         assert_eq!(request.read(Value::Ints(&[0, 250])), busy(Expiry::In(Duration::from_millis(250))));
         assert_eq!(request.read(Value::Ints(&[0, 0])), busy(Expiry::In(Duration::ZERO)));
@@ -127,9 +150,10 @@ fn answers_are_read() {
     assert_eq!(extend().read(Value::Int(1)), Some(Reply::Extended));
     assert_eq!(extend().read(Value::Int(0)), Some(Reply::Absent));
     assert_eq!(extend().read(Value::Int(-1)), Some(Reply::Taken));
-    assert_eq!(release(0).read(Value::Int(7)), Some(Reply::Deleted { number: 7 }));
-    assert_eq!(release(0).read(Value::Int(0)), Some(Reply::Absent));
-    assert_eq!(release(0).read(Value::Int(-1)), Some(Reply::Taken));
+    assert_eq!(release(true).read(Value::Int(7)), Some(Reply::Deleted { number: 7 }));
+    assert_eq!(exact_release(true).read(Value::Int(-2)), Some(Reply::Deleted { number: 9 }));
+    assert_eq!(release(false).read(Value::Int(0)), Some(Reply::Absent));
+    assert_eq!(release(false).read(Value::Int(-1)), Some(Reply::Taken));
     assert_eq!(announce().read(Value::Int(1)), Some(Reply::Announced));
 }
 
@@ -148,8 +172,8 @@ fn what_can_be_no_answer_is_none() {
         (extend(), Value::Int(2)),
         (extend(), Value::Nil),
         (extend(), Value::Text(b"1")),
-        (release(0), Value::Int(-2)),
-        (release(0), Value::Ints(&[1, 0])),
+        (release(false), Value::Int(-3)),
+        (release(false), Value::Ints(&[1, 0])),
         (announce(), Value::Int(0)),
         (announce(), Value::Other),
     ] {
@@ -159,7 +183,7 @@ fn what_can_be_no_answer_is_none() {
 
 #[test]
 fn an_error_is_unknown_unless_its_class_proves_that_nothing_was_written() {
-    for request in [take(true, 0), take(false, 1), extend(), release(1), announce()] {
+    for request in [take(true, 0), take(false, 1), extend(), release(true), announce()] {
         assert_eq!(request.read(Value::Error("OOM no")), transient("OOM no"));
         assert!(matches!(request.read(Value::Error("ERR odd")), Some(Reply::Unknown(Cause::Server(_)))), "{request:?}");
         assert!(matches!(
@@ -176,5 +200,5 @@ fn a_key_of_another_type_is_in_the_way_of_a_take_and_the_end_of_a_hold() {
         assert!(matches!(request.read(wrong), Some(Reply::Rejected(ServerError { class: ErrorClass::KeyInUse, .. }))));
     }
     assert_eq!(extend().read(wrong), Some(Reply::Taken));
-    assert_eq!(release(0).read(wrong), Some(Reply::Taken));
+    assert_eq!(release(false).read(wrong), Some(Reply::Taken));
 }

@@ -1,6 +1,7 @@
 //! Scripts: the cache, and the known ones done step by step as their Lua text says.
 
 use alloc::format;
+use alloc::string::ToString as _;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -120,7 +121,7 @@ impl Node {
             Known::Take => self.take(&mut inner, keys, argv),
             Known::Extend => self.extend(&mut inner, keys, argv),
             Known::Release => self.release(&mut inner, keys, argv),
-            Known::Announce => self.announce(&mut inner, keys, argv),
+            Known::Announce => self.announce(&mut inner, keys),
         };
         match done {
             Ok(reply) | Err(Stop(reply)) => reply,
@@ -147,6 +148,15 @@ impl Node {
     }
 
     fn take(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let (granted, number) = self.take_answer(context, keys, argv)?;
+        if let (Some(life), Some(marker)) = (argv.get(4), keys.last()) {
+            // Refused or not: `pcall` without a look at its result.
+            self.run(context, &[b"SET", marker, b"1", b"PX", life]);
+        }
+        Ok(Reply::Array(vec![integer(granted), integer(number)]))
+    }
+
+    fn take_answer(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<(f64, f64), Stop> {
         let (key, token, ttl_text) = (arg(keys, 0)?, arg(argv, 0)?, arg(argv, 2)?);
         let current = self.call_get(context, key)?;
         let ttl = number::lua(ttl_text);
@@ -157,14 +167,15 @@ impl Node {
                 if left < ttl {
                     self.call(context, &[b"PEXPIRE", key, ttl_text])?;
                 }
-                return Ok(pair(1.0, 0.0));
+                return Ok((1.0, 0.0));
             }
             if !spent(own_number(current, token), argv)? {
-                return Ok(pair(0.0, left));
+                return Ok((0.0, left));
             }
         }
         let mut fence = 0.0;
-        if let Some(counter) = keys.get(1) {
+        if argv.get(3).is_some_and(|block| *block != b"0") {
+            let counter = arg(keys, 1)?;
             let last = match self.call_get(context, counter)? {
                 None => 0.0,
                 Some(text) => counter_value(&text).ok_or(Stop(Reply::error(NO_COUNTER)))?,
@@ -180,7 +191,7 @@ impl Node {
             self.call(context, &[b"SET", counter, value.as_bytes()])?;
         }
         self.call(context, &[b"SET", key, token, b"PX", ttl_text])?;
-        Ok(pair(1.0, fence))
+        Ok((1.0, fence))
     }
 
     fn extend(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
@@ -200,30 +211,40 @@ impl Node {
     fn release(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let (key, token) = (arg(keys, 0)?, arg(argv, 0)?);
         let Some(current) = self.call_get(context, key)? else { return Ok(Reply::Int(0)) };
-        let own = own_number(&current, token);
-        if current != token && !spent(own, argv)? {
-            return Ok(Reply::Int(-1));
+        let mut deleted = -2.0;
+        if current != token {
+            let own = own_number(&current, token).filter(|_| argv.len() > 1);
+            if !spent(own, argv)? {
+                return Ok(Reply::Int(-1));
+            }
+            deleted = own.unwrap_or_default();
         }
-        self.call(context, &[b"DEL", key])?;
-        if let Some(signal) = keys.get(1)
-            && self.run(context, &[b"EXISTS", signal]) == Reply::Int(0)
-        {
+        let Some(signal) = keys.get(2) else {
+            self.call(context, &[b"DEL", key])?;
+            return Ok(integer(deleted));
+        };
+        let count = self.call(context, &[b"DEL", key, arg(keys, 1)?])?;
+        if count == Reply::Int(2) && self.run(context, &[b"EXISTS", signal]) == Reply::Int(0) {
             // From here on errors are swallowed, as `pcall` without a look at its result does.
             self.run(context, &[b"RPUSH", signal, b"1"]);
-            if self.run(context, &[b"PEXPIRE", signal, arg(argv, 2)?]).is_error() {
-                self.run(context, &[b"DEL", signal]);
-            }
+            self.end_signal(context, signal);
         }
-        Ok(integer(own.unwrap_or_default()))
+        Ok(integer(deleted))
     }
 
-    fn announce(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+    /// A signal without an end is none.
+    fn end_signal(&mut self, context: &mut Context, signal: &[u8]) {
+        let life = script::SIGNAL_LIFE_MS.to_string();
+        if self.run(context, &[b"PEXPIRE", signal, life.as_bytes()]).is_error() {
+            self.run(context, &[b"DEL", signal]);
+        }
+    }
+
+    fn announce(&mut self, context: &mut Context, keys: &[&[u8]]) -> Result<Reply, Stop> {
         let signal = arg(keys, 0)?;
         if self.call(context, &[b"EXISTS", signal])? == Reply::Int(0) {
             self.call(context, &[b"RPUSH", signal, b"1"])?;
-            if self.run(context, &[b"PEXPIRE", signal, arg(argv, 0)?]).is_error() {
-                self.run(context, &[b"DEL", signal]);
-            }
+            self.end_signal(context, signal);
         }
         Ok(Reply::Int(1))
     }
@@ -254,8 +275,4 @@ fn spent(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
 /// How Redis turns a Lua number into a reply: it drops the fraction.
 fn integer(n: f64) -> Reply {
     Reply::Int(n as i64)
-}
-
-fn pair(first: f64, second: f64) -> Reply {
-    Reply::Array(vec![integer(first), integer(second)])
 }

@@ -137,7 +137,8 @@ fn replies_may_come_byte_by_byte() {
             rig.send(request);
         }
         let spent = Spent::default();
-        rig.send(Request::Take { key: key("e"), number: 1, spent, ttl_ms: 1000, fence_block: 0, clean: false });
+        let (key, ttl_ms) = (key("e"), 1000);
+        rig.send(Request::Take { key, number: 1, spent, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 });
         rig.send(take("f"));
         rig.written(conn);
         for part in text.chunks(step) {

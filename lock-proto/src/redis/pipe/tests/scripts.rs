@@ -150,7 +150,7 @@ fn ten_thousand_lost_scripts_cost_no_ten_thousand_squared() {
 fn a_missing_script_is_no_answer_to_what_names_none() {
     let (mut rig, conn) = known();
     let plain = rig.send(take("a"));
-    rig.send(Request::Announce { key: key("b"), signal_ms: 1 });
+    rig.send(Request::Announce { key: key("b") });
     assert_eq!(rig.commands(conn), ["SET", "EVAL"]);
     rig.receive(conn, &NOSCRIPT.repeat(2));
     let outputs = rig.outputs();

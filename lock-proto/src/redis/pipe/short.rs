@@ -1,0 +1,115 @@
+//! The few forms that nearly all answers have, read without the decoder.
+//!
+//! They take as much of a machine's time as all the rest of an answer's way. Whatever is not certainly one of them is left to the
+//! scanner and the decoder, and a test compares what both say.
+
+use super::frame::{Answer, Limits};
+use crate::redis::url::Protocol;
+
+/// A number of more digits may not fit.
+const DIGITS: usize = 18;
+
+/// The short frame at the start of `bytes`, and its length: `OK`, an integer, null, two integers. `None` if it is not there, not
+/// all of it, or not one of these.
+pub(super) fn short(bytes: &[u8], protocol: Protocol, limits: &Limits) -> Option<(Answer<'static>, usize)> {
+    let (answer, len) = match *bytes.first()? {
+        b':' => int(bytes, 0).map(|(n, end)| (Answer::Int(n), end))?,
+        b'+' => bytes.starts_with(b"+OK\r\n").then_some((Answer::Text(b"OK"), 5))?,
+        b'$' => (protocol == Protocol::Resp2 && bytes.starts_with(b"$-1\r\n")).then_some((Answer::Nil, 5))?,
+        b'_' => (protocol == Protocol::Resp3 && bytes.starts_with(b"_\r\n")).then_some((Answer::Nil, 3))?,
+        b'*' if bytes.starts_with(b"*2\r\n") && limits.depth > 0 && limits.elements > 1 => {
+            let (first, end) = int(bytes, 4)?;
+            let (second, end) = int(bytes, end)?;
+            (Answer::Ints { values: [first, second, 0, 0], len: 2 }, end)
+        }
+        _ => return None,
+    };
+    (len <= limits.frame).then_some((answer, len))
+}
+
+/// The integer at `at`, and where it ends.
+fn int(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
+    let digits = bytes.get(at..)?.strip_prefix(b":")?;
+    let (negative, digits) = digits.strip_prefix(b"-").map_or((false, digits), |digits| (true, digits));
+    let mut n = 0;
+    let mut len = 0;
+    while let Some(digit) = digits.get(len).filter(|digit| digit.is_ascii_digit()) {
+        if len == DIGITS {
+            return None;
+        }
+        n = n * 10 + i64::from(digit - b'0');
+        len += 1;
+    }
+    let whole = len > 0 && digits.get(len..)?.starts_with(b"\r\n");
+    whole.then_some((if negative { -n } else { n }, at + 1 + usize::from(negative) + len + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::{Scan, Scanner};
+    use super::*;
+    use crate::retry::mix;
+    use alloc::vec::Vec;
+
+    const PARTS: [&[u8]; 20] = [
+        b":",
+        b"+",
+        b"$",
+        b"*",
+        b"_",
+        b"-",
+        b"2",
+        b"0",
+        b"1",
+        b"9",
+        b"1700000000000000",
+        b"OK",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b":1\r\n",
+        b":-2\r\n",
+        b"*2\r\n",
+        b"$-1\r\n",
+        b"+OK\r\n",
+    ];
+
+    /// What is read here is what the scanner and the decoder read, for frames put together and cut at random.
+    #[test]
+    fn p3_agrees_with_the_decoder() {
+        let mut read = [0; 5];
+        for seed in 0..200_000 {
+            let mut n = 0;
+            let mut draw = |below: usize| {
+                n += 1;
+                mix(seed, n) as usize % below
+            };
+            let parts = 1 + draw(7);
+            let bytes: Vec<u8> = (0..parts).flat_map(|_| PARTS[draw(PARTS.len())]).copied().collect();
+            let limits = match draw(4) {
+                0 => Limits { frame: draw(12), depth: draw(2), elements: draw(3), ..Limits::default() },
+                _ => Limits::default(),
+            };
+            for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                let Some((answer, len)) = short(&bytes, protocol, &limits) else { continue };
+                assert_eq!(Scanner::default().scan(&bytes, protocol, &limits), Ok(Scan::Complete(len)), "{bytes:?}");
+                assert_eq!(Answer::decode(&bytes[..len], protocol), Ok(answer), "{bytes:?}");
+                read[b":+$_*".iter().position(|kind| *kind == bytes[0]).unwrap_or_default()] += 1;
+            }
+        }
+        assert!(read.iter().all(|count| *count > 100), "every form is met: {read:?}");
+    }
+
+    #[test]
+    fn what_is_not_certain_is_left_to_the_decoder() {
+        let long = [b":".as_slice(), &b"9".repeat(19), b"\r\n"].concat();
+        let not_whole: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];
+        for bytes in
+            [&long[..], b":+5\r\n", b"*2\r\n:1\r\n+OK\r\n", b"*3\r\n:1\r\n:1\r\n:1\r\n"].iter().chain(&not_whole)
+        {
+            assert_eq!(short(bytes, Protocol::Resp2, &Limits::default()), None, "{bytes:?}");
+        }
+        assert_eq!(short(b"$-1\r\n", Protocol::Resp3, &Limits::default()), None);
+        assert_eq!(short(b"_\r\n", Protocol::Resp2, &Limits::default()), None);
+    }
+}
