@@ -1,7 +1,11 @@
 //! Tools and examples for `lock-proto`: what its programs share.
 
 pub mod blocking;
+pub mod cli;
 pub mod demo;
+pub mod leader;
 pub mod oversell;
 pub mod serve;
+mod story;
+mod waiting;
 pub mod with_lock;

@@ -106,6 +106,12 @@ pub enum ConfigError {
     /// Two nodes with one address: they would vote twice.
     #[error("{0} and {1} are the same server ({2}): every node of a quorum must be a server of its own")]
     EqualNodes(NodeId, NodeId, Box<str>),
+    /// Two endpoints of a cluster with one address.
+    #[error("{0} and {1} are the same endpoint ({2}): name each member of the cluster once")]
+    EqualEndpoints(NodeId, NodeId, Box<str>),
+    /// A URL of a cluster that cannot be used.
+    #[error(transparent)]
+    EtcdUrl(#[from] crate::etcd::UrlError),
     /// A URL that cannot be used.
     #[error(transparent)]
     Url(#[from] crate::redis::UrlError),

@@ -25,6 +25,9 @@ pub enum Fault {
     /// The machine gave the connection up because it is no longer needed.
     #[error("the connection is no longer needed")]
     NotNeeded,
+    /// More requests wait for the connection than the limits allow.
+    #[error("too many requests wait for the connection")]
+    Backlog,
     /// Any other failure of the transport.
     #[error("the connection failed")]
     Transport,
@@ -37,6 +40,15 @@ pub enum Breach {
     /// Bytes that are no RESP frame.
     #[error("malformed frame")]
     Malformed,
+    /// It speaks HTTP/1 where HTTP/2 was expected.
+    #[error("it speaks HTTP/1, not HTTP/2")]
+    Http1,
+    /// It expects TLS.
+    #[error("it expects TLS")]
+    Tls,
+    /// The HTTP/2 connection ended with an error that one of the sides found.
+    #[error("HTTP/2 error")]
+    Http2,
     /// A frame longer than allowed.
     #[error("frame too long")]
     TooLong,

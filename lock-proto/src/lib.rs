@@ -50,6 +50,9 @@
 //!    redis::Client    the hub and its connections: bytes in, bytes out
 //!    redis::Locks     the hub: many locks, typed requests in and out    bring your own Redis client
 //!    redis::Pipe      one connection: RESP, login, pipelining, reconnect
+//!    etcd::Client     the hub and its channel: RPCs in, RPCs out        bring your own HTTP/2
+//!    etcd::Locks      the hub: many locks and elections, typed requests bring your own etcd client
+//!    etcd::Channel    one connection: login, calls, streams, failover
 //! ```
 //!
 //! # The contract
@@ -64,6 +67,7 @@
 //! None is on by default, and none changes what the others do.
 //!
 //! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`.
+//! * `etcd`: the driver for etcd as well: gRPC over HTTP/2, on any runtime. Implies `driver`.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`.
 //!
 //! Without features the crate is `no_std` with `alloc` (requirement D1).
@@ -74,15 +78,19 @@ extern crate alloc;
 #[cfg(any(feature = "driver", feature = "sim", test))]
 extern crate std;
 
+mod deadlines;
 #[cfg(feature = "driver")]
 pub mod driver;
 mod error;
+pub mod etcd;
+mod event;
 mod fault;
 mod id;
 pub mod redis;
 mod retry;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod slots;
 mod time;
 
 pub use error::{ConfigError, Invalid, Misuse};

@@ -26,8 +26,8 @@ use ::async_std::net::TcpStream;
 use ::async_std::os::unix::net::UnixStream;
 use ::async_std::task;
 use lock_proto::Instant;
-use lock_proto::driver::{self, BootClock, ConnectError, Host};
-use lock_proto::redis::{Config, Endpoint, Target};
+use lock_proto::driver::{self, BootClock, ConnectError, Host, Settings};
+use lock_proto::redis::Target;
 
 use crate::stream::{Stream, unsupported};
 
@@ -54,17 +54,16 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        let nodes = urls.into_iter().map(|url| Endpoint::parse(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        Self::with_config(Config::new(nodes))
+        Self::with_config(Settings::parse(urls)?)
     }
 
-    /// A client with settings of your own.
+    /// A client with settings of your own: a `redis::Config` or an `etcd::Config`.
     ///
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn with_config(config: Config) -> Result<Self, ConnectError> {
-        let (client, driver) = driver::client(AsyncStd::new(), config)?;
+    pub fn with_config(config: impl Into<Settings>) -> Result<Self, ConnectError> {
+        let (client, driver) = driver::connect(AsyncStd::new(), config)?;
         // The driver ends by itself, when the last handle is gone.
         drop(task::spawn(driver));
         Ok(Self(client))

@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::io;
 
 use lock_proto::Instant;
-use lock_proto::driver::{self, BootClock, ConnectError, Host};
-use lock_proto::redis::{Config, Endpoint, Target};
+use lock_proto::driver::{self, BootClock, ConnectError, Host, Settings};
+use lock_proto::redis::Target;
 use smol::Timer;
 use smol::net::TcpStream;
 #[cfg(unix)]
@@ -19,7 +19,8 @@ use crate::stream::{Stream, unsupported};
 pub struct Client(driver::Client);
 
 impl Client {
-    /// A client of one server: `redis://user:password@host:port/database`, or `redis+unix:///path/to/socket`.
+    /// A client of one Redis server, `redis://user:password@host:port/database` or `redis+unix:///path/to/socket`, or of an etcd cluster,
+    /// `etcd://user:password@host:port,host:port`.
     ///
     /// It connects in the background, as long as it takes: a server that is down shows when a lock is acquired.
     ///
@@ -30,7 +31,7 @@ impl Client {
         Self::connect_quorum([url])
     }
 
-    /// A client of a quorum: an odd number of independent servers, three or more. (One is the single node of
+    /// A client of a quorum: an odd number of independent Redis servers, three or more. (One is the single node of
     /// [`connect`](Self::connect).)
     ///
     /// # Errors
@@ -40,17 +41,16 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        let nodes = urls.into_iter().map(|url| Endpoint::parse(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        Self::with_config(Config::new(nodes))
+        Self::with_config(Settings::parse(urls)?)
     }
 
-    /// A client with settings of your own.
+    /// A client with settings of your own: a `redis::Config` or an `etcd::Config`.
     ///
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn with_config(config: Config) -> Result<Self, ConnectError> {
-        let (client, driver) = driver::client(Smol::new(), config)?;
+    pub fn with_config(config: impl Into<Settings>) -> Result<Self, ConnectError> {
+        let (client, driver) = driver::connect(Smol::new(), config)?;
         // The driver ends by itself, when the last handle is gone.
         smol::spawn(driver).detach();
         Ok(Self(client))

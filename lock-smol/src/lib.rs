@@ -1,4 +1,4 @@
-//! Distributed locks on smol: Redis and Valkey, one node or a quorum.
+//! Distributed locks on smol: Redis and Valkey, one node or a quorum, and etcd.
 //!
 //! ```
 //! # // A simulated server on loopback, so that this runs without any.
@@ -53,6 +53,12 @@
 //!
 //! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is described in `lock-proto`.
 //!
+//! # etcd
+//!
+//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the same locks, in one queue with
+//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. It is the feature `etcd`, which is on by
+//! default. HTTP/2 and gRPC run inside the driver's task, and need nothing of the runtime but a TCP connection and a timer.
+//!
 //! # async-std
 //!
 //! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is discontinued
@@ -65,8 +71,16 @@ mod stream;
 
 pub use client::{Client, Smol};
 pub use lock_proto;
-pub use lock_proto::driver::{
-    AcquireError, Acquiring, ConnectError, ExtendError, Guard, Lock, Observer, Protected, Releasing, Shutdown,
+#[cfg(feature = "etcd")]
+pub use lock_proto::driver::OwnerError;
+#[cfg(feature = "etcd")]
+pub use lock_proto::driver::etcd::{
+    Campaigning, Election, Leadership, Led, Observation, Overran, ProclaimError, Resigner, StopSignal,
 };
+pub use lock_proto::driver::{
+    AcquireError, Acquiring, ConnectError, ExtendError, Guard, Lock, Observer, Protected, Releasing, Settings, Shutdown,
+};
+#[cfg(feature = "etcd")]
+pub use lock_proto::etcd;
 pub use lock_proto::redis::{self, Config, Renew};
 pub use stream::Stream;

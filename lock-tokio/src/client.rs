@@ -2,8 +2,7 @@
 
 use core::ops::Deref;
 
-use lock_proto::driver;
-use lock_proto::redis::{Config, Endpoint};
+use lock_proto::driver::{self, Settings};
 use tokio::runtime::Handle;
 
 use crate::ConnectError;
@@ -14,7 +13,8 @@ use crate::host::Tokio;
 pub struct Client(driver::Client);
 
 impl Client {
-    /// A client of one server: `redis://user:password@host:port/database`, or `redis+unix:///path/to/socket`.
+    /// A client of one Redis server, `redis://user:password@host:port/database` or `redis+unix:///path/to/socket`, or of an etcd cluster,
+    /// `etcd://user:password@host:port,host:port`.
     ///
     /// It connects in the background, as long as it takes: a server that is down shows when a lock is acquired.
     ///
@@ -25,7 +25,7 @@ impl Client {
         Self::connect_quorum([url])
     }
 
-    /// A client of a quorum: an odd number of independent servers, three or more. (One is the single node of
+    /// A client of a quorum: an odd number of independent Redis servers, three or more. (One is the single node of
     /// [`connect`](Self::connect).)
     ///
     /// # Errors
@@ -35,18 +35,17 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        let nodes = urls.into_iter().map(|url| Endpoint::parse(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        Self::with_config(Config::new(nodes))
+        Self::with_config(Settings::parse(urls)?)
     }
 
-    /// A client with settings of your own.
+    /// A client with settings of your own: a `redis::Config` or an `etcd::Config`.
     ///
     /// # Errors
     ///
     /// A setting is out of range, or this is not called inside a tokio runtime.
-    pub fn with_config(config: Config) -> Result<Self, ConnectError> {
+    pub fn with_config(config: impl Into<Settings>) -> Result<Self, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        let (client, driver) = driver::client(Tokio::new(), config)?;
+        let (client, driver) = driver::connect(Tokio::new(), config)?;
         // The driver ends by itself, when the last handle is gone.
         drop(runtime.spawn(driver));
         Ok(Self(client))

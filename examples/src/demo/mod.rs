@@ -3,11 +3,10 @@
 mod quorum;
 mod resource;
 mod single;
-mod story;
 
 use std::process::ExitCode;
 
-use story::Story;
+use crate::story::Story;
 
 /// What ends the demonstration early.
 type Broken = Box<dyn core::error::Error + Send + Sync>;

@@ -9,8 +9,8 @@ use lock_tokio::Client;
 
 use super::Broken;
 use super::resource::Resource;
-use super::story::Story;
 use crate::serve::Served;
+use crate::story::Story;
 
 const NAME: &str = "invoice:7";
 const WORKERS: u64 = 3;

@@ -9,8 +9,8 @@ use lock_tokio::redis::Loss;
 
 use super::Broken;
 use super::resource::Resource;
-use super::story::Story;
 use crate::serve::Served;
+use crate::story::Story;
 
 const NAME: &str = "stock:42";
 const WORKERS: u64 = 4;

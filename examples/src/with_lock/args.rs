@@ -1,14 +1,15 @@
 //! The command line.
 
-use core::fmt;
 use core::time::Duration;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use lexopt::Arg::{Long, Short, Value};
-use lock_proto::redis::{Config, DEFAULT_TTL, Endpoint, Poll, Wait, Wake};
+use lock_proto::driver::Settings;
+use lock_proto::etcd;
+use lock_proto::redis::{self, DEFAULT_TTL, Endpoint, Poll, Wait, Wake};
 
-use super::duration;
+use crate::cli::{Usage, text, time, usage, whole_seconds};
 
 /// What `--help` prints.
 pub const HELP: &str = "\
@@ -19,16 +20,18 @@ usage: with-lock [OPTIONS] NAME [-- COMMAND ARGS...]
 Without COMMAND it holds the lock until it is interrupted.
 
   --backend URL      redis://[user:password@]host[:port][/database]; once for one server, three or any larger odd number
-                     of times for a quorum. Default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379
-  --ttl TIME         how long the lock outlives the last sign of life [10s]
+                     of times for a quorum. Or once etcd://[user:password@]host[:port][,host[:port]...], the members of
+                     a cluster. Default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379
+  --ttl TIME         how long the lock outlives the last sign of life; etcd: in whole seconds, rounded up [10s]
   --wait TIME        how long to wait for it: forever, 0 for one try, or a time [forever]
-  --poll TIME        how often to try while waiting [50ms]
-  --wake HOW         notify: a release wakes one waiter; poll: polling alone [notify]
-  --runtime NAME     tokio, smol, async-std or blocking [tokio]
+  --poll TIME        how often to try while waiting; not used with etcd, which tells the next in the queue [50ms]
+  --wake HOW         notify: a release wakes one waiter; poll: polling alone; not used with etcd [notify]
+  --runtime NAME     tokio, smol, async-std or blocking (not with etcd) [tokio]
   --grace TIME       time for the command to end itself before it is killed, at most half the TTL [ttl/3]
   --quarantine TIME  quorum: how long a restarted server does not count; the longest TTL in use [10s, at least --ttl]
 
-The command finds LOCK_NAME, LOCK_TOKEN and LOCK_FENCE (not with a quorum) in its environment.
+The command finds LOCK_NAME, LOCK_TOKEN and LOCK_FENCE (not with a quorum) in its environment, and with etcd the key of
+the lock and the revision that it is held since as ETCD_LOCK_KEY and ETCD_LOCK_REV, as etcdctl lock gives them.
 A TIME is written like 500ms, 10s or 1m30s.
 
 exit code: that of the command (128+n if a signal ended it), or
@@ -36,7 +39,7 @@ exit code: that of the command (128+n if a signal ended it), or
   76 the lock was lost before the command's end   77 refused by the server   126, 127 the command cannot be run, is not found
 ";
 
-/// Which code drives the machine.
+/// An async runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Runtime {
@@ -46,8 +49,15 @@ pub enum Runtime {
     Smol,
     /// `lock-smol` on async-std.
     AsyncStd,
-    /// Threads and `std::net`, see [`crate::blocking`].
-    Blocking,
+}
+
+/// Which code drives the machine, and with which settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Driven {
+    /// A task on an async runtime.
+    ByTask(Runtime, Settings),
+    /// Threads and `std::net`, see [`crate::blocking`]: Redis alone, since HTTP/2 belongs to the host.
+    ByThreads(redis::Config),
 }
 
 /// A program and its arguments.
@@ -62,10 +72,8 @@ pub struct Args {
     pub ttl: Duration,
     /// How long to wait for it.
     pub wait: Wait,
-    /// Settings of the client.
-    pub config: Config,
-    /// What drives it.
-    pub runtime: Runtime,
+    /// What drives it, and where it is.
+    pub driven: Driven,
     /// Time between the request to end and the kill.
     pub grace: Duration,
     /// The command; `None` to hold until interrupted.
@@ -89,26 +97,6 @@ pub enum Parsed {
     },
 }
 
-/// A command line that cannot be carried out. Names the value and what is allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage(pub String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<lexopt::Error> for Usage {
-    fn from(error: lexopt::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-fn usage<T>(text: impl Into<String>) -> Result<T, Usage> {
-    Err(Usage(text.into()))
-}
-
 /// Reads the command line (without the program's name); `default_backends` is the value of `LOCK_BACKEND`.
 ///
 /// # Errors
@@ -120,7 +108,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     let mut name: Option<Vec<u8>> = None;
     let mut command: Option<CommandLine> = None;
     let (mut ttl, mut wait, mut poll) = (DEFAULT_TTL, Wait::Forever, Duration::from_millis(50));
-    let (mut wake, mut runtime) = (Wake::Notify, Runtime::Tokio);
+    let (mut wake, mut runtime) = (Wake::Notify, Some(Runtime::Tokio));
     let (mut grace, mut quarantine) = (None, None);
     loop {
         // Whatever follows `--` is the command, also what looks like an option.
@@ -175,33 +163,42 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         let default = default_backends.filter(|list| !list.trim().is_empty()).unwrap_or("redis://127.0.0.1:6379");
         backends.extend(default.split_whitespace().map(str::to_owned));
     }
+    let is_etcd = is_etcd(&backends)?;
+    if is_etcd {
+        ttl = whole_seconds(ttl);
+    }
     let grace = match grace {
         Some(text) => read_grace(&text, ttl)?,
         None => ttl / 3,
     };
-    let config = Config::new(endpoints(&backends)?)
-        .poll(Poll::fixed(poll))
-        .wake(wake)
-        .quarantine(quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::redis::MAX_TTL)));
-    config.check().map_err(|error| Usage(error.to_string()))?;
-    Ok(Parsed::Run(Box::new(Args { name, ttl, wait, config, runtime, grace, command })))
+    let driven = match (is_etcd, runtime) {
+        (true, None) => {
+            return usage(
+                "--runtime: blocking is for redis:// alone: etcd speaks HTTP/2, which this program has only on \
+                 tokio, smol and async-std: use one of these",
+            );
+        }
+        (true, Some(runtime)) => Driven::ByTask(runtime, etcd_settings(&backends, ttl)?.into()),
+        (false, runtime) => {
+            let quarantine = quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
+            let config = redis_settings(&backends)?.poll(Poll::fixed(poll)).wake(wake).quarantine(quarantine);
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            match runtime {
+                Some(runtime) => Driven::ByTask(runtime, config.into()),
+                None => Driven::ByThreads(config),
+            }
+        }
+    };
+    Ok(Parsed::Run(Box::new(Args { name, ttl, wait, driven, grace, command })))
 }
 
-const RUNTIMES: [(&str, Runtime); 4] = [
-    ("tokio", Runtime::Tokio),
-    ("smol", Runtime::Smol),
-    ("async-std", Runtime::AsyncStd),
-    ("blocking", Runtime::Blocking),
+/// `None` for threads.
+const RUNTIMES: [(&str, Option<Runtime>); 4] = [
+    ("tokio", Some(Runtime::Tokio)),
+    ("smol", Some(Runtime::Smol)),
+    ("async-std", Some(Runtime::AsyncStd)),
+    ("blocking", None),
 ];
-
-fn text(parser: &mut lexopt::Parser) -> Result<String, Usage> {
-    parser.value()?.into_string().map_err(|value| Usage(format!("{value:?} is no UTF-8")))
-}
-
-fn time(option: &str, value: &str) -> Result<Duration, Usage> {
-    duration::parse(value)
-        .ok_or_else(|| Usage(format!("{option}: {value:?} is no time: write it like 500ms, 10s or 1m30s")))
-}
 
 fn choice<T: Copy>(option: &str, value: &str, allowed: &[(&str, T)]) -> Result<T, Usage> {
     match allowed.iter().find(|(name, _)| *name == value) {
@@ -227,16 +224,33 @@ fn read_grace(value: &str, ttl: Duration) -> Result<Duration, Usage> {
     Ok(grace)
 }
 
-/// The servers. A password is never part of a message.
-fn endpoints(backends: &[String]) -> Result<Vec<Endpoint>, Usage> {
-    let is_etcd = |url: &&String| url.starts_with("etcd://") || url.starts_with("etcds://");
+/// Whether the lock is one of etcd: then there is one URL.
+fn is_etcd(backends: &[String]) -> Result<bool, Usage> {
+    let is_etcd = |url: &&String| {
+        url.split_once("://")
+            .is_some_and(|(scheme, _)| ["etcd", "etcds"].iter().any(|s| s.eq_ignore_ascii_case(scheme)))
+    };
     match backends.iter().filter(is_etcd).count() {
-        0 => {}
-        n if n < backends.len() => return usage("--backend: redis:// and etcd:// cannot be mixed"),
-        1 => return usage("--backend: etcd:// is not supported yet: only redis:// is"),
-        _ => return usage("--backend: etcd:// may be given once, with its members separated by commas"),
+        0 => Ok(false),
+        n if n < backends.len() => usage("--backend: redis:// and etcd:// cannot be mixed"),
+        1 => Ok(true),
+        _ => usage("--backend: etcd:// may be given once, with its members separated by commas"),
     }
-    backends.iter().map(|url| Endpoint::parse(url).map_err(|error| Usage(format!("--backend: {error}")))).collect()
+}
+
+// What is wrong with a URL is told without its password.
+
+fn redis_settings(backends: &[String]) -> Result<redis::Config, Usage> {
+    let parse = |url: &String| Endpoint::parse(url).map_err(|error| Usage(format!("--backend: {error}")));
+    Ok(redis::Config::new(backends.iter().map(parse).collect::<Result<Vec<_>, _>>()?))
+}
+
+/// The lock's TTL is the session's: its one lease is all that is left behind by a process that is killed.
+fn etcd_settings(backends: &[String], ttl: Duration) -> Result<etcd::Config, Usage> {
+    let url = backends.first().map_or("", String::as_str);
+    let config = etcd::Config::parse(url).map_err(|error| Usage(format!("--backend: {error}")))?.session_ttl(ttl);
+    config.check().map_err(|error| Usage(error.to_string()))?;
+    Ok(config)
 }
 
 #[cfg(test)]

@@ -18,17 +18,21 @@ fn defaults_are_those_of_the_contract() {
     let args = run(&["job"]);
     assert_eq!(args.name, b"job");
     assert_eq!((args.ttl, args.wait), (Duration::from_secs(10), Wait::Forever));
-    assert_eq!((args.runtime, args.command), (Runtime::Tokio, None));
+    assert_eq!(args.command, None);
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
-    let expected = Config::new([Endpoint::parse("redis://127.0.0.1:6379").unwrap()]);
-    assert_eq!(args.config, expected.poll(Poll::fixed(Duration::from_millis(50))).wake(Wake::Notify));
+    let config = redis::Config::new([Endpoint::parse("redis://127.0.0.1:6379").unwrap()]);
+    let config = config.poll(Poll::fixed(Duration::from_millis(50))).wake(Wake::Notify);
+    assert_eq!(args.driven, Driven::ByTask(Runtime::Tokio, config.into()));
 }
 
 #[test]
 fn the_environment_names_the_backends_unless_the_line_does() {
     let list = Some(" redis://a redis://b  redis://c ");
     let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
-        Ok(Parsed::Run(args)) => args.config.nodes().len(),
+        Ok(Parsed::Run(args)) => match args.driven {
+            Driven::ByTask(_, Settings::Redis(config)) => config.nodes().len(),
+            other @ (Driven::ByTask(..) | Driven::ByThreads(_)) => panic!("{other:?}"),
+        },
         other => panic!("{other:?}"),
     };
     assert_eq!(nodes(&["job"]), 3);
@@ -48,10 +52,22 @@ fn all_after_two_dashes_is_the_command() {
 fn options_set_what_they_say() {
     let args =
         run(&["--runtime", "blocking", "--wake", "poll", "--poll", "1s", "--wait", "1m30s", "--grace", "1s", "job"]);
-    assert_eq!(args.runtime, Runtime::Blocking);
+    assert!(matches!(args.driven, Driven::ByThreads(_)), "{args:?}");
     assert_eq!(args.grace, Duration::from_secs(1));
     assert_eq!(args.wait, Wait::For(Duration::from_secs(90)));
     assert_eq!(run(&["--ttl", "60s", "--grace", "ttl/2", "job"]).grace, Duration::from_secs(30));
+}
+
+#[test]
+fn with_etcd_the_ttl_is_that_of_the_session_in_whole_seconds() {
+    let url = "etcd://app:secret@a,b:2380";
+    for (ttl, seconds) in [("10s", 10), ("1500ms", 2), ("1ms", 1)] {
+        let args = run(&["--backend", url, "--ttl", ttl, "--runtime", "smol", "--poll", "0", "job"]);
+        let ttl = Duration::from_secs(seconds);
+        assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
+        let config = etcd::Config::parse(url).unwrap().session_ttl(ttl);
+        assert_eq!(args.driven, Driven::ByTask(Runtime::Smol, config.into()));
+    }
 }
 
 #[test]
@@ -71,7 +87,14 @@ fn a_bad_line_names_the_value() {
         (&["--backend", "redis://a", "--backend", "redis://b", "job"], "2 nodes"),
         (&["--backend", "redis://a", "--backend", "redis://a", "--backend", "redis://c", "job"], "same server"),
         (&["--backend", "redis://a", "--backend", "etcd://b", "job"], "mixed"),
-        (&["--backend", "etcd://a:2379", "job"], "not supported yet"),
+        (&["--backend", "etcd://a", "--backend", "redis://b", "--backend", "etcd://c", "job"], "mixed"),
+        (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "separated by commas"),
+        (&["--backend", "ETCD://a,a:2379", "job"], "same endpoint"),
+        (&["--backend", "etcds://a", "job"], "TLS"),
+        (&["--backend", "etcd://a/b", "job"], "path"),
+        (&["--backend", "etcd://a", "--runtime", "blocking", "job"], "use one of these"),
+        (&["--backend", "etcd://a", "--ttl", "0", "job"], "it is 0ns"),
+        (&["--backend", "etcd://a", "--ttl", "1s", "--grace", "600ms", "job"], "600ms"),
         (&["--backend", "http://a", "job"], "--backend"),
         (&["--poll", "0", "job"], "poll.every"),
     ] {
@@ -84,8 +107,12 @@ fn a_bad_line_names_the_value() {
 
 #[test]
 fn a_password_is_never_shown() {
-    let Err(Usage(message)) = read(&["--backend", "redis://u:hunter2@a:99999", "job"]) else { panic!("a bad port") };
-    assert!(!message.contains("hunter2"), "{message}");
-    let shown = format!("{:?}", run(&["--backend", "redis://u:hunter2@a", "job"]));
-    assert!(!shown.contains("hunter2"), "{shown}");
+    for scheme in ["redis", "etcd"] {
+        let url = format!("{scheme}://u:hunter2@a");
+        let bad_port = format!("{url}:99999");
+        let Err(Usage(message)) = read(&["--backend", &bad_port, "job"]) else { panic!("a bad port") };
+        assert!(!message.contains("hunter2"), "{message}");
+        let shown = format!("{:?}", run(&["--backend", &url, "job"]));
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
 }

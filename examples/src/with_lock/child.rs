@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::args::CommandLine;
-use super::exit;
 use super::news::News;
+use crate::cli::exit;
 
 /// The internal option under which this program starts itself, binds itself to the life of its parent and becomes the
 /// command.

@@ -5,17 +5,9 @@
 
 pub mod args;
 pub mod child;
-pub mod duration;
-pub mod exit;
-mod name;
 pub mod news;
 mod run;
 mod tasks;
 mod threads;
 
-use core::time::Duration;
-
 pub use run::main;
-
-/// How long the servers are given to confirm that nothing is left behind.
-const GOODBYE: Duration = Duration::from_secs(2);

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use lock_proto::etcd::OwnerKey;
 use lock_proto::redis::{Blocked, Failure, Fence, Loss, Release};
 
 /// Everything that the main thread waits for.
@@ -35,10 +36,12 @@ pub enum Failed {
 
 /// A held lock.
 pub struct Held {
-    /// The value of the key.
+    /// What tells this hold from all others. On Redis it is the value of the key.
     pub token: String,
     /// The fencing token.
     pub fence: Option<Fence>,
+    /// The key on etcd, unless the lock is lost already.
+    pub owner: Option<OwnerKey>,
     /// The TTL of the key.
     pub ttl: Duration,
     /// How long it is certainly held from this moment; `None` once it is lost. Compares the clock at the question.

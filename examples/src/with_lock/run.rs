@@ -8,16 +8,17 @@ use std::thread;
 
 use lock_proto::Instant;
 use lock_proto::driver::BootClock;
-use lock_proto::redis::{Blocked, Failure, Loss, Release};
+use lock_proto::redis::{Blocked, Loss, Release};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::args::{Args, CommandLine, Parsed, Runtime, parse};
+use super::args::{Args, CommandLine, Driven, Parsed, parse};
 use super::child::{self, Running};
-use super::name::Shown;
 use super::news::{Failed, Held, Holder, News};
-use super::{GOODBYE, exit, tasks, threads};
+use super::{tasks, threads};
+use crate::cli::name::Shown;
+use crate::cli::{GOODBYE, exit, print};
 
 /// The longest sleep: the timers of the system may stand still while the machine is suspended (requirement T4).
 const NAP: Duration = Duration::from_secs(1);
@@ -41,9 +42,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
         say(&format_args!("signals cannot be watched: {error}"));
         return exit::NOT_EXECUTABLE;
     }
-    let started = match args.runtime {
-        Runtime::Blocking => threads::start(&args, sender.clone()),
-        Runtime::Tokio | Runtime::Smol | Runtime::AsyncStd => Ok(tasks::start(args.runtime, &args, sender.clone())),
+    let started = match args.driven.clone() {
+        Driven::ByThreads(config) => threads::start(config, &args, sender.clone()),
+        Driven::ByTask(runtime, settings) => Ok(tasks::start(runtime, settings, &args, sender.clone())),
     };
     let holder = match started {
         Ok(holder) => holder,
@@ -71,22 +72,16 @@ fn watch_signals(news: Sender<News>) -> std::io::Result<()> {
 
 /// Says why there is no lock; returns the exit code.
 fn explain(name: &[u8], failed: &Failed) -> u8 {
-    let (code, failure) = match failed {
+    match failed {
         Failed::Usage(text) => {
             say(text);
-            return exit::USAGE;
+            exit::USAGE
         }
-        Failed::Servers(failure) => match failure {
-            Failure::TimedOut(report) if report.is_busy() => (exit::BUSY, failure),
-            Failure::KeyInUse(_) => (exit::KEY_IN_USE, failure),
-            Failure::Refused(_) => (exit::REFUSED, failure),
-            Failure::EqualNodes(..) => (exit::USAGE, failure),
-            // What else there may be in later versions: nothing was acquired, and no server said that somebody has it.
-            Failure::TimedOut(_) | Failure::ShuttingDown | _ => (exit::UNREACHABLE, failure),
-        },
-    };
-    say(&format_args!("{}: {failure}", Shown(name)));
-    code
+        Failed::Servers(failure) => {
+            say(&format_args!("{}: {failure}", Shown(name)));
+            exit::of_failure(failure)
+        }
+    }
 }
 
 struct Main {
@@ -155,7 +150,7 @@ impl Main {
             }
         };
         let Some(loss) = loss else { return 0 };
-        print(&format_args!("lost {name} {}", word(loss)));
+        print(&format_args!("lost {name} {}", exit::word(loss)));
         self.say(&format_args!("lost: {loss}"));
         self.stop();
         exit::LOST
@@ -163,10 +158,14 @@ impl Main {
 
     /// Runs the command, for no longer than the lock is held.
     fn run_command(&self, command: &CommandLine, hold: &mut Hold) -> u8 {
+        let Held { token, fence, owner, .. } = &hold.held;
+        // What this lock does not have is not inherited from another one either.
         let env = [
             ("LOCK_NAME", Some(self.args.name.clone())),
-            ("LOCK_TOKEN", Some(hold.held.token.clone().into_bytes())),
-            ("LOCK_FENCE", hold.held.fence.map(|fence| fence.to_string().into_bytes())),
+            ("LOCK_TOKEN", Some(token.clone().into_bytes())),
+            ("LOCK_FENCE", fence.map(|fence| fence.to_string().into_bytes())),
+            ("ETCD_LOCK_KEY", owner.as_ref().map(|owner| owner.key.to_vec())),
+            ("ETCD_LOCK_REV", owner.as_ref().map(|owner| owner.revision.to_string().into_bytes())),
         ];
         let running = match Running::start(command, &env, self.sender.clone()) {
             Ok(running) => running,
@@ -302,24 +301,5 @@ impl Hold {
             Some(Release::Taken) if early => Some(Loss::Taken),
             _ => None,
         }
-    }
-}
-
-/// One line on stdout.
-fn print(what: &dyn core::fmt::Display) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{what}");
-    let _ = stdout.flush();
-}
-
-/// The cause in one word.
-const fn word(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Expired => "expired",
-        Loss::Gone => "gone",
-        Loss::Taken => "taken",
-        Loss::MaxHold => "max-hold",
-        Loss::ShutDown => "shut-down",
-        _ => "unknown",
     }
 }

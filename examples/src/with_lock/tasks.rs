@@ -1,19 +1,18 @@
 //! The lock driven by an async runtime, on a thread of its own. One function serves all runtimes: the handles are the same types on
 //! each.
 
-use core::future::poll_fn;
-use core::pin::Pin;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use lock_proto::driver::{AcquireError, Acquiring, Client, ConnectError, Guard};
-use lock_proto::redis::{Failure, Wait};
+use lock_proto::driver::{AcquireError, Acquiring, Client, ConnectError, Guard, Settings};
+use lock_proto::redis::{Failure, Release, Wait};
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
-use super::GOODBYE;
 use super::args::{Args, Runtime};
 use super::news::{Failed, Held, Holder, News};
+use crate::cli::GOODBYE;
+use crate::waiting::told;
 
 struct Tasks {
     stop: smol::channel::Sender<()>,
@@ -27,24 +26,25 @@ impl Holder for Tasks {
 }
 
 /// Asks for the lock.
-pub(super) fn start(runtime: Runtime, args: &Args, news: Sender<News>) -> Box<dyn Holder> {
+pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sender<News>) -> Box<dyn Holder> {
     let (stop, stopped) = bounded(1);
     let args = args.clone();
     thread::spawn(move || {
-        let config = args.config.clone();
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(async {
-                    hold(lock_tokio::Client::with_config(config).map(|c| c.into_inner()), &args, &news, &stopped).await
+                    let client = lock_tokio::Client::with_config(settings);
+                    hold(client.map(|c| c.into_inner()), &args, &news, &stopped).await
                 }),
                 Err(error) => News::Failed(Failed::Usage(format!("no tokio runtime: {error}"))),
             },
             Runtime::Smol => smol::block_on(async {
-                hold(lock_smol::Client::with_config(config).map(|c| c.into_inner()), &args, &news, &stopped).await
+                let client = lock_smol::Client::with_config(settings);
+                hold(client.map(|c| c.into_inner()), &args, &news, &stopped).await
             }),
-            Runtime::AsyncStd | Runtime::Blocking => async_std::task::block_on(async {
-                hold(lock_smol::async_std::Client::with_config(config).map(|c| c.into_inner()), &args, &news, &stopped)
-                    .await
+            Runtime::AsyncStd => async_std::task::block_on(async {
+                let client = lock_smol::async_std::Client::with_config(settings);
+                hold(client.map(|c| c.into_inner()), &args, &news, &stopped).await
             }),
         };
         let _ = news.send(end);
@@ -64,7 +64,9 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         Wait::For(limit) => lock.wait(limit),
         Wait::Forever | _ => lock.wait_forever(),
     };
-    let waiting = async { Some(told(lock.acquire(), news).await) };
+    // Why it still waits is told as well.
+    let blocked = |why| drop(news.send(News::Blocked(why)));
+    let waiting = async { Some(told(lock.acquire(), Acquiring::blocked, blocked).await) };
     let stopped = async {
         let _ = stop.recv().await;
         None
@@ -82,26 +84,11 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
     last
 }
 
-/// Waits for the lock, and tells why it still waits.
-async fn told(mut acquiring: Acquiring, news: &Sender<News>) -> Result<Guard, AcquireError> {
-    let mut last = None;
-    poll_fn(move |cx| {
-        let poll = Pin::new(&mut acquiring).poll(cx);
-        let blocked = acquiring.blocked();
-        if poll.is_pending() && blocked != last {
-            last = blocked;
-            let _ = blocked.map(|why| news.send(News::Blocked(why)));
-        }
-        poll
-    })
-    .await
-}
-
-async fn keep(guard: Guard, news: &Sender<News>, stop: &Receiver<()>) -> lock_proto::redis::Release {
+async fn keep(guard: Guard, news: &Sender<News>, stop: &Receiver<()>) -> Release {
     let observer = guard.observer();
     let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
-    let token = guard.token().to_string();
-    let _ = news.send(News::Held(Held { token, fence: guard.fence(), ttl: guard.ttl(), remaining }));
+    let (token, owner) = (guard.token().to_string(), guard.owner());
+    let _ = news.send(News::Held(Held { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }));
     let lost = async {
         let loss = guard.lost().await;
         let _ = news.send(News::Lost(loss));

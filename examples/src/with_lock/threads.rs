@@ -7,12 +7,12 @@ use std::thread;
 use std::time::Instant;
 
 use lock_proto::Misuse;
-use lock_proto::redis::{Acquire, Event, Wait};
+use lock_proto::redis::{Acquire, Config, Event, Wait};
 
-use super::GOODBYE;
 use super::args::Args;
 use super::news::{Failed, Held, Holder, News};
 use crate::blocking::{Client, Lock};
+use crate::cli::GOODBYE;
 
 struct Threads {
     client: Client,
@@ -31,8 +31,8 @@ enum Phase {
 /// # Errors
 ///
 /// A value that cannot be used.
-pub(super) fn start(args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
-    let client = Client::start(args.config.clone()).map_err(|error| Failed::Usage(error.to_string()))?;
+pub(super) fn start(config: Config, args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
+    let client = Client::start(config).map_err(|error| Failed::Usage(error.to_string()))?;
     let wish = Wish { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
     let lock = Arc::new(wish.request(&client).map_err(|error| Failed::Usage(error.to_string()))?);
     let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
@@ -100,7 +100,8 @@ impl Teller {
                     *phase = Phase::Held(Arc::clone(&lock));
                     let observed = Arc::clone(&lock);
                     let remaining = Box::new(move || observed.remaining());
-                    News::Held(Held { token: grant.token.to_string(), fence: grant.fence, ttl: grant.ttl, remaining })
+                    let (token, fence, ttl) = (grant.token.to_string(), grant.fence, grant.ttl);
+                    News::Held(Held { token, fence, owner: None, ttl, remaining })
                 }
                 // This process was stopped for a third of the TTL while it waited. Ask again.
                 Event::Withdrawn => {

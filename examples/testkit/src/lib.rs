@@ -14,13 +14,17 @@
 //! test, never a skipped one. A server dies with the test, also when the test panics, and on Linux also when the test's
 //! process is killed.
 
+mod etcd;
+mod http;
 mod monitor;
+mod process;
 mod redis;
 mod resp;
 mod spawn;
 
 use std::time::{Duration, Instant};
 
+pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
 pub use monitor::{Monitor, Seen};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};

@@ -1,20 +1,18 @@
 //! A Redis server of one's own.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs, io, thread};
+use std::{fs, io, thread};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::PATIENCE;
 use crate::monitor::Monitor;
+use crate::process::{Process, end_of, free_port};
 use crate::resp::{Connection, Value};
-use crate::spawn::spawn;
 
 /// How often another port is tried: somebody may take the one found between looking and using it.
 const PORTS_TO_TRY: u32 = 10;
@@ -73,7 +71,7 @@ impl RedisBuilder {
     #[must_use]
     pub fn start(self) -> Redis {
         let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
-        let mut redis = Redis { child: None, port: 0, dir, spec: self };
+        let mut redis = Redis { process: Process::default(), port: 0, dir, spec: self };
         for _ in 0..PORTS_TO_TRY {
             redis.port = free_port();
             if redis.launch().is_ok() {
@@ -87,7 +85,7 @@ impl RedisBuilder {
 /// A running Redis server, on a free port of 127.0.0.1. Dropping it stops it.
 #[derive(Debug)]
 pub struct Redis {
-    child: Option<Child>,
+    process: Process,
     port: u16,
     dir: TempDir,
     spec: RedisBuilder,
@@ -139,7 +137,7 @@ impl Redis {
     /// If it was killed.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("the server runs").id()
+        self.process.id()
     }
 
     /// Path of its unix socket. It is there only with [`RedisBuilder::unix_socket`].
@@ -224,10 +222,7 @@ impl Redis {
 
     /// Kills the server as by `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.kill();
     }
 
     /// Starts it again on the same port, after a kill if it runs. It has its data if it is
@@ -266,7 +261,7 @@ impl Redis {
     ///
     /// If it was killed.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.process.signal(Signal::STOP);
     }
 
     /// Lets a paused server go on.
@@ -275,39 +270,23 @@ impl Redis {
     ///
     /// If it was killed.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().expect("the server runs");
-        kill_process(Pid::from_child(child), signal).expect("a signal to one's own child");
+        self.process.signal(Signal::CONT);
     }
 
     /// Starts the process on `self.port`, and waits until it answers.
     fn launch(&mut self) -> Result<(), String> {
         let path = self.dir.path().join("redis.conf");
         fs::write(&path, self.config()).expect("a file in a temporary directory");
-        let program = env::var_os("REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server"));
-        let mut command = Command::new(&program);
-        command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = match spawn(command) {
-            Ok(child) => child,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => panic!(
-                "{} is not installed, and this test needs it: run `make servers`, or install the package redis-server",
-                program.display(),
-            ),
-            Err(e) => panic!("{} does not run: {e}", program.display()),
-        };
-        let pid = child.id();
-        self.child = Some(child);
+        self.process.start("REDIS_SERVER", "redis-server", "redis-server", |command| {
+            command.arg(path);
+        });
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-                self.child = None;
+            if let Some(status) = self.process.ended() {
                 return Err(format!("it ended with {status}"));
             }
             // Somebody else's server on this port would answer as well: ask for the process.
-            if self.answering_process() == Some(pid) {
+            if self.answering_process() == Some(self.process.id()) {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(3));
@@ -341,20 +320,6 @@ impl Redis {
     }
 
     fn log_end(&self) -> String {
-        let log = fs::read_to_string(self.dir.path().join("redis.log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
+        end_of(&fs::read_to_string(self.dir.path().join("redis.log")).unwrap_or_default())
     }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// A port that nobody listens on at this moment.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port on loopback");
-    listener.local_addr().expect("a bound socket has an address").port()
 }

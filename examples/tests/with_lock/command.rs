@@ -52,10 +52,12 @@ fn it_finds_the_lock_in_its_environment() {
 fn a_quorum_has_no_fence_even_if_one_is_inherited() {
     let quorum = Quorum::of(3);
     let scratch = Scratch::new();
-    let script = format!(r#"echo "${{LOCK_FENCE-unset}} ${{LOCK_TOKEN:+set}}" > {}"#, scratch.path("env"));
-    let ended = quorum.start_with(&["job", "--", "sh", "-c", &script], &[("LOCK_FENCE", "7")]).end();
+    let file = scratch.path("env");
+    let script = format!(r#"echo "${{LOCK_FENCE-unset}} ${{LOCK_TOKEN:+set}} ${{ETCD_LOCK_KEY-unset}}" > {file}"#);
+    let outer = [("LOCK_FENCE", "7"), ("ETCD_LOCK_KEY", "job/1"), ("ETCD_LOCK_REV", "1")];
+    let ended = quorum.start_with(&["job", "--", "sh", "-c", &script], &outer).end();
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert_eq!(scratch.line("env"), "unset set");
+    assert_eq!(scratch.line("env"), "unset set unset");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::harness::{LONG, RUNTIMES, Scratch, Tool, assert_clean, run};
 
 /// A critical section that shouts if somebody else is in it.
-const SECTION: &str = r#"mkdir "$D/inside" || { echo overlap >> "$D/log"; exit 9; }
+pub(crate) const SECTION: &str = r#"mkdir "$D/inside" || { echo overlap >> "$D/log"; exit 9; }
 echo in >> "$D/log"; sleep 0.03; rmdir "$D/inside""#;
 
 #[test]

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::harness::{LONG, RUNTIMES, Scratch, Tool, is_alive};
 
 /// Says when it was asked to end, and does not.
-fn stubborn(scratch: &Scratch) -> String {
+pub(crate) fn stubborn(scratch: &Scratch) -> String {
     format!(
         "trap 'echo asked >> {}' TERM; echo $$ > {}; while :; do sleep 0.02; done",
         scratch.path("asked"),

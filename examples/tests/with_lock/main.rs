@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod command;
+mod etcd;
 mod exclusion;
 mod harness;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod loss;
 mod quorum;
 mod refusals;

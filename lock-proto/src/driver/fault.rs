@@ -16,6 +16,7 @@ pub(super) fn of_connecting(error: &io::Error) -> Fault {
         | Fault::Reset
         | Fault::TimedOut
         | Fault::Protocol(_)
+        | Fault::Backlog
         | Fault::NotNeeded) => fault,
     }
 }

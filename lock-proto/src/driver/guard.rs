@@ -9,9 +9,13 @@ use core::time::Duration;
 
 use event_listener::EventListener;
 
+#[cfg(feature = "etcd")]
+use super::handle::AcquireError;
 use super::shared::{Owner, Shared};
 use super::ticket::{Standing, Ticket, wait_for};
 use crate::error::Misuse;
+#[cfg(feature = "etcd")]
+use crate::etcd::OwnerKey;
 use crate::redis::{Fence, Loss, Release, Report, Token};
 use crate::time::Instant;
 
@@ -21,7 +25,7 @@ use crate::time::Instant;
 /// learn what became of the lock, use [`release`](Self::release). It may move between tasks and threads.
 #[must_use = "a lock is given back as soon as its guard is dropped"]
 pub struct Guard {
-    hold: Hold,
+    pub(super) hold: Hold,
 }
 
 impl Guard {
@@ -88,6 +92,36 @@ impl Guard {
         wait_for(&ticket.changed, || loss(ticket, owner.shared.now())).await
     }
 
+    /// The key that stands for this hold; `None` on Redis, or if the lock is lost. For who holds it now: a later turn of this client may
+    /// have the same key (see [`owner_guard`](Self::owner_guard)).
+    #[cfg(feature = "etcd")]
+    #[must_use]
+    pub fn owner(&self) -> Option<OwnerKey> {
+        let Hold { owner, ticket, .. } = &self.hold;
+        if !self.is_held() {
+            return None;
+        }
+        owner.shared.verb(|core, _, _| core.engine.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
+    }
+
+    /// The key that stands for this hold, for transactions on the same etcd: one that compares its `mod_revision` is carried out only
+    /// while this guard holds the lock (requirement E8). From now on the key is changed before the lock is passed on inside the client.
+    ///
+    /// # Errors
+    ///
+    /// The lock is lost, or it is one of Redis.
+    #[cfg(feature = "etcd")]
+    pub fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
+        let Hold { owner, ticket, .. } = &self.hold;
+        let asked = owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.owner_guard(now, ticket.lock)));
+        match (loss(ticket, owner.shared.now()), asked) {
+            (Some(loss), _) => Err(OwnerError::Lost(loss)),
+            (None, Ok(key)) => Ok(key),
+            (None, Err(AcquireError::NoElections)) => Err(OwnerError::NoKey),
+            (None, Err(_)) => Err(OwnerError::Lost(Loss::ShutDown)),
+        }
+    }
+
     /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::redis::Renew::Manual) only.
     ///
     /// # Errors
@@ -107,13 +141,8 @@ impl Guard {
                 return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
             }
         };
-        wait_for(&ticket.extended, || {
-            if let Some(loss) = loss(ticket, owner.shared.now()) {
-                return Some(Err(ExtendError::Lost(loss)));
-            }
-            Some(ticket.extension(before)?.map_err(ExtendError::Failed))
-        })
-        .await
+        let answer = self.hold.answer(|| ticket.extension(before)).await;
+        answer.map_err(ExtendError::Lost)?.map_err(ExtendError::Failed)
     }
 
     /// Runs `work` for as long as the lock is held, then gives the lock back.
@@ -126,27 +155,7 @@ impl Guard {
     ///
     /// Dropping the future drops `work` and gives the lock back in the background.
     pub async fn protect<F: Future>(self, work: F) -> Protected<F::Output> {
-        let output = {
-            let mut work = pin!(work);
-            let Hold { owner, ticket, .. } = &self.hold;
-            let mut listener: Option<EventListener> = None;
-            poll_fn(|cx| {
-                loop {
-                    if let Some(loss) = loss(ticket, owner.shared.now()) {
-                        return Poll::Ready(Err(loss));
-                    }
-                    match &mut listener {
-                        None => listener = Some(ticket.changed.listen()),
-                        Some(listening) => match Pin::new(listening).poll(cx) {
-                            Poll::Ready(()) => listener = None,
-                            Poll::Pending => break,
-                        },
-                    }
-                }
-                work.as_mut().poll(cx).map(Ok)
-            })
-            .await
-        };
+        let output = self.hold.run(work, |now| loss(&self.hold.ticket, now)).await;
         Protected { output, release: self.release().await }
     }
 
@@ -196,6 +205,19 @@ pub enum ExtendError {
     /// The lock cannot be extended.
     #[error(transparent)]
     Misuse(Misuse),
+}
+
+/// Why a lock has no key to compare.
+#[cfg(feature = "etcd")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum OwnerError {
+    /// The lock is lost.
+    #[error("the lock is lost: {0}")]
+    Lost(#[source] Loss),
+    /// Only etcd's locks have a key whose revision can be compared.
+    #[error("only locks on etcd have a key whose revision can be compared")]
+    NoKey,
 }
 
 /// The future of [`Guard::release`]. The release goes on if it is dropped.
@@ -269,7 +291,32 @@ impl Observer {
     ///
     /// Nothing is lost by dropping it.
     pub async fn at_risk(&self) {
-        wait_for(&self.ticket.changed, || (self.ticket.is_at_risk() || !self.is_held()).then_some(())).await;
+        self.until(|| self.is_at_risk()).await;
+    }
+
+    /// Whether renewals fail and the end of validity is near, or the hold is over.
+    pub(super) fn is_at_risk(&self) -> bool {
+        self.ticket.is_at_risk() || !self.is_held()
+    }
+
+    /// Waits for what the hold's changes may bring about.
+    pub(super) async fn until(&self, mut holds: impl FnMut() -> bool) {
+        wait_for(&self.ticket.changed, || holds().then_some(())).await;
+    }
+}
+
+#[cfg(feature = "etcd")]
+impl Observer {
+    pub(super) fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    /// Has whoever watches this hold look again: now, and once more a TTL after `asked`.
+    pub(super) fn stir(&self, asked: Instant) {
+        self.shared.verb(|core, _, batch| {
+            batch.changed.push(Arc::clone(&self.ticket));
+            core.remind(asked + self.ticket.terms().ttl, &self.ticket);
+        });
     }
 }
 
@@ -284,8 +331,8 @@ impl fmt::Debug for Observer {
 
 /// A claimed lock; gives it back when dropped.
 pub(super) struct Hold {
-    owner: Arc<Owner>,
-    ticket: Arc<Ticket>,
+    pub(super) owner: Arc<Owner>,
+    pub(super) ticket: Arc<Ticket>,
     given_back: bool,
 }
 
@@ -294,8 +341,40 @@ impl Hold {
         Self { owner, ticket, given_back: false }
     }
 
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         self.owner.shared.now()
+    }
+
+    /// Runs `work` until it ends, or until `end` says why it must. That is asked, with the clock, before each poll of `work`, and when
+    /// the hold has changed.
+    pub(super) async fn run<F: Future, E>(&self, work: F, end: impl Fn(Instant) -> Option<E>) -> Result<F::Output, E> {
+        let mut work = pin!(work);
+        let mut listener: Option<EventListener> = None;
+        poll_fn(|cx| {
+            loop {
+                if let Some(end) = end(self.now()) {
+                    return Poll::Ready(Err(end));
+                }
+                match &mut listener {
+                    None => listener = Some(self.ticket.changed.listen()),
+                    Some(listening) => match Pin::new(listening).poll(cx) {
+                        Poll::Ready(()) => listener = None,
+                        Poll::Pending => break,
+                    },
+                }
+            }
+            work.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// Waits for the answer to an extension or a proclamation, or for the loss.
+    pub(super) async fn answer<T>(&self, mut answer: impl FnMut() -> Option<T>) -> Result<T, Loss> {
+        wait_for(&self.ticket.extended, || match loss(&self.ticket, self.now()) {
+            Some(loss) => Some(Err(loss)),
+            None => answer().map(Ok),
+        })
+        .await
     }
 }
 
@@ -307,7 +386,7 @@ impl Drop for Hold {
     }
 }
 
-fn loss(ticket: &Ticket, now: Instant) -> Option<Loss> {
+pub(super) fn loss(ticket: &Ticket, now: Instant) -> Option<Loss> {
     match ticket.standing(now) {
         Standing::Lost(loss) => Some(loss),
         Standing::Held | Standing::GivenBack => None,

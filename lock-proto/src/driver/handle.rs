@@ -10,7 +10,7 @@ use super::guard::{Guard, Hold};
 use super::shared::{Owner, Shared};
 use super::ticket::{Progress, Ticket, wait_for};
 use crate::error::Misuse;
-use crate::redis::{Acquire, Blocked, DEFAULT_TTL, Failure, Fence, Renew, Wait};
+use crate::redis::{Acquire, Blocked, Failure, Fence, Renew, Wait};
 use crate::time::Instant;
 
 /// The handle of a client: makes locks. Cheap to clone; all clones share the connections.
@@ -19,7 +19,7 @@ use crate::time::Instant;
 /// the configured time for a release.
 #[derive(Clone)]
 pub struct Client {
-    owner: Arc<Owner>,
+    pub(super) owner: Arc<Owner>,
 }
 
 impl Client {
@@ -29,13 +29,13 @@ impl Client {
 
     /// The lock of this name: 1 to 512 bytes, and with the client's prefix the key in the store, byte for byte.
     ///
-    /// Nothing is sent before [`Lock::acquire`] is awaited. Defaults: a TTL of 10 s, kept alive while the guard lives, waiting for
-    /// ever.
+    /// Nothing is sent before [`Lock::acquire`] is awaited. Defaults: the client's TTL (10 s), kept alive while the guard lives, waiting
+    /// for ever.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
         Lock {
             owner: Arc::clone(&self.owner),
             name: name.as_ref().into(),
-            ttl: DEFAULT_TTL,
+            ttl: None,
             wait: Wait::Forever,
             renew: Renew::Auto,
         }
@@ -72,17 +72,18 @@ pub struct Shutdown {
 #[derive(Clone)]
 #[must_use = "a lock is taken by `acquire().await`"]
 pub struct Lock {
-    owner: Arc<Owner>,
+    pub(super) owner: Arc<Owner>,
     name: Arc<[u8]>,
-    ttl: Duration,
+    ttl: Option<Duration>,
     wait: Wait,
     renew: Renew,
 }
 
 impl Lock {
-    /// How long the lock outlives the last sign of life of its holder. Default 10 s. It changes nothing about who renews.
+    /// How long the lock outlives the last sign of life of its holder. Default 10 s; on etcd that of the client's session, which all
+    /// locks without a TTL of their own share. It changes nothing about who renews.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
         self
     }
 
@@ -129,7 +130,7 @@ impl Lock {
     /// withdrawn after a third of its TTL, so a future parked in a `select!` keeps nobody out; polled again, it waits anew
     /// with what is left of its wait.
     pub fn acquire(&self) -> Acquiring {
-        Acquiring { lock: self.clone(), deadline: None, ticket: None }
+        Acquiring::new(self)
     }
 }
 
@@ -148,12 +149,25 @@ impl fmt::Debug for Lock {
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquiring {
     lock: Lock,
+    /// What a candidate for an office would proclaim.
+    #[cfg(feature = "etcd")]
+    pub(super) value: Option<bytes::Bytes>,
     /// The end of the wait, counted from the first poll.
     deadline: Option<Instant>,
     ticket: Option<Arc<Ticket>>,
 }
 
 impl Acquiring {
+    pub(super) fn new(lock: &Lock) -> Self {
+        Self {
+            lock: lock.clone(),
+            #[cfg(feature = "etcd")]
+            value: None,
+            deadline: None,
+            ticket: None,
+        }
+    }
+
     /// Why it still waits, as far as is known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
@@ -163,6 +177,8 @@ impl Acquiring {
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireError> {
         let Lock { owner, name, ttl, wait, renew } = &self.lock;
         let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
+        #[cfg(feature = "etcd")]
+        let value = self.value.clone();
         let deadline = &mut self.deadline;
         owner.shared.verb(|core, now, batch| {
             let wait = match *wait {
@@ -170,7 +186,12 @@ impl Acquiring {
                 Wait::Try => Wait::Try,
                 Wait::Forever => Wait::Forever,
             };
-            core.acquire(now, &want.wait(wait), name, batch)
+            let want = want.wait(wait);
+            #[cfg(feature = "etcd")]
+            if let Some(value) = value {
+                return core.begin(now, name, batch, |core| core.ask(|etcd| etcd.campaign(now, &want, value)));
+            }
+            core.begin(now, name, batch, |core| Ok(core.engine.acquire(now, &want)?))
         })
     }
 
@@ -185,7 +206,13 @@ impl Future for Acquiring {
     type Output = Result<Guard, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+        self.poll_guard(cx)
+    }
+}
+
+impl Acquiring {
+    pub(super) fn poll_guard(&mut self, cx: &Context<'_>) -> Poll<Result<Guard, AcquireError>> {
+        let this = self;
         loop {
             let Some(ticket) = &this.ticket else {
                 this.ticket = Some(this.start()?);
@@ -250,6 +277,10 @@ pub enum AcquireError {
     /// The client is shutting down, or its driver is gone.
     #[error("the client was shut down")]
     ShutDown,
+    /// Only etcd has elections.
+    #[cfg(feature = "etcd")]
+    #[error("elections need etcd, and this client is one of Redis")]
+    NoElections,
 }
 
 impl From<Misuse> for AcquireError {

@@ -1,4 +1,5 @@
-//! The async driver: runs a [`redis::Client`] over real connections, on any executor.
+//! The async driver: runs a machine over real connections, on any executor: a [`redis::Client`], or with the feature `etcd` an
+//! [`etcd::Client`](crate::etcd::Client).
 //!
 //! It is written once for all runtimes (requirement D4). What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
 //! ([`Client`], [`Guard`] and the rest) are plain types that know nothing of it, so code that uses them fits every runtime.
@@ -7,9 +8,9 @@
 //!  Client ─ Lock ─ Acquiring ─ Guard ─ Observer        any task, any thread
 //!     │ verbs           ▲ events
 //!  ┌──▼─────────────────┴──┐
-//!  │ Mutex<redis::Client>  │                           nothing but this is shared
+//!  │ Mutex<Engine>         │                           nothing but this is shared
 //!  └──▲─────────────────┬──┘
-//!     │ facts           ▼ connect, bytes, next deadline
+//!     │ facts           ▼ connect, bytes or calls, next deadline
 //!  Driver<H: Host>                                     one task, polled by your executor
 //! ```
 //!
@@ -52,14 +53,19 @@
 //! ```
 
 mod clock;
+mod engine;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod fault;
 mod guard;
 mod handle;
 mod run;
+mod settings;
 mod shared;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
 mod ticket;
+mod turns;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -69,9 +75,12 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 
 pub use clock::BootClock;
+#[cfg(feature = "etcd")]
+pub use guard::OwnerError;
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
 pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
 pub use run::Driver;
+pub use settings::{Settings, connect};
 
 use crate::error::ConfigError;
 use crate::id::ClientId;
@@ -103,12 +112,17 @@ pub trait Host: Clone + Send + Sync + 'static {
 ///
 /// The settings are out of range, or the system has no entropy.
 pub fn client<H: Host>(host: H, config: redis::Config) -> Result<(Client, Driver<H>), ConnectError> {
+    let (id, seed) = identity()?;
+    with_identity(host, config, id, seed)
+}
+
+/// An id that is unique in the world, and a seed for jitter.
+fn identity() -> Result<(ClientId, u64), ConnectError> {
     let mut random = [0; 24];
     getrandom::fill(&mut random).map_err(|error| ConnectError::Entropy(error.into()))?;
     let (id, seed) = random.split_at(16);
     let id = ClientId::from_bits(id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)));
-    let seed = seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
-    with_identity(host, config, id, seed)
+    Ok((id, seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))))
 }
 
 fn with_identity<H: Host>(
@@ -120,8 +134,8 @@ fn with_identity<H: Host>(
     let targets: Vec<_> = config.nodes().iter().map(|node| node.target.clone()).collect();
     let machine = redis::Client::new(host.now(), config, id, seed)?;
     let clock = host.clone();
-    let shared = Shared::new(id, Box::new(move || clock.now()), machine);
-    let handle = Client::new(alloc::sync::Arc::clone(&shared));
+    let shared = Shared::new(id, Box::new(move || clock.now()), run::Redis::new(machine));
+    let handle = Client::new(shared.clone());
     Ok((handle, Driver::new(host, shared, targets)))
 }
 
@@ -135,9 +149,22 @@ pub enum ConnectError {
     /// The system gave no random bytes for the client's id.
     #[error("no entropy for the client's id")]
     Entropy(#[source] io::Error),
+    /// An etcd cluster has one URL.
+    #[cfg(feature = "etcd")]
+    #[error(
+        "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
+    )]
+    SeveralUrls,
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,
+}
+
+#[cfg(feature = "etcd")]
+impl From<crate::etcd::UrlError> for ConnectError {
+    fn from(error: crate::etcd::UrlError) -> Self {
+        Self::Config(error.into())
+    }
 }
 
 impl From<UrlError> for ConnectError {

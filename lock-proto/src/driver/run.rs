@@ -1,11 +1,10 @@
-//! The one loop between the machine and the world.
+//! The driver of a Redis client: bytes.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use core::ops::RangeInclusive;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -13,27 +12,20 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use super::shared::{Batch, Line, Shared};
+use super::engine::{Engine, Told, common};
+use super::shared::{Batch, Shared};
+use super::turns::{BoxFuture, Links, Turns};
 use super::{Host, fault};
+use crate::error::Misuse;
 use crate::fault::Fault;
-use crate::id::{ConnId, Role};
-use crate::redis::{Output, Target};
+use crate::id::{ConnId, LockId, Role};
+use crate::redis::{self, Acquire, Output, Target};
 use crate::time::Instant;
 
-/// The longest sleep while a lock is held (requirement T4): a timer that stood still with the machine is this late at most.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Turns of the loop in one poll, before other tasks get their turn.
-const TURNS: usize = 16;
 /// Reads from one connection in one turn, so that a fast server does not hold up the timers and the other connections.
 const READS: usize = 8;
-/// How many tasks are woken at once: as many as the servers still have requests, within these limits. What they ask for then leaves in
-/// one write, and while the servers work on that, the next ones are woken: fewer would mean more system calls, more would leave the
-/// servers idle meanwhile.
-const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 /// Size of the one buffer for reading.
 const BUFFER: usize = 16 * 1024;
-
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The task that does a client's work: reads, writes, connects, and minds the time. It ends after the
 /// [shutdown](super::Client::shutdown).
@@ -41,20 +33,85 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Dropped before, all is over at once: holders are told that their lock is lost, waiters that the client was shut down; keys stay
 /// in the store until their TTL ends.
 #[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
-pub struct Driver<H: Host> {
-    host: H,
-    shared: Arc<Shared>,
+pub struct Driver<H: Host>(Turns<H, Sockets<H>>);
+
+impl<H: Host> Driver<H> {
+    pub(super) fn new(host: H, shared: Arc<Shared<Redis>>, targets: Vec<Target>) -> Self {
+        let sockets = Sockets { targets, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into() };
+        Self(Turns::new(host, shared, sockets))
+    }
+}
+
+impl<H: Host> Future for Driver<H> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().0.poll(cx)
+    }
+}
+
+// Nothing in it is pinned in place: the futures are boxed, the streams are `Unpin`.
+impl<H: Host> Unpin for Driver<H> {}
+
+impl<H: Host> fmt::Debug for Driver<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("targets", &self.0.links.targets).finish_non_exhaustive()
+    }
+}
+
+/// The machine, and what handles and driver have to know beside it.
+pub(super) struct Redis {
+    client: redis::Client,
+    /// What only the driver can do: connect, disconnect, stop. Never an event.
+    duties: Vec<Output>,
+    /// The open connections.
+    lines: Vec<Line>,
+}
+
+/// An open connection as a handle sees it.
+struct Line {
+    conn: ConnId,
+    /// The socket takes no more bytes now; it will wake the driver by itself.
+    blocked: bool,
+}
+
+impl Redis {
+    pub(super) const fn new(client: redis::Client) -> Self {
+        Self { client, duties: Vec::new(), lines: Vec::new() }
+    }
+}
+
+impl Engine for Redis {
+    common!();
+
+    fn in_flight(&self) -> usize {
+        self.client.in_flight()
+    }
+
+    fn poll_told(&mut self) -> Option<Told> {
+        loop {
+            match self.client.poll_output()? {
+                Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
+                output @ (Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. }) => {
+                    self.duties.push(output);
+                }
+            }
+        }
+    }
+
+    /// Also if a socket that takes bytes could be given some.
+    fn needs_driver(&mut self) -> bool {
+        let Self { client, duties, lines } = self;
+        !duties.is_empty() || lines.iter().any(|line| !line.blocked && !client.outgoing(line.conn).is_empty())
+    }
+}
+
+/// The connections.
+struct Sockets<H: Host> {
     targets: Vec<Target>,
     conns: Vec<Conn<H::Stream>>,
-    /// The timer, and when it goes off.
-    sleep: Option<(Instant, BoxFuture<()>)>,
     duties: Vec<Output>,
-    batch: Batch,
     buffer: Box<[u8]>,
-    /// A handle's call was seen, and other tasks were let through first to add theirs.
-    gathered: bool,
-    /// Requests that the servers had at the end of the last turn.
-    in_flight: usize,
 }
 
 struct Conn<S> {
@@ -72,112 +129,28 @@ enum State<S> {
     Closed,
 }
 
-/// What a turn of the loop found.
-enum Turn {
-    /// There is more to do.
-    Busy,
-    /// Nothing to do before the timer or the next wake-up.
-    Idle(Option<Instant>),
-    Stopped,
-}
+impl<H: Host> Links<H> for Sockets<H> {
+    type Engine = Redis;
 
-impl<H: Host> Driver<H> {
-    pub(super) fn new(host: H, shared: Arc<Shared>, targets: Vec<Target>) -> Self {
-        Self {
-            host,
-            shared,
-            targets,
-            conns: Vec::new(),
-            sleep: None,
-            duties: Vec::new(),
-            batch: Batch::default(),
-            buffer: vec![0; BUFFER].into_boxed_slice(),
-            gathered: false,
-            in_flight: 0,
-        }
-    }
-
-    /// Answers the call of a handle. True if the driver should first let other tasks run: woken together, they have requests of their
-    /// own, and all can leave in one write.
-    fn gather(&mut self, cx: &Context<'_>) -> bool {
-        // Whoever was woken before had its turn already.
-        let gathered = self.gathered || self.batch.has_wakers();
-        let (called, old) = self.shared.drive(&mut self.batch, |core, _| {
-            let called = core.called;
-            if called && !gathered {
-                return (true, None);
-            }
-            core.called = false;
-            let same = core.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-            (false, if same { None } else { core.waker.replace(cx.waker().clone()) })
-        });
-        drop(old);
-        self.gathered = called;
-        called
-    }
-
-    fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
-        let Self { shared, batch, duties, .. } = self;
-        // Time first: after a pause, what has ended has ended, whatever the sockets still hold (requirement T2).
-        shared.drive(batch, |core, now| {
-            if core.client.next_deadline().is_some_and(|deadline| deadline <= now) {
-                core.client.handle_timeout(now);
-            }
-        });
-        shared.drive(batch, |core, _| core::mem::swap(&mut core.duties, duties));
-        if self.do_duties() {
-            return Turn::Stopped;
-        }
-        let mut busy = false;
-        for place in 0..self.conns.len() {
-            busy |= self.poll_conn(place, cx);
-        }
-        self.conns.retain(|conn| !matches!(conn.state, State::Closed));
-        let sleep = self.sleep.as_ref().map(|(until, _)| *until);
-        let in_flight = &mut self.in_flight;
-        self.shared.drive(&mut self.batch, |core, now| {
-            *in_flight = core.client.in_flight();
-            // A connection that was looked at may have been given bytes by one that was looked at after it.
-            if busy || core.called || !core.duties.is_empty() || core.has_bytes() {
-                return Turn::Busy;
-            }
-            let mut wanted = core.client.next_deadline();
-            if wanted.is_some_and(|deadline| deadline <= now) {
-                return Turn::Busy;
-            }
-            if core.client.holds_any() {
-                let latest = now + LONGEST_SLEEP;
-                wanted = Some(wanted.map_or(latest, |deadline| deadline.min(latest)));
-            }
-            // A timer that goes off too early only costs a look at the clock; it is cheaper than a new one.
-            core.armed = match (sleep, wanted) {
-                (Some(armed), Some(wanted)) => armed.min(wanted),
-                (Some(armed), None) => armed,
-                (None, wanted) => wanted.unwrap_or(Instant::MAX),
-            };
-            Turn::Idle((core.armed < Instant::MAX).then_some(core.armed))
-        })
-    }
-
-    /// Connects and disconnects. True if the machine has stopped.
-    fn do_duties(&mut self) -> bool {
+    fn do_duties(&mut self, host: &H, shared: &Shared<Redis>, batch: &mut Batch) -> bool {
+        shared.drive(batch, |core, _| core::mem::swap(&mut core.engine.duties, &mut self.duties));
         let mut stopped = false;
         for duty in self.duties.drain(..) {
             match duty {
                 Output::Connect { node, conn } => {
                     let Some(target) = self.targets.get(node.index()) else { continue };
-                    let opening = Box::pin(self.host.connect(target));
+                    let opening = Box::pin(host.connect(target));
                     self.conns.push(Conn { id: conn, state: State::Opening(opening) });
                 }
                 Output::Disconnect { conn } => {
                     self.conns.retain(|own| own.id != conn);
-                    self.shared.drive(&mut self.batch, |core, _| core.lines.retain(|line| line.conn != conn));
+                    shared.drive(batch, |core, _| core.engine.lines.retain(|line| line.conn != conn));
                     tracing::debug!(%conn, "connection closed");
                 }
                 Output::Stopped { unreleased } => {
                     stopped = true;
                     tracing::debug!(unreleased, "client stopped");
-                    self.shared.close(Some(unreleased));
+                    shared.close(Some(unreleased));
                 }
                 // Events are told where they are drained.
                 Output::Event { .. } => {}
@@ -186,8 +159,23 @@ impl<H: Host> Driver<H> {
         stopped
     }
 
+    fn poll(&mut self, shared: &Shared<Redis>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+        let mut busy = false;
+        for place in 0..self.conns.len() {
+            busy |= self.poll_conn(place, shared, batch, cx);
+        }
+        self.conns.retain(|conn| !matches!(conn.state, State::Closed));
+        busy
+    }
+
+    fn clear(&mut self) {
+        self.conns.clear();
+    }
+}
+
+impl<H: Host> Sockets<H> {
     /// Moves one connection on as far as it goes. True if it could go on.
-    fn poll_conn(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
+    fn poll_conn(&mut self, place: usize, shared: &Shared<Redis>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
         let Some(conn) = self.conns.get_mut(place) else { return false };
         let id = conn.id;
         let target = self.targets.get(id.node().index());
@@ -198,9 +186,9 @@ impl<H: Host> Driver<H> {
                 Poll::Ready(Ok(stream)) => {
                     conn.state = State::Open { stream, unflushed: false };
                     tracing::info!(conn = %id, server = target.map(tracing::field::display), wake = id.role() == Role::Wake, "connected");
-                    self.shared.drive(&mut self.batch, |core, now| {
-                        core.lines.push(Line { conn: id, blocked: false });
-                        core.client.handle_connected(now, id);
+                    shared.drive(batch, |core, now| {
+                        core.engine.lines.push(Line { conn: id, blocked: false });
+                        core.engine.client.handle_connected(now, id);
                     });
                     return true;
                 }
@@ -210,8 +198,8 @@ impl<H: Host> Driver<H> {
                 }
             },
             State::Open { stream, unflushed } => {
-                match read(&self.shared, &mut self.batch, &mut self.buffer, id, stream, cx)
-                    .and_then(|more| write(&self.shared, &mut self.batch, id, stream, unflushed, cx).map(|()| more))
+                match read(shared, batch, &mut self.buffer, id, stream, cx)
+                    .and_then(|more| write(shared, batch, id, stream, unflushed, cx).map(|()| more))
                 {
                     Ok(more) => return more,
                     Err(error) => {
@@ -222,31 +210,14 @@ impl<H: Host> Driver<H> {
             }
         };
         conn.state = State::Closed;
-        disconnected(&self.shared, &mut self.batch, id, ended);
+        disconnected(shared, batch, id, ended);
         true
-    }
-
-    /// Waits for `until`. True if it is time already.
-    fn rest(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> bool {
-        let Some(until) = until else { return false };
-        let (_, timer) = match &mut self.sleep {
-            Some(sleep) if sleep.0 <= until => sleep,
-            place @ (Some(_) | None) => {
-                let timer = Box::pin(self.host.sleep(until.since(self.host.now())));
-                place.insert((until, timer))
-            }
-        };
-        let over = timer.as_mut().poll(cx).is_ready();
-        if over {
-            self.sleep = None;
-        }
-        over
     }
 }
 
 /// Reads what there is, up to a limit. True if there may be more.
 fn read<S: AsyncRead + Unpin>(
-    shared: &Shared,
+    shared: &Shared<Redis>,
     batch: &mut Batch,
     buffer: &mut [u8],
     conn: ConnId,
@@ -259,7 +230,7 @@ fn read<S: AsyncRead + Unpin>(
             Poll::Ready(Ok(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Poll::Ready(Ok(count)) => {
                 let bytes = buffer.get(..count).unwrap_or(buffer);
-                shared.drive(batch, |core, now| core.client.handle_received(now, conn, bytes));
+                shared.drive(batch, |core, now| core.engine.client.handle_received(now, conn, bytes));
             }
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Poll::Ready(Err(error)) => return Err(error),
@@ -270,7 +241,7 @@ fn read<S: AsyncRead + Unpin>(
 
 /// Writes what the machine has and the socket takes.
 fn write<S: AsyncWrite + Unpin>(
-    shared: &Shared,
+    shared: &Shared<Redis>,
     batch: &mut Batch,
     conn: ConnId,
     stream: &mut S,
@@ -280,7 +251,7 @@ fn write<S: AsyncWrite + Unpin>(
     let mut blocked = false;
     shared.drive(batch, |core, _| {
         loop {
-            let bytes = core.client.outgoing(conn);
+            let bytes = core.engine.client.outgoing(conn);
             if bytes.is_empty() {
                 break;
             }
@@ -292,13 +263,13 @@ fn write<S: AsyncWrite + Unpin>(
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(count)) => {
                     *unflushed = true;
-                    core.client.consume(conn, count);
+                    core.engine.client.consume(conn, count);
                 }
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Poll::Ready(Err(error)) => return Err(error),
             }
         }
-        if let Some(line) = core.lines.iter_mut().find(|line| line.conn == conn) {
+        if let Some(line) = core.engine.lines.iter_mut().find(|line| line.conn == conn) {
             line.blocked = blocked;
         }
         Ok(())
@@ -309,61 +280,9 @@ fn write<S: AsyncWrite + Unpin>(
     Ok(())
 }
 
-fn disconnected(shared: &Shared, batch: &mut Batch, conn: ConnId, why: Fault) {
+fn disconnected(shared: &Shared<Redis>, batch: &mut Batch, conn: ConnId, why: Fault) {
     shared.drive(batch, |core, now| {
-        core.lines.retain(|line| line.conn != conn);
-        core.client.handle_disconnected(now, conn, why);
+        core.engine.lines.retain(|line| line.conn != conn);
+        core.engine.client.handle_disconnected(now, conn, why);
     });
-}
-
-impl<H: Host> Future for Driver<H> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        if this.gather(cx) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        for _ in 0..TURNS {
-            let turn = this.turn(cx);
-            if this.batch.run_some(this.in_flight.clamp(*WOKEN_AT_ONCE.start(), *WOKEN_AT_ONCE.end())) {
-                // The others after these have had their turn.
-                cx.waker().wake_by_ref();
-                return match turn {
-                    Turn::Busy | Turn::Idle(_) => Poll::Pending,
-                    Turn::Stopped => {
-                        this.batch.run();
-                        Poll::Ready(())
-                    }
-                };
-            }
-            match turn {
-                Turn::Busy => {}
-                Turn::Idle(until) if this.rest(until, cx) => {}
-                Turn::Idle(_) => return Poll::Pending,
-                Turn::Stopped => return Poll::Ready(()),
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-}
-
-// Nothing in it is pinned in place: the futures are boxed, the streams are `Unpin`.
-impl<H: Host> Unpin for Driver<H> {}
-
-impl<H: Host> Drop for Driver<H> {
-    fn drop(&mut self) {
-        self.conns.clear();
-        // Whoever was to be woken in a later turn is woken now: there is none.
-        self.batch.run();
-        self.shared.close(None);
-    }
-}
-
-impl<H: Host> fmt::Debug for Driver<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("targets", &self.targets).finish_non_exhaustive()
-    }
 }

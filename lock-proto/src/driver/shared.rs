@@ -7,30 +7,33 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
+use super::engine::{Engine, Told};
+#[cfg(feature = "etcd")]
+use super::etcd::Questions;
 use super::handle::{AcquireError, Shutdown};
 use super::ticket::{Ticket, locked};
 use crate::error::Misuse;
-use crate::id::{ClientId, ConnId, LockId};
-use crate::redis::{self, Acquire, Event, Loss, Output};
+use crate::id::{ClientId, LockId};
+use crate::redis::{Event, Loss};
 use crate::time::Instant;
 
-/// Shared by the driver and every handle. Not generic, so that the handles are the same types on every runtime.
-pub(super) struct Shared {
+/// Shared by the driver and every handle. To the handles it is a `Shared<dyn Engine>`, so that they are the same types on every
+/// runtime and for every back end.
+pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
-    core: Mutex<Core>,
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
+    core: Mutex<Core<E>>,
 }
 
 /// What the mutex protects. No user code (wakers, subscribers of logs, drops of tasks) runs while it is locked.
-pub(super) struct Core {
-    pub(super) client: redis::Client,
+pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
-    /// What only the driver can do: connect, disconnect, stop. Never an event.
-    pub(super) duties: Vec<Output>,
-    /// The open connections.
-    pub(super) lines: Vec<Line>,
+    #[cfg(feature = "etcd")]
+    pub(super) questions: Questions,
+    /// When whoever watches a ticket must look at the clock.
+    alarms: Vec<(Instant, Arc<Ticket>)>,
     /// When the driver wakes up by itself.
     pub(super) armed: Instant,
     pub(super) waker: Option<Waker>,
@@ -38,13 +41,7 @@ pub(super) struct Core {
     pub(super) called: bool,
     stopping: bool,
     outcome: Option<Shutdown>,
-}
-
-/// An open connection as a handle sees it.
-pub(super) struct Line {
-    pub(super) conn: ConnId,
-    /// The socket takes no more bytes now; it will wake the driver by itself.
-    pub(super) blocked: bool,
+    pub(super) engine: E,
 }
 
 /// Who must be told, collected under the mutex and told after it.
@@ -124,29 +121,32 @@ impl Batch {
     }
 }
 
-impl Shared {
-    pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, client: redis::Client) -> Arc<Self> {
+impl<E: Engine> Shared<E> {
+    pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, engine: E) -> Arc<Self> {
         let core = Core {
-            client,
             tickets: Vec::new(),
-            duties: Vec::new(),
-            lines: Vec::new(),
+            #[cfg(feature = "etcd")]
+            questions: Questions::default(),
+            alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
             called: false,
             stopping: false,
             outcome: None,
+            engine,
         };
-        Arc::new(Self { id, clock, core: Mutex::new(core), stopped: event_listener::Event::new() })
+        Arc::new(Self { id, clock, stopped: event_listener::Event::new(), core: Mutex::new(core) })
     }
+}
 
+impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn now(&self) -> Instant {
         (self.clock)()
     }
 
     /// Works on the machine for a handle: drains what it says to other handles, and wakes the driver if there is something that only
     /// the driver can do.
-    pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core, Instant, &mut Batch) -> R) -> R {
+    pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> R {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
         // Read under the mutex, so that the machine sees time in order.
@@ -163,7 +163,7 @@ impl Shared {
     }
 
     /// Works on the machine for the driver, which runs the batch itself.
-    pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core, Instant) -> R) -> R {
+    pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core<E>, Instant) -> R) -> R {
         let mut core = locked(&self.core);
         let now = self.now();
         let result = work(&mut core, now);
@@ -171,21 +171,30 @@ impl Shared {
         result
     }
 
+    /// Does what is due, for the driver.
+    pub(super) fn drive_timeout(&self, batch: &mut Batch) {
+        let mut core = locked(&self.core);
+        let now = self.now();
+        core.handle_timeout(now, batch);
+        core.drain(batch);
+    }
+
     /// The driver has ended; nothing will be heard any more. `unreleased` if the machine has counted what is left.
     pub(super) fn close(&self, unreleased: Option<u32>) {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
-        let tickets = core::mem::take(&mut core.tickets);
+        let (tickets, alarms) = (core::mem::take(&mut core.tickets), core::mem::take(&mut core.alarms));
         let mut left = 0;
         for ticket in tickets.iter().flatten() {
             left += u32::from(ticket.close(&mut batch));
         }
         core.stopping = true;
-        core.lines.clear();
+        #[cfg(feature = "etcd")]
+        core.questions.close(&mut batch);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
-        drop((tickets, waker));
+        drop((tickets, alarms, waker));
         batch.run();
         self.stopped.notify(usize::MAX);
     }
@@ -196,17 +205,18 @@ impl Shared {
     }
 }
 
-impl Core {
-    fn is_closed(&self) -> bool {
+impl<E: Engine + ?Sized> Core<E> {
+    pub(super) fn is_closed(&self) -> bool {
         self.outcome.is_some()
     }
 
     /// Gives the machine's events to their tickets, and keeps the rest for the driver.
     pub(super) fn drain(&mut self, batch: &mut Batch) {
-        while let Some(output) = self.client.poll_output() {
-            match output {
-                Output::Event { lock, event } => self.tell(lock, event, batch),
-                Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. } => self.duties.push(output),
+        while let Some(told) = self.engine.poll_told() {
+            match told {
+                Told::Lock(lock, event) => self.tell(lock, event, batch),
+                #[cfg(feature = "etcd")]
+                Told::Election(query, event) => self.questions.tell(query, event, batch),
             }
         }
     }
@@ -229,31 +239,57 @@ impl Core {
     }
 
     fn needs_driver(&mut self) -> bool {
-        !self.duties.is_empty()
-            || self.has_bytes()
-            || self.client.next_deadline().is_some_and(|deadline| deadline < self.armed)
+        self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
     }
 
-    /// Whether a socket that takes bytes could be given some.
-    pub(super) fn has_bytes(&mut self) -> bool {
-        let Self { client, lines, .. } = self;
-        lines.iter().any(|line| !line.blocked && !client.outgoing(line.conn).is_empty())
+    /// When something is due.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.next_deadline()).min()
     }
 
-    pub(super) fn acquire(
+    /// Does what is due.
+    pub(super) fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
+        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.engine.handle_timeout(now);
+        }
+        batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
+    }
+
+    /// Has those who watch the ticket look at the clock at that time.
+    #[cfg(feature = "etcd")]
+    pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
+        if !self.is_closed() {
+            self.alarms.push((at, Arc::clone(ticket)));
+        }
+    }
+
+    /// An answer of the machine, if it is one that knows elections.
+    #[cfg(feature = "etcd")]
+    pub(super) fn ask<R>(
+        &mut self,
+        ask: impl FnOnce(&mut crate::etcd::Client) -> Result<R, Misuse>,
+    ) -> Result<R, AcquireError> {
+        if self.is_closed() {
+            return Err(AcquireError::ShutDown);
+        }
+        Ok(ask(self.engine.etcd().ok_or(AcquireError::NoElections)?)?)
+    }
+
+    /// Begins an acquisition or a candidacy.
+    pub(super) fn begin(
         &mut self,
         now: Instant,
-        want: &Acquire,
         name: &Arc<[u8]>,
         batch: &mut Batch,
+        ask: impl FnOnce(&mut Self) -> Result<LockId, AcquireError>,
     ) -> Result<Arc<Ticket>, AcquireError> {
         if self.is_closed() {
             return Err(AcquireError::ShutDown);
         }
         // What is due is told first: it may be the end of another acquisition, whose place in the machine this one is then given.
-        self.client.handle_timeout(now);
+        self.engine.handle_timeout(now);
         self.drain(batch);
-        let lock = self.client.acquire(now, want)?;
+        let lock = ask(self)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
         let slot = lock.slot as usize;
         if slot >= self.tickets.len() {
@@ -268,7 +304,7 @@ impl Core {
     /// Takes the offer; false if it no longer stands.
     pub(super) fn claim(&mut self, now: Instant, ticket: &Ticket) -> bool {
         let Some(valid_until) = ticket.offer() else { return false };
-        if self.is_closed() || now >= valid_until || self.client.claim(now, ticket.lock).is_err() {
+        if self.is_closed() || now >= valid_until || self.engine.claim(now, ticket.lock).is_err() {
             return false;
         }
         ticket.hold(valid_until);
@@ -278,14 +314,14 @@ impl Core {
     pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<u32, Misuse> {
         let answered = ticket.extensions();
         if !self.is_closed() {
-            self.client.extend(now, ticket.lock)?;
+            self.engine.extend(now, ticket.lock)?;
         }
         Ok(answered)
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
         ticket.give_back(batch);
-        if self.is_closed() || self.client.release(now, ticket.lock).is_err() {
+        if self.is_closed() || self.engine.release(now, ticket.lock).is_err() {
             ticket.release_failed();
             self.forget(ticket, batch);
         }
@@ -295,7 +331,7 @@ impl Core {
         ticket.give_back(batch);
         self.forget(ticket, batch);
         if !self.is_closed() {
-            self.client.abandon(now, ticket.lock);
+            self.engine.abandon(now, ticket.lock);
         }
     }
 
@@ -309,14 +345,14 @@ impl Core {
     pub(super) fn shutdown(&mut self, now: Instant, within: Duration) {
         if !self.is_closed() {
             self.stopping = true;
-            self.client.shutdown(now, within);
+            self.engine.shutdown(now, within);
         }
     }
 
     /// The last handle is gone.
     fn orphaned(&mut self, now: Instant) {
         if !self.stopping {
-            let within = self.client.config().release_within;
+            let within = self.engine.release_within();
             self.shutdown(now, within);
         }
     }

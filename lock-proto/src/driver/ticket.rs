@@ -27,7 +27,7 @@ pub(super) struct Ticket {
     state: Mutex<State>,
     /// Loss, risk or end.
     pub(super) changed: event_listener::Event,
-    /// An extension was answered.
+    /// An extension or a proclamation was answered.
     pub(super) extended: event_listener::Event,
 }
 
@@ -43,8 +43,19 @@ struct State {
     /// How many extensions were answered, and what the last one said if it failed.
     extensions: u32,
     unextended: Option<Box<Report>>,
+    /// Proclamations of a leader; `None` if there were none.
+    proclaimed: Option<Box<Proclaimed>>,
     /// The one future that waits for the acquisition or for the release.
     waker: Option<Waker>,
+}
+
+/// The answers to proclamations: a later one answers the earlier ones as well, which it overtook.
+#[derive(Default)]
+#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "asked for by leaders alone"))]
+struct Proclaimed {
+    answered: u32,
+    /// What the last answer said: the revision, or why it is not known to stand.
+    last: Option<Result<i64, Report>>,
 }
 
 enum Stage {
@@ -107,6 +118,7 @@ impl Ticket {
                 given_back: false,
                 extensions: 0,
                 unextended: None,
+                proclaimed: None,
                 waker: None,
             }),
             changed: event_listener::Event::new(),
@@ -155,6 +167,16 @@ impl Ticket {
             Event::ExtendFailed(report) => {
                 state.extensions = state.extensions.wrapping_add(1);
                 state.unextended = Some(Box::new(report));
+                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                false
+            }
+            Event::Proclaimed { revision } => {
+                state.answer_proclamation(Ok(revision));
+                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                false
+            }
+            Event::ProclaimFailed(report) => {
+                state.answer_proclamation(Err(report));
                 batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
                 false
             }
@@ -344,8 +366,31 @@ impl Ticket {
     }
 }
 
+#[cfg(feature = "etcd")]
+impl Ticket {
+    /// How many proclamations were answered.
+    pub(super) fn proclamations(&self) -> u32 {
+        locked(&self.state).proclaimed.as_ref().map_or(0, |proclaimed| proclaimed.answered)
+    }
+
+    /// The answer to a proclamation that was asked for when `before` had been answered.
+    pub(super) fn proclamation(&self, before: u32) -> Option<Result<i64, Report>> {
+        let state = locked(&self.state);
+        let proclaimed = state.proclaimed.as_deref()?;
+        (proclaimed.answered != before).then(|| proclaimed.last.clone()).flatten()
+    }
+}
+
+impl State {
+    fn answer_proclamation(&mut self, answer: Result<i64, Report>) {
+        let proclaimed = self.proclaimed.get_or_insert_default();
+        proclaimed.answered = proclaimed.answered.wrapping_add(1);
+        proclaimed.last = Some(answer);
+    }
+}
+
 /// Locks a mutex. A panic of another thread leaves nothing half done that could not be worked on with.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

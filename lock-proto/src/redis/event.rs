@@ -39,20 +39,20 @@ pub enum Renew {
 #[must_use = "an Acquire does nothing until it is given to a client"]
 pub struct Acquire {
     pub(crate) name: Arc<[u8]>,
-    pub(crate) ttl: Duration,
+    pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Wait,
     pub(crate) renew: Renew,
 }
 
 impl Acquire {
-    /// The lock `name`, with a TTL of 10 s, kept alive by the watchdog, waiting for ever.
+    /// The lock `name`, with the client's TTL (10 s if nothing else was set), kept alive by the watchdog, waiting for ever.
     pub fn new(name: impl AsRef<[u8]>) -> Self {
-        Self { name: name.as_ref().into(), ttl: super::DEFAULT_TTL, wait: Wait::Forever, renew: Renew::Auto }
+        Self { name: name.as_ref().into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
     }
 
     /// How long the lock outlives the last sign of life of its holder. Whole milliseconds, rounded up.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
         self
     }
 
@@ -135,6 +135,13 @@ pub enum Event {
     Lost(Loss),
     /// The answer to `release`. Last event.
     Released(Release),
+    /// The answer to `proclaim`: the value stands since this revision of the store.
+    Proclaimed {
+        /// The revision.
+        revision: i64,
+    },
+    /// A `proclaim` was not confirmed in time: the value may or may not stand.
+    ProclaimFailed(Report),
 }
 
 /// Why an acquisition still waits.

@@ -6,14 +6,15 @@ use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::DEFAULT_TTL;
 use super::burst;
 use super::config::{Config, MAX_NAME, UnknownAge};
-use super::deadlines::Deadlines;
 use super::event::{Acquire, Event, LocksOutput, Wait};
 use super::lock::{Context, Lock, Node, Waiter};
 use super::pipe::ServerInfo;
 use super::request::{ErrorClass, Identity, Key, RESERVED, Reply, Request, ServerError};
 use super::validity::Ttl;
+use crate::deadlines::Deadlines;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, ClientId, LockId, NodeId};
 use crate::time::Instant;
@@ -121,7 +122,7 @@ impl Locks {
         if key.lock().windows(RESERVED.len()).any(|part| part == RESERVED.as_bytes()) {
             return Err(Invalid::NameReserved.into());
         }
-        let ttl = Ttl::new(want.ttl, want.renew, &self.config)?;
+        let ttl = Ttl::new(want.ttl.unwrap_or(DEFAULT_TTL), want.renew, &self.config)?;
         let slot = self.lock_slot(key);
         let id = self.new_acquisition(slot);
         let wait = match want.wait {
@@ -493,6 +494,8 @@ impl Event {
             | Self::Renewed { .. }
             | Self::ExtendFailed(_)
             | Self::AtRisk { .. }
+            | Self::Proclaimed { .. }
+            | Self::ProclaimFailed(_)
             | Self::Lost(_) => false,
         }
     }

@@ -3,7 +3,6 @@
 mod burst;
 mod client;
 mod config;
-mod deadlines;
 mod event;
 mod listener;
 mod lock;
@@ -24,13 +23,16 @@ pub use event::{
     Acquire, Answer, Blocked, Event, Failure, Fence, Grant, LocksOutput, Loss, Release, Renew, Report, Wait,
 };
 pub use locks::Locks;
+pub(crate) use pipe::Waiting;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 pub use request::{
     Cause, ErrorClass, Expiry, FENCE_NAME, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, ServerError,
     Value, WAITING_SUFFIX,
 };
+pub(crate) use server_error::printable;
 pub use token::{CLIENT_PART, Spent, Token};
 pub use url::{Endpoint, Protocol, Secret, Target, UrlError};
+pub(crate) use url::{parse_host, parse_login, shown};
 
 /// The TTL that is used if none is given.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);

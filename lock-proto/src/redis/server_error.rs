@@ -3,6 +3,7 @@
 //! The codes are those of Redis 6.2 to 8 and Valkey. "Not executed" is a statement about the command that was answered: the
 //! scripts here hand on an error only if nothing has been written before it (requirement A1).
 
+use alloc::boxed::Box;
 use alloc::string::String;
 
 use super::request::{ErrorClass, ServerError};
@@ -81,16 +82,21 @@ impl ServerError {
             "MOVED" | "ASK" | "CROSSSLOT" => " (Redis Cluster is not supported)",
             _ => "",
         };
-        let mut shown = String::new();
-        for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
-            if shown.len() + c.len_utf8() + hint.len() > MAX_TEXT {
-                break;
-            }
-            shown.push(c);
-        }
-        shown.push_str(hint);
-        Self { class, text: shown.into() }
+        Self { class, text: printable(text, hint) }
     }
+}
+
+/// A server's words made fit for a log, with a hint of ours after them: printable, at most 200 bytes in all.
+pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
+    let mut shown = String::new();
+    for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if shown.len() + c.len_utf8() + hint.len() > MAX_TEXT {
+            break;
+        }
+        shown.push(c);
+    }
+    shown.push_str(hint);
+    shown.into()
 }
 
 /// The error itself, where a server before Redis 7 tells first in which line of a script it occurred:

@@ -251,7 +251,7 @@ impl Endpoint {
         }
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut endpoint = Self {
-            target: if unix { parse_socket(place, path)? } else { parse_host(place)? },
+            target: if unix { parse_socket(place, path)? } else { parse_host(place, DEFAULT_PORT)? },
             username,
             password,
             database: 0,
@@ -345,9 +345,9 @@ impl fmt::Display for Endpoint {
     }
 }
 
-type Login = (Option<Box<str>>, Option<Secret>);
+pub(crate) type Login = (Option<Box<str>>, Option<Secret>);
 
-fn parse_login(login: &str) -> Result<Login, UrlError> {
+pub(crate) fn parse_login(login: &str) -> Result<Login, UrlError> {
     let (user, password) = login.split_once(':').ok_or(UrlError::NoPassword)?;
     if password.contains([':', '@', '[', ']']) || user.contains(['@', '[', ']']) {
         return Err(UrlError::Login);
@@ -360,7 +360,8 @@ fn parse_login(login: &str) -> Result<Login, UrlError> {
     Ok(((!user.is_empty()).then_some(user), Some(Secret(password))))
 }
 
-fn parse_host(place: &str) -> Result<Target, UrlError> {
+/// A host and a port, `default` if it has none.
+pub(crate) fn parse_host(place: &str, default: u16) -> Result<Target, UrlError> {
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']').ok_or(UrlError::Host)?;
@@ -384,7 +385,7 @@ fn parse_host(place: &str) -> Result<Target, UrlError> {
         }
     };
     let port = match port {
-        None => DEFAULT_PORT,
+        None => default,
         Some(text) => {
             let number = digits(text).filter(|_| text.len() <= 6);
             match number.and_then(|number| u16::try_from(number).ok()).filter(|port| *port > 0) {
@@ -434,7 +435,7 @@ fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlError> {
 }
 
 /// The start of a value, for an error message. It is visible ASCII.
-fn shown(text: &str) -> Box<str> {
+pub(crate) fn shown(text: &str) -> Box<str> {
     text.get(..MAX_SHOWN).unwrap_or(text).into()
 }
 

@@ -16,10 +16,10 @@ use core::time::Duration;
 
 pub use frame::Limits;
 pub use handshake::{Hello, ServerInfo};
+pub(crate) use queue::Waiting;
 
 use self::frame::Answer;
 use self::handshake::Step;
-use self::queue::Waiting;
 use self::short::short;
 use self::wire::{Job, Sent, Wire, breach};
 use super::burst;
@@ -346,7 +346,9 @@ impl Pipe {
 
     fn ask(&mut self, job: Job, deadline: Instant) {
         match &self.phase {
-            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => self.waiting.push(job, deadline),
+            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => {
+                self.waiting.push(job, deadline);
+            }
             Phase::Up { .. } => self.wire.queue(job, deadline),
             Phase::BackingOff { cause, .. } => {
                 let cause = cause.clone();

@@ -62,42 +62,62 @@ impl<T> Patient<T> {
 /// What waits for a connection that is being opened. Here an entry that runs out of patience leaves alone, out of order;
 /// opening goes on for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Waiting<T> {
+pub(crate) struct Waiting<T> {
     entries: BTreeMap<u64, (Instant, T)>,
     deadlines: BTreeSet<(Instant, u64)>,
     next: u64,
 }
 
 impl<T> Waiting<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { entries: BTreeMap::new(), deadlines: BTreeSet::new(), next: 0 }
     }
 
-    pub(super) fn push(&mut self, entry: T, deadline: Instant) {
-        self.deadlines.insert((deadline, self.next));
-        self.entries.insert(self.next, (deadline, entry));
-        self.next += 1;
+    /// Its place: a number that grows.
+    pub(crate) fn push(&mut self, entry: T, deadline: Instant) -> u64 {
+        let place = self.next;
+        self.put(place, entry, deadline);
+        place
+    }
+
+    /// As `push`, at a place of the caller's choice: one that is free.
+    pub(crate) fn put(&mut self, place: u64, entry: T, deadline: Instant) {
+        self.deadlines.insert((deadline, place));
+        self.entries.insert(place, (deadline, entry));
+        self.next = self.next.max(place + 1);
+    }
+
+    /// The entry at this place, with its deadline.
+    pub(crate) fn take(&mut self, place: u64) -> Option<(T, Instant)> {
+        let (deadline, entry) = self.entries.remove(&place)?;
+        self.deadlines.remove(&(deadline, place));
+        Some((entry, deadline))
+    }
+
+    /// The place of the first that came.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.entries.first_key_value().map(|(place, _)| *place)
     }
 
     /// The first that came, with its deadline.
-    pub(super) fn pop(&mut self) -> Option<(T, Instant)> {
+    pub(crate) fn pop(&mut self) -> Option<(T, Instant)> {
         let (number, (deadline, entry)) = self.entries.pop_first()?;
         self.deadlines.remove(&(deadline, number));
         Some((entry, deadline))
     }
 
     /// One whose deadline is not after `now`.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<T> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<T> {
         let due = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)?;
         self.deadlines.remove(&due);
         self.entries.remove(&due.1).map(|(_, entry)| entry)
     }
 
-    pub(super) fn earliest(&self) -> Option<Instant> {
+    pub(crate) fn earliest(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 }

@@ -165,7 +165,9 @@ pub(super) fn next_stage(record: &Record, event: &Event) -> Result<Stage, String
             | Event::ExtendFailed(_)
             | Event::AtRisk { .. }
             | Event::Lost(_)
-            | Event::Released(_),
+            | Event::Released(_)
+            | Event::Proclaimed { .. }
+            | Event::ProclaimFailed(_),
             Waiting | Offered | Held | Lost | Releasing | Abandoned | Ended,
         ) => Err(format!("{event:?} came at the stage {stage:?}")),
     }

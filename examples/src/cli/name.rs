@@ -4,7 +4,7 @@ use core::fmt::{self, Write as _};
 
 /// Shows a name in one line: control characters and bytes that are no UTF-8 are escaped.
 #[derive(Clone, Copy)]
-pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

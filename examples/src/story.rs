@@ -6,33 +6,33 @@ use std::time::Instant;
 
 /// Tells what happens, line by line. Clones tell the same story.
 #[derive(Clone, Debug)]
-pub(super) struct Story {
+pub(crate) struct Story {
     start: Instant,
     broken: Arc<AtomicBool>,
 }
 
 impl Story {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { start: Instant::now(), broken: Arc::new(AtomicBool::new(false)) }
     }
 
-    pub(super) fn tell(&self, line: &str) {
+    pub(crate) fn tell(&self, line: &str) {
         println!("{:7.3} s  {line}", self.start.elapsed().as_secs_f64());
     }
 
-    pub(super) fn title(&self, line: &str) {
+    pub(crate) fn title(&self, line: &str) {
         println!();
         self.tell(line);
     }
 
     /// Something that must not happen.
-    pub(super) fn broken(&self, line: &str) {
+    pub(crate) fn broken(&self, line: &str) {
         self.broken.store(true, Ordering::Relaxed);
         self.tell(&format!("!! {line}"));
     }
 
     /// Checks a promise, and tells the outcome.
-    pub(super) fn check(&self, holds: bool, promise: &str) {
+    pub(crate) fn check(&self, holds: bool, promise: &str) {
         if holds {
             self.tell(&format!("ok: {promise}"));
         } else {
@@ -40,7 +40,7 @@ impl Story {
         }
     }
 
-    pub(super) fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         !self.broken.load(Ordering::Relaxed)
     }
 }

@@ -1,0 +1,82 @@
+//! `leader`: elections on etcd. A small one that is played and checked, or one candidate or one observer for an election with others,
+//! `etcdctl elect` among them.
+
+mod args;
+mod office;
+mod play;
+mod stand;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use lock_proto::driver::AcquireError;
+use lock_tokio::Client;
+
+use args::{Args, Parsed, Role, parse};
+
+use crate::cli::name::Shown;
+use crate::cli::{GOODBYE, exit};
+
+/// Runs the program; returns its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&str>) -> u8 {
+    let args = match parse(args, default_backend) {
+        Ok(Parsed::Run(args)) => *args,
+        Ok(Parsed::Print(text)) => {
+            let _ = write!(std::io::stdout(), "{text}");
+            return 0;
+        }
+        Err(error) => {
+            say(&error);
+            return exit::USAGE;
+        }
+    };
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(args)),
+        Err(error) => {
+            say(&format_args!("no tokio runtime: {error}"));
+            exit::UNREACHABLE
+        }
+    }
+}
+
+async fn run(Args { config, role }: Args) -> u8 {
+    let client = match Client::with_config(config.clone()) {
+        Ok(client) => client,
+        Err(error) => {
+            say(&error);
+            return exit::USAGE;
+        }
+    };
+    let code = match role {
+        Role::Play => play::play(&client, &config).await,
+        Role::Candidate { name, value } => stand::stand(&client, &name, &value).await,
+        Role::Observer { name } => stand::observe(&client, &name).await,
+    };
+    // Whatever is left in the store is taken back, the session as well.
+    client.shutdown(GOODBYE).await;
+    code
+}
+
+/// One line on stderr.
+fn say(what: &dyn core::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "leader: {what}");
+}
+
+/// Says what came of an election of this name, or of none with it; returns the exit code.
+fn explain(name: &[u8], error: &AcquireError) -> u8 {
+    let shown = Shown(name);
+    match error {
+        AcquireError::Failed(failure) => {
+            say(&format_args!("{shown}: {failure}"));
+            exit::of_failure(failure)
+        }
+        AcquireError::Misuse(_) | AcquireError::NoElections => {
+            say(error);
+            exit::USAGE
+        }
+        AcquireError::Withdrawn | AcquireError::ShutDown | _ => {
+            say(&format_args!("{shown}: {error}"));
+            exit::UNREACHABLE
+        }
+    }
+}

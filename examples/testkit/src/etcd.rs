@@ -1,0 +1,564 @@
+//! An etcd server of one's own, and a cluster of them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::process::{Process, end_of, free_port};
+use crate::{PATIENCE, wait_until};
+
+/// How often other ports are tried: somebody may take the ones found between looking and using them.
+const PORTS_TO_TRY: u32 = 10;
+/// How long one question to a server may take while it starts.
+const ANSWER: Duration = Duration::from_secs(1);
+/// The user that may do everything, and its password, where users are asked for.
+const ROOT: (&str, &str) = ("root", "root-secret");
+
+/// How an [`Etcd`] is to be started.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdBuilder {
+    args: Vec<String>,
+    users: Vec<(String, String, Option<String>)>,
+    auth: bool,
+}
+
+impl EtcdBuilder {
+    /// Adds an argument, as on the command line.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Asks every client for a user and a password: `root` with `root-secret`, and those that are added by
+    /// [`user`](Self::user).
+    pub const fn auth(mut self) -> Self {
+        self.auth = true;
+        self
+    }
+
+    /// Adds a user who may read and write the keys that begin with `prefix`; with `None` no keys. Implies [`auth`](Self::auth).
+    pub fn user(mut self, name: &str, password: &str, prefix: Option<&str>) -> Self {
+        self.users.push((name.to_owned(), password.to_owned(), prefix.map(str::to_owned)));
+        self.auth()
+    }
+
+    /// How long a login lasts, in seconds. Implies [`auth`](Self::auth).
+    pub fn token_ttl(self, seconds: u32) -> Self {
+        self.arg(format!("--auth-token-ttl={seconds}")).auth()
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// If `etcd` or `etcdctl` is not installed, or does not start.
+    #[must_use]
+    pub fn start(self) -> Etcd {
+        let mut cluster = self.start_cluster(1);
+        cluster.members.pop().expect("a cluster of one has one member")
+    }
+
+    /// Starts a cluster of `count` members and waits until it has a leader.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_cluster(self, count: usize) -> EtcdCluster {
+        let mut why = String::new();
+        for _ in 0..PORTS_TO_TRY {
+            match self.try_start(count) {
+                Ok(cluster) => {
+                    if self.auth {
+                        cluster.enable_auth(&self.users);
+                    }
+                    return cluster;
+                }
+                Err(error) => why = error,
+            }
+        }
+        panic!("etcd does not start: {why}");
+    }
+
+    fn try_start(&self, count: usize) -> Result<EtcdCluster, String> {
+        static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+        // Unique: this is how a member is told from somebody else's on the same port.
+        let token = format!("kit-{}-{}", process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed));
+        let mut members: Vec<Etcd> =
+            (0..count).map(|number| Etcd::new(format!("{token}-{number}"), self.clone())).collect();
+        let peers: Vec<String> =
+            members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
+        let peers = peers.join(",");
+        for member in &mut members {
+            member.peers.clone_from(&peers);
+            member.launch();
+        }
+        for member in &mut members {
+            member.wait_until_it_answers()?;
+        }
+        Ok(EtcdCluster { members })
+    }
+}
+
+/// A running etcd server, on free ports of 127.0.0.1. Dropping it stops it.
+///
+/// Elections are quick, so that the least TTL of a lease is one second.
+#[derive(Debug)]
+pub struct Etcd {
+    process: Process,
+    name: String,
+    port: u16,
+    peer_port: u16,
+    peers: String,
+    dir: TempDir,
+    spec: EtcdBuilder,
+}
+
+impl Etcd {
+    /// A single server without users.
+    ///
+    /// # Panics
+    ///
+    /// If `etcd` or `etcdctl` is not installed, or does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A server with settings.
+    #[must_use]
+    pub fn builder() -> EtcdBuilder {
+        EtcdBuilder::default()
+    }
+
+    fn new(name: String, spec: EtcdBuilder) -> Self {
+        let mut dir = tempfile::Builder::new();
+        dir.prefix("lock-testkit-");
+        // Each write is synced: in memory that costs nothing.
+        let memory = Path::new("/dev/shm");
+        let dir = if memory.is_dir() { dir.tempdir_in(memory).or_else(|_| dir.tempdir()) } else { dir.tempdir() };
+        Self {
+            process: Process::default(),
+            name,
+            port: free_port(),
+            peer_port: free_port(),
+            peers: String::new(),
+            dir: dir.expect("a temporary directory"),
+            spec,
+        }
+    }
+
+    /// Its port for clients.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address for clients.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    ///
+    /// If it was killed.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its URL for locks, with `root`'s login if it asks for one.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match self.spec.auth {
+            true => self.url_with(ROOT.0, ROOT.1),
+            false => format!("etcd://127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// Its URL for a certain user.
+    #[must_use]
+    pub fn url_with(&self, user: &str, password: &str) -> String {
+        format!("etcd://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
+    /// Runs `etcdctl` (version 3 of the API, as `root` if the server asks for a user), and gives what it prints, without the
+    /// newline at the end.
+    ///
+    /// # Panics
+    ///
+    /// If it fails.
+    pub fn etcdctl(&self, args: &[&str]) -> String {
+        self.try_etcdctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+    }
+
+    /// As [`etcdctl`](Self::etcdctl).
+    ///
+    /// # Errors
+    ///
+    /// What `etcdctl` complains of.
+    ///
+    /// # Panics
+    ///
+    /// If it is not installed.
+    pub fn try_etcdctl(&self, args: &[&str]) -> Result<String, String> {
+        run(&mut self.etcdctl_command(args))
+    }
+
+    /// The command itself, for what goes on for longer, such as `etcdctl lock` or `etcdctl elect`.
+    #[must_use]
+    pub fn etcdctl_command(&self, args: &[&str]) -> Command {
+        etcdctl_command(&self.address().to_string(), self.spec.auth, args)
+    }
+
+    /// All keys, sorted.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        self.keys_of("")
+    }
+
+    /// The keys that begin with `prefix`, sorted.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn keys_of(&self, prefix: &str) -> Vec<String> {
+        let all = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
+        all.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The value of a key.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn get(&self, key: &str) -> String {
+        self.etcdctl(&["get", "--print-value-only", key])
+    }
+
+    /// Writes a key.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    pub fn put(&self, key: &str, value: &str) {
+        self.etcdctl(&["put", key, value]);
+    }
+
+    /// Deletes a key. Whether there was one.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    pub fn delete(&self, key: &str) -> bool {
+        self.etcdctl(&["del", key]) == "1"
+    }
+
+    /// The ids of all leases, in hexadecimal, sorted.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn leases(&self) -> Vec<String> {
+        let all = self.etcdctl(&["lease", "list"]);
+        let mut leases: Vec<String> = all.lines().skip(1).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        leases.sort_unstable();
+        leases
+    }
+
+    /// Ends a lease, by its id in hexadecimal.
+    ///
+    /// # Panics
+    ///
+    /// If there is none, or the server does not answer.
+    pub fn revoke(&self, lease: &str) {
+        self.etcdctl(&["lease", "revoke", lease]);
+    }
+
+    /// The revision of the store.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        let fields = self.etcdctl(&["get", "no such key", "-w", "fields"]);
+        let revision = fields.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
+        revision.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no revision in {fields}"))
+    }
+
+    /// One of the server's own figures (`/metrics`): the sum of those of this name whose labels contain `label`. To read them is no
+    /// request that they count.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer, or has no such figure.
+    #[must_use]
+    pub fn metric(&self, name: &str, label: &str) -> u64 {
+        let page = crate::http::get(self.address(), "/metrics", PATIENCE);
+        let page = page.unwrap_or_else(|e| panic!("the figures of etcd on port {}: {e}", self.port));
+        let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+        let figures: Vec<f64> = lines
+            .filter(|(labels, _)| (labels.is_empty() || labels.starts_with('{')) && labels.contains(label))
+            .filter_map(|(_, figure)| figure.parse().ok())
+            .collect();
+        assert!(!figures.is_empty(), "etcd has no figure {name} with {label:?}");
+        figures.iter().sum::<f64>() as u64
+    }
+
+    /// Throws the history up to now away.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    pub fn compact(&self) {
+        self.etcdctl(&["compact", &self.revision().to_string()]);
+    }
+
+    /// Kills the server as by `kill -9`, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again with its data, after a kill if it runs, and waits until it answers. A member of a cluster answers only
+    /// when the cluster has a leader.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        self.kill();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.launch();
+            match self.wait_until_it_answers() {
+                Ok(()) => return,
+                Err(error) => assert!(Instant::now() < end, "etcd does not start again: {error}"),
+            }
+            // A port may be in use for a moment by a connection of the past.
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts it again with its data and does not wait for an answer: while its cluster has no quorum, there is none.
+    pub fn restart_unseen(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
+    /// Stops it as by `kill -STOP`: it keeps its connections and answers nothing.
+    ///
+    /// # Panics
+    ///
+    /// If it was killed.
+    pub fn pause(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    /// Lets a paused server go on.
+    ///
+    /// # Panics
+    ///
+    /// If it was killed.
+    pub fn resume(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
+    fn client_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.peer_port)
+    }
+
+    fn launch(&mut self) {
+        let (client, peer, dir) = (self.client_url(), self.peer_url(), self.dir.path());
+        let flags = [
+            ("name", self.name.clone()),
+            ("data-dir", dir.join("data").display().to_string()),
+            ("listen-client-urls", client.clone()),
+            ("advertise-client-urls", client),
+            ("listen-peer-urls", peer.clone()),
+            ("initial-advertise-peer-urls", peer),
+            ("initial-cluster", self.peers.clone()),
+            ("initial-cluster-token", self.name.rsplit_once('-').map_or("kit", |(token, _)| token).to_owned()),
+            ("heartbeat-interval", "30".to_owned()),
+            ("election-timeout", "300".to_owned()),
+            ("bcrypt-cost", "4".to_owned()),
+            ("logger", "zap".to_owned()),
+            ("log-level", "warn".to_owned()),
+            ("log-outputs", dir.join("log").display().to_string()),
+        ];
+        self.process.start("ETCD", "etcd", "etcd-server", |command| {
+            // Settings of the environment would be taken as well.
+            for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
+                command.env_remove(name);
+            }
+            command.args(flags.iter().map(|(name, value)| format!("--{name}={value}"))).args(&self.spec.args);
+        });
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.process.ended() {
+                return Err(format!("it ended with {status}; its log ends with:\n{}", self.log_end()));
+            }
+            if self.answers() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+        Err(format!("no answer within {PATIENCE:?}; its log ends with:\n{}", self.log_end()))
+    }
+
+    /// Whether this member, and not somebody else's on the same port, answers, and has a leader: asked by the JSON gateway, which
+    /// needs no program to be started.
+    fn answers(&self) -> bool {
+        let post = |path: &str, body: &str| crate::http::post(self.address(), path, body, ANSWER);
+        post("/v3/cluster/member/list", "{}").is_ok_and(|members| members.contains(&self.name))
+            && post("/v3/maintenance/status", "{}").is_ok_and(|status| status.contains("\"leader\""))
+    }
+
+    fn log_end(&self) -> String {
+        end_of(&fs::read_to_string(self.dir.path().join("log")).unwrap_or_default())
+    }
+}
+
+/// Several members that know one another.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<Etcd>,
+}
+
+impl EtcdCluster {
+    /// A cluster without users.
+    ///
+    /// # Panics
+    ///
+    /// As [`Etcd::start`].
+    #[must_use]
+    pub fn start(count: usize) -> Self {
+        Etcd::builder().start_cluster(count)
+    }
+
+    /// The members.
+    #[must_use]
+    pub fn members(&self) -> &[Etcd] {
+        &self.members
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn member(&mut self, index: usize) -> &mut Etcd {
+        &mut self.members[index]
+    }
+
+    /// The URL of them all, with `root`'s login if they ask for one.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let login = if self.has_auth() { format!("{}:{}@", ROOT.0, ROOT.1) } else { String::new() };
+        format!("etcd://{login}{}", self.endpoints())
+    }
+
+    /// Runs `etcdctl` with all members as endpoints: see [`Etcd::etcdctl`].
+    ///
+    /// # Panics
+    ///
+    /// If it fails.
+    pub fn etcdctl(&self, args: &[&str]) -> String {
+        let mut command = etcdctl_command(&self.endpoints(), self.has_auth(), args);
+        run(&mut command).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+    }
+
+    /// Which member leads. Waits until there is one that those who answer agree on.
+    ///
+    /// # Panics
+    ///
+    /// If there is none for long.
+    #[must_use]
+    pub fn leader(&self) -> usize {
+        let mut found = None;
+        let is_there = wait_until(PATIENCE, || {
+            let leads = |member: &Etcd| {
+                // Endpoint, id, version, size, is leader, …
+                let status = member.try_etcdctl(&["endpoint", "status", "--command-timeout=1s"]);
+                status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"))
+            };
+            let mut leaders = self.members.iter().enumerate().filter(|(_, member)| leads(member));
+            found = leaders.next().map(|(index, _)| index);
+            found.is_some() && leaders.next().is_none()
+        });
+        found.filter(|_| is_there).expect("no member leads")
+    }
+
+    fn endpoints(&self) -> String {
+        let addresses: Vec<String> = self.members.iter().map(|member| member.address().to_string()).collect();
+        addresses.join(",")
+    }
+
+    fn has_auth(&self) -> bool {
+        self.members.first().is_some_and(|member| member.spec.auth)
+    }
+
+    fn enable_auth(&self, users: &[(String, String, Option<String>)]) {
+        let endpoints = self.endpoints();
+        let run = |args: &[&str]| {
+            let mut command = etcdctl_command(&endpoints, false, args);
+            run(&mut command).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"));
+        };
+        run(&["user", "add", &format!("{}:{}", ROOT.0, ROOT.1)]);
+        for (name, password, prefix) in users {
+            run(&["user", "add", &format!("{name}:{password}")]);
+            run(&["role", "add", name]);
+            if let Some(prefix) = prefix {
+                run(&["role", "grant-permission", name, "--prefix=true", "readwrite", prefix]);
+            }
+            run(&["user", "grant-role", name, name]);
+        }
+        run(&["user", "grant-role", ROOT.0, "root"]);
+        run(&["auth", "enable"]);
+    }
+}
+
+fn etcdctl_command(endpoints: &str, auth: bool, args: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("ETCDCTL").unwrap_or_else(|| "etcdctl".into()));
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCDCTL_")) {
+        command.env_remove(name);
+    }
+    command.env("ETCDCTL_API", "3").arg(format!("--endpoints={endpoints}"));
+    if auth {
+        command.arg(format!("--user={}:{}", ROOT.0, ROOT.1));
+    }
+    command.args(args);
+    command
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().unwrap_or_else(|e| {
+        panic!("etcdctl does not run: {e}. Run `make servers`, or install the package etcd-client");
+    });
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\n').to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}

@@ -1,0 +1,29 @@
+//! One question by HTTP/1.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Posts `body`, and gives the answer, headers and all.
+pub(crate) fn post(to: SocketAddr, path: &str, body: &str, patience: Duration) -> io::Result<String> {
+    ask(to, "POST", path, body, patience)
+}
+
+/// Gets what is at `path`, headers and all.
+pub(crate) fn get(from: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
+    ask(from, "GET", path, "", patience)
+}
+
+fn ask(to: SocketAddr, method: &str, path: &str, body: &str, patience: Duration) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&to, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}

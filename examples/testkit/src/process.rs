@@ -1,0 +1,91 @@
+//! A server's process, and the port it listens on.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::{env, io};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::spawn::spawn;
+
+/// A running process, or none. Killed when dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    child: Option<Child>,
+}
+
+impl Process {
+    /// Starts a program: the one that the environment variable names, or else `program` from the path.
+    ///
+    /// # Panics
+    ///
+    /// If it is not installed: a missing server is a failed test.
+    pub(crate) fn start(&mut self, variable: &str, program: &str, package: &str, args: impl FnOnce(&mut Command)) {
+        let program = env::var_os(variable).unwrap_or_else(|| OsString::from(program));
+        let mut command = Command::new(&program);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        args(&mut command);
+        match spawn(command) {
+            Ok(child) => self.child = Some(child),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => panic!(
+                "{} is not installed, and this test needs it: run `make servers`, or install the package {package}",
+                program.display(),
+            ),
+            Err(e) => panic!("{} does not run: {e}", program.display()),
+        }
+    }
+
+    /// # Panics
+    ///
+    /// If it was killed.
+    pub(crate) fn id(&self) -> u32 {
+        self.child().id()
+    }
+
+    /// How it ended, if it ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        if status.is_some() {
+            self.child = None;
+        }
+        status
+    }
+
+    /// Kills it as by `kill -9`, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// # Panics
+    ///
+    /// If it was killed.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child()), signal).expect("a signal to one's own child");
+    }
+
+    fn child(&self) -> &Child {
+        self.child.as_ref().expect("the server runs")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that nobody listens on at this moment.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port on loopback");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+/// The last lines of a log.
+pub(crate) fn end_of(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}

@@ -1,0 +1,196 @@
+//! `leader` from outside: real processes, a real etcd, and `etcdctl elect` beside it (requirement E10).
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "kit/mod.rs"]
+mod kit;
+
+use std::process::Command;
+
+use kit::{LONG, Tool};
+use lock_testkit::{Etcd, wait_until};
+use rustix::process::Signal;
+
+fn leader(url: &str, args: &[&str]) -> Tool {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leader"));
+    command.args(["--backend", url]).args(args).env_remove("LOCK_BACKEND");
+    Tool::spawn(command)
+}
+
+fn candidate(etcd: &Etcd, value: &str) -> Tool {
+    leader(&etcd.url(), &["--name", "board", "--ttl", "2s", "--candidate", value])
+}
+
+fn observer(etcd: &Etcd) -> Tool {
+    leader(&etcd.url(), &["--name", "board", "--observe"])
+}
+
+fn etcdctl(etcd: &Etcd, args: &[&str]) -> Tool {
+    Tool::spawn(etcd.etcdctl_command(args))
+}
+
+/// Waits until so many are in the queue.
+#[track_caller]
+fn wait_for_queue(etcd: &Etcd, length: usize) {
+    assert!(wait_until(LONG, || etcd.keys_of("board/").len() == length), "{:?}", etcd.keys());
+}
+
+#[track_caller]
+fn assert_clean(etcd: &Etcd) {
+    assert_eq!((etcd.keys(), etcd.leases()), (vec![], vec![]));
+}
+
+#[test]
+fn the_play_goes_as_promised() {
+    let etcd = Etcd::start();
+    let ended = leader(&etcd.url(), &[]).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for part in
+        ["is elected", "proclaims", "the observer sees", "asked to resign", "is killed", "everything as promised"]
+    {
+        assert!(ended.out.contains(part), "no {part:?}: {}", ended.out);
+    }
+    assert!(!ended.out.contains("!!"), "{}", ended.out);
+    assert_eq!(ended.out.matches("is elected").count(), 3, "{}", ended.out);
+    assert_clean(&etcd);
+}
+
+#[test]
+fn without_a_server_it_says_how_to_start_one() {
+    let mut etcd = Etcd::start();
+    etcd.kill();
+    let ended = leader(&etcd.url(), &[]).end();
+    assert_eq!(ended.code, 69, "{ended:?}");
+    assert!(ended.err.contains("etcd --data-dir") && ended.err.contains("--backend"), "{ended:?}");
+}
+
+#[test]
+fn etcdctl_elect_comes_before_it_and_after_it() {
+    let etcd = Etcd::start();
+    let (ours, theirs) = (observer(&etcd), etcdctl(&etcd, &["elect", "-l", "board"]));
+    ours.wait_for_out("nobody board\n");
+
+    let first = candidate(&etcd, "the first");
+    first.wait_for_out("elected board key=board/");
+    ours.wait_for_out("value=the first\n");
+    theirs.wait_for_out("the first\n");
+
+    let second = etcdctl(&etcd, &["elect", "board", "the second"]);
+    wait_for_queue(&etcd, 2);
+    let third = candidate(&etcd, "the third");
+    third.wait_for_err("waiting: held by another client");
+    assert_eq!((second.out(), third.out()), (String::new(), String::new()), "two are elected");
+    let ended = first.terminate();
+    assert!(ended.code == 0 && ended.out.ends_with("resigned board\n"), "{ended:?}");
+
+    second.wait_for_out("the second\n");
+    ours.wait_for_out("value=the second\n");
+    assert_eq!(third.out(), "", "two are elected");
+    second.signal(Signal::INT);
+
+    third.wait_for_out("elected board key=board/");
+    ours.wait_for_out("value=the third\n");
+    theirs.wait_for_out("the third\n");
+    assert_eq!(third.terminate().code, 0);
+    assert!(wait_until(LONG, || ours.out().ends_with("nobody board\n")), "{}", ours.out());
+    assert_eq!(ours.terminate().code, 0);
+    second.end();
+    drop(theirs);
+    // Interrupted, etcdctl leaves its leases behind, to end by themselves.
+    assert!(etcd.keys().is_empty() && etcd.leases().len() <= 2, "{:?} {:?}", etcd.keys(), etcd.leases());
+}
+
+#[test]
+fn the_fence_and_the_revision_grow_from_leader_to_leader() {
+    let etcd = Etcd::start();
+    let mut seen: Vec<(u64, u64)> = Vec::new();
+    let mut now = candidate(&etcd, "0");
+    for next in ["1", "2"] {
+        now.wait_for_out("fence=");
+        seen.push((field(&now.out(), "rev="), field(&now.out(), "fence=")));
+        let waiting = candidate(&etcd, next);
+        wait_for_queue(&etcd, 2);
+        assert_eq!(now.terminate().code, 0);
+        now = waiting;
+    }
+    now.wait_for_out("fence=");
+    seen.push((field(&now.out(), "rev="), field(&now.out(), "fence=")));
+    assert!(seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{seen:?}");
+    assert_eq!(now.terminate().code, 0);
+    assert_clean(&etcd);
+}
+
+fn field(line: &str, name: &str) -> u64 {
+    line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_candidate_that_loses_its_office_says_so_and_stands_again() {
+    let etcd = Etcd::start();
+    let tool = candidate(&etcd, "me");
+    tool.wait_for_out("elected board");
+    etcd.revoke(&etcd.leases()[0]);
+    tool.wait_for_out("lost board gone\n");
+    assert!(wait_until(LONG, || tool.out().matches("elected board").count() == 2), "{}", tool.out());
+    let ended = tool.terminate();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let words: Vec<&str> = ended.out.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(words, ["elected", "lost", "elected", "resigned"], "each election has one end");
+    assert_clean(&etcd);
+}
+
+#[test]
+fn the_office_of_a_killed_leader_ends_with_its_session() {
+    let etcd = Etcd::start();
+    let watching = observer(&etcd);
+    let first = candidate(&etcd, "first");
+    first.wait_for_out("elected board");
+    let second = candidate(&etcd, "second");
+    second.wait_for_err("waiting");
+    first.signal(Signal::KILL);
+    second.wait_for_out("elected board");
+    watching.wait_for_out("value=second\n");
+    assert_eq!(second.terminate().code, 0);
+    assert_eq!(watching.terminate().code, 0);
+    assert_clean(&etcd);
+}
+
+#[test]
+fn an_observer_tells_that_it_does_not_hear_the_server() {
+    let mut etcd = Etcd::start();
+    let tool = leader(&etcd.url(), &["--name", "board", "--candidate", "me", "--ttl", "20s"]);
+    tool.wait_for_out("elected board");
+    let watching = observer(&etcd);
+    watching.wait_for_out("value=me\n");
+    etcd.kill();
+    watching.wait_for_out("disconnected board\n");
+    etcd.restart();
+    assert!(wait_until(LONG, || watching.out().matches("value=me\n").count() == 2), "{}", watching.out());
+    assert_eq!(watching.terminate().code, 0);
+    assert_eq!(tool.terminate().code, 0);
+    assert_clean(&etcd);
+}
+
+#[test]
+fn what_cannot_be_done_has_a_code() {
+    let etcd = Etcd::builder().user("worker", "secret", Some("board/")).start();
+    for part in [&["--candidate", "me"][..], &["--observe"]] {
+        for (url, name) in [
+            (etcd.url_with("worker", "wrong"), "board"),
+            (format!("etcd://{}", etcd.address()), "board"),
+            (etcd.url_with("worker", "secret"), "elsewhere"),
+        ] {
+            let ended = leader(&url, &[&["--name", name], part].concat()).end();
+            assert_eq!(ended.code, 77, "{url} {name} {part:?}: {ended:?}");
+            assert!(!ended.err.contains("secret") && !ended.err.contains("wrong@"), "a password is shown: {ended:?}");
+        }
+    }
+    assert_clean(&etcd);
+    etcd.put("board/readme", "x");
+    let ended = leader(&etcd.url(), &["--name", "board", "--candidate", "me"]).end();
+    assert!(ended.code == 65 && ended.err.contains("board/readme"), "{ended:?}");
+    let ended = leader("redis://127.0.0.1:1", &["--name", "board", "--observe"]).end();
+    assert!(ended.code == 64 && ended.err.contains("etcd://"), "{ended:?}");
+    let ended = leader(&etcd.url(), &["--name", "", "--observe"]).end();
+    assert!(ended.code == 64 && ended.err.contains("1 to 512"), "{ended:?}");
+    assert_eq!((etcd.keys(), etcd.leases()), (vec!["board/readme".to_owned()], vec![]));
+}

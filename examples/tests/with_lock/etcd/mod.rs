@@ -1,0 +1,34 @@
+//! On etcd: the same contract, in one queue with `etcdctl lock`.
+
+mod ends;
+mod queue;
+mod refused;
+
+use lock_testkit::Etcd;
+
+use crate::kit::{Ended, Tool};
+
+/// Every way to drive the machine on etcd.
+const RUNTIMES: [&str; 3] = ["tokio", "smol", "async-std"];
+
+fn on(etcd: &Etcd, args: &[&str]) -> Tool {
+    let url = etcd.url();
+    Tool::start(&[&["--backend", &url], args].concat())
+}
+
+/// Runs it to its end.
+#[track_caller]
+fn run(etcd: &Etcd, args: &[&str]) -> Ended {
+    on(etcd, args).end()
+}
+
+/// `etcdctl` as a process that goes on.
+fn etcdctl(etcd: &Etcd, args: &[&str]) -> Tool {
+    Tool::spawn(etcd.etcdctl_command(args))
+}
+
+/// Neither a key nor a lease is left (requirement E1).
+#[track_caller]
+fn assert_clean(etcd: &Etcd) {
+    assert_eq!((etcd.keys(), etcd.leases()), (vec![], vec![]));
+}

@@ -1,0 +1,221 @@
+//! Who may run beside whom, and in which order: one queue with `etcdctl lock` (requirement E2).
+
+use core::time::Duration;
+use std::fs;
+
+use lock_testkit::{Etcd, EtcdCluster, wait_until};
+use rustix::process::Signal;
+
+use super::{RUNTIMES, assert_clean, etcdctl, on, run};
+use crate::exclusion::SECTION;
+use crate::kit::{LONG, Scratch, Tool, is_alive};
+
+#[test]
+fn without_a_command_it_holds_until_a_signal() {
+    let etcd = Etcd::start();
+    for runtime in RUNTIMES {
+        let tool = on(&etcd, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
+        tool.wait_for_out("held line\\nbreak fence=");
+        assert!(tool.out().ends_with(" ttl=2000\n"), "the TTL that was granted: {}", tool.out());
+        let lease = etcd.leases().pop().unwrap();
+        let key = format!("break/{}", lease.trim_start_matches('0'));
+        assert_eq!(etcd.keys(), ["line", &key], "one key, on the only lease");
+        // Kept alive past its TTL.
+        std::thread::sleep(Duration::from_millis(3200));
+        assert_eq!(etcd.leases(), [lease], "{runtime}: not renewed");
+        tool.signal(Signal::INT);
+        let ended = tool.end();
+        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+        assert_clean(&etcd);
+    }
+}
+
+#[test]
+fn the_command_finds_the_lock_in_its_environment() {
+    let etcd = Etcd::start();
+    let mut seen = Vec::new();
+    for runtime in RUNTIMES {
+        let scratch = Scratch::new();
+        let (file, go) = (scratch.path("env"), scratch.path("go"));
+        let script = format!(
+            r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE|$ETCD_LOCK_KEY|$ETCD_LOCK_REV" > {file}; until [ -e {go} ]; do sleep 0.01; done"#
+        );
+        // What Redis and its quorums need is not needed here, and does no harm.
+        let unused = ["--poll", "1s", "--wake", "poll", "--quarantine", "5s"];
+        let line = ["--runtime", runtime, "a job", "--", "sh", "-c", &script];
+        let tool = on(&etcd, &[&unused[..], &line[..]].concat());
+        let line = scratch.line("env");
+        let [name, token, fence, key, revision] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert_eq!(name, "a job");
+        assert!(!token.is_empty());
+        assert_eq!([key], etcd.keys()[..]);
+        let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
+        assert!(
+            fields.contains(&format!("\"CreateRevision\" : {revision}\n")),
+            "alone, it owns by its creation: {fields}"
+        );
+        seen.push((fence.parse::<u64>().unwrap(), revision.parse::<u64>().unwrap()));
+        fs::write(go, "").unwrap();
+        assert_eq!(tool.end().code, 0);
+        assert_clean(&etcd);
+    }
+    assert!(seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "fences and revisions grow: {seen:?}");
+}
+
+#[test]
+fn processes_on_one_name_never_overlap_whatever_drives_them() {
+    let etcd = Etcd::start();
+    let scratch = Scratch::new();
+    let (dir, url) = (scratch.path(""), etcd.url());
+    let mut tools = Vec::new();
+    for _ in 0..3 {
+        for runtime in RUNTIMES {
+            let line = ["--backend", &url, "--runtime", runtime, "section", "--", "sh", "-c", SECTION];
+            tools.push(Tool::start_with(&line, &[("D", &dir)]));
+        }
+    }
+    for tool in tools {
+        let ended = tool.end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+    assert_eq!(scratch.read("log"), "in\n".repeat(9));
+    assert_clean(&etcd);
+}
+
+#[test]
+fn etcdctl_lock_waits_for_it() {
+    let etcd = Etcd::start();
+    let holder = on(&etcd, &["job"]);
+    holder.wait_for_out("held job");
+    let other = etcdctl(&etcd, &["lock", "job"]);
+    assert!(wait_until(LONG, || etcd.keys_of("job/").len() == 2), "{}", other.err());
+    assert_eq!(other.out(), "", "etcdctl has it as well");
+    assert_eq!(holder.terminate().code, 0);
+    assert_eq!(etcd.leases().len(), 1, "etcdctl's");
+    other.wait_for_out("job/");
+    other.signal(Signal::INT);
+    other.end();
+    assert_eq!(etcd.keys(), [""; 0]);
+}
+
+#[test]
+fn it_waits_for_etcdctl_lock() {
+    let etcd = Etcd::start();
+    let other = etcdctl(&etcd, &["lock", "job"]);
+    other.wait_for_out("job/");
+    for runtime in RUNTIMES {
+        assert_eq!(run(&etcd, &["--runtime", runtime, "--wait", "0", "job", "--", "true"]).code, 75, "{runtime}");
+    }
+    let waiters = RUNTIMES.map(|runtime| {
+        let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
+        waiter.wait_for_err("held by another client");
+        waiter
+    });
+    assert_eq!(etcd.keys_of("job/").len(), 4, "all are in the queue");
+    other.signal(Signal::INT);
+    for waiter in waiters {
+        let ended = waiter.end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+    other.end();
+    // Interrupted, etcdctl leaves its lease behind, to end by itself.
+    assert!(etcd.keys().is_empty() && etcd.leases().len() <= 1, "{:?} {:?}", etcd.keys(), etcd.leases());
+}
+
+#[test]
+fn the_revision_grows_from_one_to_the_next_whoever_it_is() {
+    let etcd = Etcd::start();
+    let scratch = Scratch::new();
+    let script = format!("echo $ETCD_LOCK_REV >> {}", scratch.path("log"));
+    // All are in the queue before the first of them gets the lock.
+    let first = on(&etcd, &["job"]);
+    first.wait_for_out("held job");
+    let mut tools = Vec::new();
+    for (n, ours) in [true, false, true, false].into_iter().enumerate() {
+        let command = ["job", "--", "sh", "-c", &script];
+        let theirs = ["lock", "--ttl=1"];
+        tools.push(if ours { on(&etcd, &command) } else { etcdctl(&etcd, &[&theirs[..], &command[..]].concat()) });
+        assert!(wait_until(LONG, || etcd.keys_of("job/").len() == n + 2));
+    }
+    assert_eq!(first.terminate().code, 0);
+    for tool in tools {
+        let ended = tool.end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+    let log = scratch.read("log");
+    let revisions: Vec<u64> = log.lines().map(|line| line.parse().unwrap()).collect();
+    // Comparable whoever got it (requirement E8).
+    assert!(revisions.len() == 4 && revisions.is_sorted_by(|a, b| a < b), "{log}");
+    // After a command, etcdctl leaves its lease behind, to end by itself.
+    assert!(wait_until(LONG, || etcd.keys().is_empty() && etcd.leases().is_empty()), "{:?}", etcd.keys());
+}
+
+#[test]
+fn kill_9_takes_the_command_along_and_the_lock_ends_with_its_lease() {
+    let etcd = Etcd::start();
+    let scratch = Scratch::new();
+    let script = format!("echo $$ > {}; exec sleep 100", scratch.path("pid"));
+    let tool = on(&etcd, &["--ttl", "2s", "job", "--", "sh", "-c", &script]);
+    let pid = scratch.line("pid");
+    let next = on(&etcd, &["job", "--", "true"]);
+    next.wait_for_err("held by another client");
+    tool.signal(Signal::KILL);
+    assert!(wait_until(LONG, || !is_alive(&pid)), "the command outlives with-lock");
+    let ended = next.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_clean(&etcd);
+}
+
+#[test]
+fn a_stopped_waiter_leaves_nothing_behind() {
+    let etcd = Etcd::start();
+    let holder = on(&etcd, &["job"]);
+    holder.wait_for_out("held job");
+    for runtime in RUNTIMES {
+        let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
+        waiter.wait_for_err("held by another client");
+        assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
+        assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime}");
+    }
+    assert_eq!(holder.terminate().code, 0);
+    assert_clean(&etcd);
+}
+
+#[test]
+fn a_waiter_bears_a_restart_of_the_server() {
+    let mut etcd = Etcd::start();
+    let mut holder = on(&etcd, &["job"]);
+    holder.wait_for_out("held job");
+    let waiters = RUNTIMES.map(|runtime| {
+        let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
+        waiter.wait_for_err("held by another client");
+        waiter
+    });
+    etcd.restart();
+    assert!(!holder.has_ended(), "{}", holder.err());
+    assert_eq!(holder.terminate().code, 0);
+    for waiter in waiters {
+        let ended = waiter.end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+    assert_clean(&etcd);
+}
+
+#[test]
+fn any_member_of_a_cluster_will_do() {
+    let mut cluster = EtcdCluster::start(3);
+    let url = cluster.url();
+    let line = |args: &[&str]| Tool::start(&[&["--backend", &url], args].concat());
+    let holder = line(&["job"]);
+    holder.wait_for_out("held job");
+    let waiter = line(&["job", "--", "true"]);
+    waiter.wait_for_err("held by another client");
+    // The one that is named first, and so talked to.
+    cluster.member(0).kill();
+    assert_eq!(line(&["--wait", "5s", "other", "--", "true"]).end().code, 0);
+    let ended = holder.terminate();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let ended = waiter.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!((cluster.members()[1].keys(), cluster.members()[1].leases()), (vec![], vec![]));
+}

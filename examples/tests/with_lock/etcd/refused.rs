@@ -1,0 +1,101 @@
+//! What cannot be done ends with a code that says why, and leaves nothing behind.
+
+use core::time::Duration;
+
+use lock_testkit::Etcd;
+
+use super::{RUNTIMES, assert_clean, on, run};
+use crate::kit::Tool;
+
+#[test]
+fn busy_and_unreachable_are_told_apart() {
+    let mut etcd = Etcd::start();
+    let holder = on(&etcd, &["job"]);
+    holder.wait_for_out("held job");
+    for runtime in RUNTIMES {
+        for wait in ["0", "300ms"] {
+            let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+            assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
+            assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime} {wait}");
+        }
+    }
+    assert_eq!(holder.terminate().code, 0);
+    assert_clean(&etcd);
+    etcd.kill();
+    for runtime in RUNTIMES {
+        for wait in ["0", "300ms"] {
+            let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+            assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
+            assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn for_ever_waits_for_a_server_that_is_not_there_yet() {
+    let mut etcd = Etcd::start();
+    etcd.kill();
+    let tools = RUNTIMES.map(|runtime| {
+        let tool = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
+        tool.wait_for_err("too few servers answer");
+        tool
+    });
+    etcd.restart();
+    for tool in tools {
+        assert_eq!(tool.end().code, 0);
+    }
+    assert_clean(&etcd);
+}
+
+#[test]
+fn passwords_and_permissions() {
+    let etcd = Etcd::builder().user("worker", "secret", Some("lock/")).start();
+    let url = etcd.url_with("worker", "secret");
+    assert_eq!(Tool::start(&["--backend", &url, "lock/a", "--", "true"]).end().code, 0);
+    assert_clean(&etcd);
+    let nobody = format!("etcd://{}", etcd.address());
+    for runtime in RUNTIMES {
+        for (url, name) in [
+            (&etcd.url_with("worker", "wrong"), "lock/a"),
+            (&etcd.url_with("stranger", "secret"), "lock/a"),
+            (&nobody, "lock/a"),
+            (&url, "elsewhere"),
+        ] {
+            for wait in ["forever", "0"] {
+                let line = ["--backend", url, "--runtime", runtime, "--wait", wait, name, "--", "true"];
+                let ended = Tool::start(&line).end();
+                assert_eq!(ended.code, 77, "{line:?}: {ended:?}");
+                assert!(
+                    !ended.err.contains("secret") && !ended.err.contains("wrong@"),
+                    "a password is shown: {ended:?}"
+                );
+            }
+        }
+        assert_clean(&etcd);
+    }
+}
+
+#[test]
+fn a_key_in_the_queue_that_is_no_lock_is_told_at_once() {
+    let etcd = Etcd::start();
+    etcd.put("data/readme", "x");
+    for runtime in RUNTIMES {
+        for wait in ["forever", "0"] {
+            let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "data", "--", "true"]);
+            assert_eq!(ended.code, 65, "{runtime} {wait}: {ended:?}");
+            assert!(ended.err.contains("data/readme"), "{ended:?}");
+        }
+    }
+    assert_eq!((etcd.keys(), etcd.leases()), (vec!["data/readme".to_owned()], vec![]));
+}
+
+#[test]
+fn the_environment_names_the_backend() {
+    let etcd = Etcd::start();
+    let ended = Tool::start_with(&["job", "--", "true"], &[("LOCK_BACKEND", &etcd.url())]).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let two = format!("{} redis://127.0.0.1:1", etcd.url());
+    let ended = Tool::start_with(&["job", "--", "true"], &[("LOCK_BACKEND", &two)]).end();
+    assert!(ended.code == 64 && ended.err.contains("mixed"), "{ended:?}");
+    assert_clean(&etcd);
+}

@@ -1,0 +1,255 @@
+//! One HTTP/2 connection to one endpoint, with all its calls and streams. Polled by the driver; it spawns nothing.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::error::Error as _;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+
+use futures_channel::mpsc::{UnboundedSender, unbounded};
+use futures_util::Stream as _;
+use futures_util::stream::FuturesUnordered;
+use http::Uri;
+use http::uri::{Authority, Scheme};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use tonic::body::Body;
+
+use super::super::turns::BoxFuture;
+use super::super::{Host, fault};
+use super::grpc::{Incomings, Peer};
+use super::wire::{Line, Nursery, Timers, Wire};
+use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend, Token};
+use crate::fault::{Breach, Fault};
+use crate::redis::Target;
+
+/// A connection with open streams that was silent for this long is pinged. etcd takes more than one ping in 5 s for an attack.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// How long the answer to a ping may take.
+const PING_PATIENCE: Duration = Duration::from_secs(3);
+/// How much a server may send on one stream, and on all of them, before it is read.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The largest frame, and the largest list of headers, that is read.
+const LARGEST_FRAME: u32 = 16 << 10;
+const LONGEST_HEADERS: u32 = 16 << 10;
+/// Facts in one turn, so that a fast server does not hold up the timers and the other connections.
+const AT_ONCE: usize = 256;
+
+/// What a connection has to tell the machine.
+#[derive(Debug)]
+pub(super) enum Fact {
+    Connected,
+    Reply(RpcId, Result<RpcReply, Status>),
+    Message(StreamId, StreamReceived),
+    StreamEnded(StreamId, Status),
+    /// The connection is over; nothing follows.
+    Ended(Fault),
+}
+
+/// What a task of a connection ends with.
+enum Done {
+    /// A part of hyper's work, of no interest.
+    Work,
+    Opened(Result<(SendRequest<Body>, BoxFuture<Fault>), Fault>),
+    Reply(RpcId, Result<RpcReply, Status>),
+    Over(Fault),
+}
+
+pub(super) struct Connection {
+    line: Arc<Line>,
+    nursery: Nursery,
+    /// hyper's tasks, and the calls under way. Only those that were woken are polled.
+    tasks: FuturesUnordered<BoxFuture<Done>>,
+    streams: Vec<Stream>,
+    origin: Option<Uri>,
+    peer: Option<Peer>,
+    /// The machine was told that it is open.
+    up: bool,
+    over: bool,
+}
+
+struct Stream {
+    id: StreamId,
+    send: UnboundedSender<StreamSend>,
+    incomings: Incomings,
+}
+
+impl Connection {
+    pub(super) fn open<H: Host>(host: &H, target: &Target, authority: &str) -> Self {
+        let line = Arc::<Line>::default();
+        let nursery = Nursery::default();
+        let tasks = FuturesUnordered::new();
+        let origin = origin(authority);
+        let opening = {
+            let (host, line, nursery) = (host.clone(), Arc::clone(&line), nursery.clone());
+            let connecting = host.connect(target);
+            async move {
+                let stream = connecting.await.map_err(|error| fault::of_connecting(&error))?;
+                let wire = Wire::new(stream, Arc::clone(&line));
+                let mut builder = Builder::new(nursery);
+                builder
+                    .timer(Timers::new(host))
+                    .keep_alive_interval(PING_AFTER)
+                    .keep_alive_timeout(PING_PATIENCE)
+                    // etcd counts a ping without an open stream as an attack as well.
+                    .keep_alive_while_idle(false)
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW)
+                    .max_frame_size(LARGEST_FRAME)
+                    .max_header_list_size(LONGEST_HEADERS);
+                let (send, connection) =
+                    builder.handshake(wire).await.map_err(|_| line.fault().unwrap_or(Fault::Transport))?;
+                let dispatch: BoxFuture<Fault> = Box::pin(async move {
+                    match connection.await {
+                        Ok(()) => Fault::Closed,
+                        Err(error) if error.is_timeout() => Fault::TimedOut,
+                        Err(error) => {
+                            tracing::debug!(error = chain(&error), "HTTP/2 connection ended");
+                            Fault::Protocol(Breach::Http2)
+                        }
+                    }
+                });
+                Ok((send, dispatch))
+            }
+        };
+        tasks.push(boxed(async move { Done::Opened(opening.await) }));
+        Self { line, nursery, tasks, streams: Vec::new(), origin, peer: None, up: false, over: false }
+    }
+
+    /// Makes a call.
+    pub(super) fn call(&self, rpc: RpcId, request: Rpc, token: Option<Token>) {
+        let Some(peer) = self.peer.clone() else {
+            self.tasks.push(boxed(async move { Done::Reply(rpc, Err(not_open())) }));
+            return;
+        };
+        self.tasks.push(boxed(async move { Done::Reply(rpc, peer.call(request, token).await) }));
+    }
+
+    /// Opens a stream.
+    pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Token>) {
+        // Without a connection there is none that it could belong to: the machine opens streams on open connections only.
+        let Some(peer) = self.peer.clone() else { return };
+        let (send, messages) = unbounded();
+        self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
+    }
+
+    /// Sends a message on a stream.
+    pub(super) fn send(&self, id: StreamId, message: StreamSend) {
+        if let Some(stream) = self.streams.iter().find(|stream| stream.id == id) {
+            // A stream that has ended takes no more; its end is told anyway.
+            let _ = stream.send.unbounded_send(message);
+        }
+    }
+
+    /// Ends a stream.
+    pub(super) fn close_stream(&mut self, id: StreamId) {
+        self.streams.retain(|stream| stream.id != id);
+    }
+
+    /// Moves everything on as far as it goes. True if it could go on at once.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
+        if self.over {
+            return false;
+        }
+        let mut more = self.poll_tasks(cx, facts);
+        if !self.up && self.line.is_up() {
+            self.up = true;
+            // Before what was asked over it can have been answered: nothing is asked before.
+            facts.push(Fact::Connected);
+        }
+        more |= self.poll_streams(cx, facts);
+        if self.over {
+            let why = self.line.fault().unwrap_or(Fault::Closed);
+            facts.push(Fact::Ended(why));
+            self.peer = None;
+            self.streams.clear();
+            self.tasks.clear();
+        }
+        more
+    }
+
+    /// What the stream told before is the reason, if it told one.
+    fn end(&mut self, why: Fault) {
+        self.line.end(why);
+        self.over = true;
+    }
+
+    fn poll_tasks(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
+        for _ in 0..AT_ONCE {
+            let Self { nursery, tasks, .. } = self;
+            let any_new = nursery.take(|task| {
+                tasks.push(boxed(async move {
+                    task.await;
+                    Done::Work
+                }));
+            });
+            match Pin::new(&mut *tasks).poll_next(cx) {
+                Poll::Ready(Some(Done::Work)) => {}
+                Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
+                Poll::Ready(Some(Done::Opened(Ok((send, dispatch))))) => {
+                    // A name that no request can carry: the machine has checked it.
+                    let Some(origin) = self.origin.take() else {
+                        self.end(Fault::Unreachable);
+                        return false;
+                    };
+                    self.peer = Some(Peer { send, origin });
+                    self.tasks.push(boxed(async move { Done::Over(dispatch.await) }));
+                }
+                Poll::Ready(Some(Done::Opened(Err(why)) | Done::Over(why))) => self.end(why),
+                Poll::Ready(None) | Poll::Pending => {
+                    if !any_new {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn poll_streams(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
+        let mut more = false;
+        self.streams.retain_mut(|stream| {
+            for _ in 0..AT_ONCE {
+                match stream.incomings.poll_next(cx) {
+                    Poll::Pending => return true,
+                    Poll::Ready(Ok(message)) => facts.push(Fact::Message(stream.id, message)),
+                    Poll::Ready(Err(end)) => {
+                        facts.push(Fact::StreamEnded(stream.id, end));
+                        return false;
+                    }
+                }
+            }
+            more = true;
+            true
+        });
+        more
+    }
+}
+
+fn boxed(task: impl Future<Output = Done> + Send + 'static) -> BoxFuture<Done> {
+    Box::pin(task)
+}
+
+/// The whole chain of an error: hyper's own words are short.
+pub(super) fn chain(error: &hyper::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
+}
+
+fn not_open() -> Status {
+    Status::new(Code::Unavailable, "the connection is not open")
+}
+
+fn origin(authority: &str) -> Option<Uri> {
+    let authority = Authority::try_from(authority).ok()?;
+    Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query("/").build().ok()
+}

@@ -1,0 +1,341 @@
+//! gRPC: one call or one stream over an open HTTP/2 connection, with the machine's types.
+//!
+//! Framing and statuses are tonic's, HTTP/2 is hyper's. What is told apart here is whose word a failure is: a code counts as the
+//! server's only if the server sent it. Whatever else fails leaves open whether the request was carried out, and so must not come
+//! as a code that says it was not (requirement E9).
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use http::uri::{PathAndQuery, Uri};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use prost::{DecodeError, Message};
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
+use tonic::metadata::MetadataValue;
+use tower_service::Service;
+
+use super::super::turns::BoxFuture;
+use super::connection::chain;
+use crate::etcd::message::{
+    AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, RangeResponse, TxnResponse,
+    WatchResponse,
+};
+use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend, Token};
+
+/// The longest message that is read. etcd splits what is longer, where it is asked to, and the queue of a lock is read in parts.
+const LONGEST_MESSAGE: usize = 4 << 20;
+/// What a message of usual size takes; longer ones grow.
+const USUAL_MESSAGE: usize = 512;
+/// Messages that wait are written together up to this size.
+const TOGETHER: usize = 32 << 10;
+const AGENT: &str = concat!("lock-proto/", env!("CARGO_PKG_VERSION"));
+
+/// Where calls go: an open connection.
+#[derive(Clone)]
+pub(super) struct Peer {
+    pub(super) send: SendRequest<Body>,
+    pub(super) origin: Uri,
+}
+
+impl Peer {
+    fn client(&self, told: &Arc<AtomicBool>) -> Grpc<Carrier> {
+        let carrier = Carrier { send: self.send.clone(), told: Arc::clone(told) };
+        Grpc::with_origin(carrier, self.origin.clone()).max_decoding_message_size(LONGEST_MESSAGE)
+    }
+
+    /// Makes a unary call.
+    pub(super) async fn call(self, rpc: Rpc, token: Option<Token>) -> Result<RpcReply, Status> {
+        let told = Arc::default();
+        let path = PathAndQuery::from_static(rpc.path());
+        let codec = Typed { encode: encode_call, decode: reply_to(&rpc) };
+        let request = request(rpc, token.as_ref())?;
+        let answer = self.client(&told).unary(request, path, codec).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| judged(&status, &told))
+    }
+
+    /// Opens a stream that sends what `send` gives. Its end is always a status.
+    pub(super) fn open(
+        self,
+        kind: StreamKind,
+        token: Option<Token>,
+        send: impl Stream<Item = StreamSend> + Send + 'static,
+    ) -> Incomings {
+        let told = Arc::default();
+        let mut client = self.client(&told);
+        let opening = async move {
+            let mut request =
+                request(send, token.as_ref()).map_err(|status| tonic::Status::internal(status.message))?;
+            // The member ends the stream when it has lost the leader, instead of going on with nothing to say.
+            request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+            let codec = Typed { encode: encode_send, decode: message_of(kind) };
+            let answer = client.streaming(request, PathAndQuery::from_static(kind.path()), codec).await;
+            answer.map(tonic::Response::into_inner)
+        };
+        Incomings { told, state: Some(Receiving::Opening(Box::pin(opening))) }
+    }
+}
+
+/// What comes from a stream.
+pub(super) struct Incomings {
+    told: Arc<AtomicBool>,
+    /// `None` once it has ended.
+    state: Option<Receiving>,
+}
+
+enum Receiving {
+    /// etcd sends its headers with the first message.
+    Opening(BoxFuture<Result<Streaming<StreamReceived>, tonic::Status>>),
+    Open(Box<Streaming<StreamReceived>>),
+}
+
+impl Incomings {
+    /// The next message, or the end. Pending for ever after the end.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<StreamReceived, Status>> {
+        loop {
+            let ended = match &mut self.state {
+                None => return Poll::Pending,
+                Some(Receiving::Opening(opening)) => match core::task::ready!(opening.as_mut().poll(cx)) {
+                    Ok(open) => {
+                        self.state = Some(Receiving::Open(Box::new(open)));
+                        continue;
+                    }
+                    Err(status) => judged(&status, &self.told),
+                },
+                Some(Receiving::Open(open)) => match core::task::ready!(Pin::new(open).poll_next(cx)) {
+                    Some(Ok(message)) => return Poll::Ready(Ok(message)),
+                    Some(Err(status)) => judged(&status, &self.told),
+                    None => Status::new(Code::Ok, "the server ended the stream"),
+                },
+            };
+            self.state = None;
+            return Poll::Ready(Err(ended));
+        }
+    }
+}
+
+fn request<M>(message: M, token: Option<&Token>) -> Result<tonic::Request<M>, Status> {
+    let mut request = tonic::Request::new(message);
+    if let Some(token) = token {
+        let mut value = MetadataValue::try_from(token.reveal())
+            .map_err(|_| Status::new(Code::Internal, "the server's token has characters that no header may have"))?;
+        value.set_sensitive(true);
+        request.metadata_mut().insert("token", value);
+    }
+    Ok(request)
+}
+
+/// The status as the machine is told it.
+fn judged(status: &tonic::Status, told: &AtomicBool) -> Status {
+    let code = if told.load(Ordering::Relaxed) {
+        Code::from_number(status.code().into())
+    } else {
+        // Not the server's word. What came and made no sense, and what did not come.
+        match status.code() {
+            tonic::Code::Internal | tonic::Code::OutOfRange | tonic::Code::Unimplemented => Code::Internal,
+            tonic::Code::Ok
+            | tonic::Code::Cancelled
+            | tonic::Code::Unknown
+            | tonic::Code::InvalidArgument
+            | tonic::Code::DeadlineExceeded
+            | tonic::Code::NotFound
+            | tonic::Code::AlreadyExists
+            | tonic::Code::PermissionDenied
+            | tonic::Code::ResourceExhausted
+            | tonic::Code::FailedPrecondition
+            | tonic::Code::Aborted
+            | tonic::Code::Unavailable
+            | tonic::Code::DataLoss
+            | tonic::Code::Unauthenticated => Code::Unavailable,
+        }
+    };
+    Status::new(code, status.message())
+}
+
+/// Carries requests to hyper, and looks at what comes back before tonic does.
+struct Carrier {
+    send: SendRequest<Body>,
+    /// The server has sent a status.
+    told: Arc<AtomicBool>,
+}
+
+impl Service<http::Request<Body>> for Carrier {
+    type Response = http::Response<Answer>;
+    type Error = tonic::Status;
+    type Future = BoxFuture<Result<Self::Response, tonic::Status>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), tonic::Status>> {
+        self.send.poll_ready(cx).map_err(|error| undelivered(&error))
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        let told = Arc::clone(&self.told);
+        let answer = self.send.send_request(request);
+        Box::pin(async move {
+            let (mut head, body) = answer.await.map_err(|error| undelivered(&error))?.into_parts();
+            let kind = head.headers.get(CONTENT_TYPE);
+            if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+                let status = head.status;
+                let kind = kind.map_or_else(|| String::from("none"), |kind| kind.as_bytes().escape_ascii().to_string());
+                let words = format!("the server does not speak gRPC here: HTTP status {status}, content type {kind}");
+                return Err(tonic::Status::internal(words));
+            }
+            note_status(&mut head.headers, &told);
+            Ok(http::Response::from_parts(head, Answer { body, told }))
+        })
+    }
+}
+
+/// Notes that a status came. Its details are taken out: nobody needs them, and tonic trusts the server to encode them well.
+fn note_status(headers: &mut HeaderMap, told: &AtomicBool) {
+    headers.remove("grpc-status-details-bin");
+    if headers.contains_key("grpc-status") {
+        told.store(true, Ordering::Relaxed);
+    }
+}
+
+fn undelivered(error: &hyper::Error) -> tonic::Status {
+    tonic::Status::unavailable(chain(error))
+}
+
+/// The body of an answer.
+struct Answer {
+    body: Incoming,
+    told: Arc<AtomicBool>,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        let Self { body, told } = &mut *self;
+        Pin::new(body).poll_frame(cx).map(|frame| {
+            Some(match frame? {
+                Ok(mut frame) => {
+                    if let Some(trailers) = frame.trailers_mut() {
+                        note_status(trailers, told);
+                    }
+                    Ok(frame)
+                }
+                Err(error) => Err(undelivered(&error)),
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+type Encode<T> = fn(T, &mut EncodeBuf<'_>) -> Result<(), prost::EncodeError>;
+type Decode<U> = fn(&mut DecodeBuf<'_>) -> Result<U, DecodeError>;
+
+/// A codec between the machine's enums and the messages of one method.
+struct Typed<T, U> {
+    encode: Encode<T>,
+    decode: Decode<U>,
+}
+
+// By hand: a derive would ask it of the types.
+impl<T, U> Clone for Typed<T, U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, U> Copy for Typed<T, U> {}
+
+impl<T: Send + 'static, U: Send + 'static> Codec for Typed<T, U> {
+    type Encode = T;
+    type Decode = U;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl<T, U> Encoder for Typed<T, U> {
+    type Item = T;
+    type Error = tonic::Status;
+
+    fn encode(&mut self, item: T, into: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
+        (self.encode)(item, into).map_err(|error| tonic::Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(USUAL_MESSAGE, TOGETHER)
+    }
+}
+
+impl<T, U> Decoder for Typed<T, U> {
+    type Item = U;
+    type Error = tonic::Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, tonic::Status> {
+        let decoded = (self.decode)(from);
+        decoded
+            .map(Some)
+            .map_err(|error| tonic::Status::internal(format!("the server's message is malformed: {error}")))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(USUAL_MESSAGE, TOGETHER)
+    }
+}
+
+fn encode_call(rpc: Rpc, into: &mut EncodeBuf<'_>) -> Result<(), prost::EncodeError> {
+    match rpc {
+        Rpc::Range(message) => message.encode(into),
+        Rpc::Txn(message) => message.encode(into),
+        Rpc::Grant(message) => message.encode(into),
+        Rpc::Revoke(message) => message.encode(into),
+        Rpc::Authenticate(message) => message.encode(into),
+    }
+}
+
+fn reply_to(rpc: &Rpc) -> Decode<RpcReply> {
+    match rpc {
+        Rpc::Range(_) => |from| RangeResponse::decode(from).map(RpcReply::Range),
+        Rpc::Txn(_) => |from| TxnResponse::decode(from).map(RpcReply::Txn),
+        Rpc::Grant(_) => |from| LeaseGrantResponse::decode(from).map(RpcReply::Grant),
+        Rpc::Revoke(_) => |from| LeaseRevokeResponse::decode(from).map(RpcReply::Revoke),
+        Rpc::Authenticate(_) => |from| AuthenticateResponse::decode(from).map(RpcReply::Authenticate),
+    }
+}
+
+fn encode_send(message: StreamSend, into: &mut EncodeBuf<'_>) -> Result<(), prost::EncodeError> {
+    match message {
+        StreamSend::KeepAlive(message) => message.encode(into),
+        StreamSend::Watch(message) => message.encode(into),
+    }
+}
+
+fn message_of(kind: StreamKind) -> Decode<StreamReceived> {
+    match kind {
+        StreamKind::KeepAlive => |from| LeaseKeepAliveResponse::decode(from).map(StreamReceived::KeepAlive),
+        StreamKind::Watch => |from| WatchResponse::decode(from).map(StreamReceived::Watch),
+    }
+}

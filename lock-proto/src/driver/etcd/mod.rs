@@ -1,0 +1,56 @@
+//! etcd: gRPC over HTTP/2 on any [`Host`], and elections.
+//!
+//! The handles of locks are those of every back end: [`Client`], [`Guard`](super::Guard) and the rest. What is added here is
+//! [`Client::election`], and [`Guard::owner_guard`](super::Guard::owner_guard) for transactions on the same etcd.
+//!
+//! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is polled by the [`Driver`].
+
+mod connection;
+mod election;
+mod grpc;
+mod lead;
+mod question;
+mod run;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use alloc::boxed::Box;
+
+pub use election::{Campaigning, Election, Leadership, ProclaimError};
+pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use question::Observation;
+pub(super) use question::Questions;
+pub use run::Driver;
+
+use super::shared::Shared;
+use super::{Client, ConnectError, Host, identity};
+use crate::etcd::{self, Config};
+use crate::id::ClientId;
+use run::Etcd;
+
+/// A client of the cluster in `config`, and the driver that does its work.
+///
+/// The driver must be polled, normally by spawning it. Its id and seed are taken from the system's entropy.
+///
+/// # Errors
+///
+/// The settings are out of range, or the system has no entropy.
+pub fn client<H: Host>(host: H, config: Config) -> Result<(Client, Driver<H>), ConnectError> {
+    let (id, seed) = identity()?;
+    with_identity(host, config, id, seed)
+}
+
+pub(super) fn with_identity<H: Host>(
+    host: H,
+    config: Config,
+    id: ClientId,
+    seed: u64,
+) -> Result<(Client, Driver<H>), ConnectError> {
+    let endpoints = config.endpoints().to_vec();
+    let machine = etcd::Client::new(host.now(), config, id, seed)?;
+    let clock = host.clone();
+    let shared = Shared::new(id, Box::new(move || clock.now()), Etcd::new(machine));
+    let handle = Client::new(shared.clone());
+    Ok((handle, Driver::new(host, shared, endpoints)))
+}

@@ -1,0 +1,121 @@
+//! Questions about an election, and observations of it.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::fmt;
+use core::future::poll_fn;
+use core::task::{Context, Poll, Waker};
+use std::sync::Mutex;
+
+use super::super::shared::{Batch, Owner};
+use super::super::ticket::locked;
+use crate::etcd::{ElectionEvent, QueryId};
+use crate::redis::Failure;
+
+/// All questions that are open.
+#[derive(Default)]
+pub(in super::super) struct Questions(BTreeMap<QueryId, Arc<Slot>>);
+
+/// What is known of one.
+#[derive(Default)]
+struct Slot(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// What was told last and not yet heard. What it overtook is of no interest: it was true before.
+    latest: Option<ElectionEvent>,
+    /// Nothing will be told any more.
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+impl Questions {
+    pub(in super::super) fn tell(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
+        if let Some(slot) = self.0.get(&query) {
+            slot.tell(event, batch);
+        }
+    }
+
+    /// The driver is gone.
+    pub(in super::super) fn close(&mut self, batch: &mut Batch) {
+        // The handles have them as well: nothing is dropped here.
+        for slot in core::mem::take(&mut self.0).into_values() {
+            slot.tell(ElectionEvent::Failed(Failure::ShuttingDown), batch);
+        }
+    }
+}
+
+impl Slot {
+    fn tell(&self, event: ElectionEvent, batch: &mut Batch) {
+        let mut state = locked(&self.0);
+        if state.ended {
+            return;
+        }
+        state.ended = match event {
+            ElectionEvent::Failed(_) => true,
+            ElectionEvent::Leader(_) | ElectionEvent::NoLeader | ElectionEvent::Disconnected => false,
+        };
+        state.latest = Some(event);
+        batch.wakers.extend(state.waker.take());
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Option<ElectionEvent>> {
+        let mut state = locked(&self.0);
+        if let Some(event) = state.latest.take() {
+            return Poll::Ready(Some(event));
+        }
+        if state.ended {
+            return Poll::Ready(None);
+        }
+        // The old one is dropped when the mutex is free: dropping it may drop a task.
+        let old = state.waker.replace(cx.waker().clone());
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+/// Tells who leads, from now on. Dropping it ends the observation.
+#[must_use = "an observation tells nothing unless `next` is awaited"]
+pub struct Observation {
+    owner: Arc<Owner>,
+    query: QueryId,
+    slot: Arc<Slot>,
+}
+
+impl Observation {
+    /// Registers an open question of the machine.
+    pub(super) fn new(owner: &Arc<Owner>, questions: &mut Questions, query: QueryId) -> Self {
+        let slot = Arc::<Slot>::default();
+        questions.0.insert(query, Arc::clone(&slot));
+        Self { owner: Arc::clone(owner), query, slot }
+    }
+
+    /// How things stand now, if that has not been told yet, or else the next change; `None` after
+    /// [`ElectionEvent::Failed`]. What was overtaken before it was asked for is left out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping it.
+    pub async fn next(&mut self) -> Option<ElectionEvent> {
+        poll_fn(|cx| self.slot.poll(cx)).await
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        let slot = self.owner.shared.verb(|core, now, _| {
+            if let Some(etcd) = core.engine.etcd() {
+                etcd.close_query(now, self.query);
+            }
+            core.questions.0.remove(&self.query)
+        });
+        drop(slot);
+    }
+}
+
+impl fmt::Debug for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observation").finish_non_exhaustive()
+    }
+}

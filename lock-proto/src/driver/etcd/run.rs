@@ -1,0 +1,205 @@
+//! The driver of an etcd client: calls and streams.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+
+use super::super::Host;
+use super::super::engine::{Engine, Told, common};
+use super::super::shared::{Batch, Shared};
+use super::super::turns::{Links, Turns};
+use super::connection::{Connection, Fact};
+use crate::error::Misuse;
+use crate::etcd::{self, Endpoint, Output};
+use crate::id::{ConnId, LockId};
+use crate::redis::Acquire;
+use crate::time::Instant;
+
+/// The task that does an etcd client's work: connects, calls, keeps streams, and minds the time. It ends after the
+/// [shutdown](super::super::Client::shutdown). It spawns nothing: HTTP/2 runs inside it.
+///
+/// Dropped before, all is over at once: holders are told that their lock is lost, waiters that the client was shut down; keys stay
+/// in the store until the TTL of their lease ends.
+#[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
+pub struct Driver<H: Host>(Turns<H, Connections>);
+
+impl<H: Host> Driver<H> {
+    pub(super) fn new(host: H, shared: Arc<Shared<Etcd>>, endpoints: Vec<Endpoint>) -> Self {
+        let connections = Connections { endpoints, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
+        Self(Turns::new(host, shared, connections))
+    }
+}
+
+impl<H: Host> Future for Driver<H> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().0.poll(cx)
+    }
+}
+
+// Nothing in it is pinned in place: what must be is boxed.
+impl<H: Host> Unpin for Driver<H> {}
+
+impl<H: Host> fmt::Debug for Driver<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("endpoints", &self.0.links.endpoints).finish_non_exhaustive()
+    }
+}
+
+/// The machine, and what it left for the driver.
+pub(in super::super) struct Etcd {
+    client: etcd::Client,
+    /// What only the driver can do. Never an event.
+    duties: Vec<Output>,
+}
+
+impl Etcd {
+    pub(super) const fn new(client: etcd::Client) -> Self {
+        Self { client, duties: Vec::new() }
+    }
+}
+
+impl Engine for Etcd {
+    common!();
+
+    fn in_flight(&self) -> usize {
+        // Each call is a message of its own to the server, whatever they are asked with.
+        0
+    }
+
+    fn poll_told(&mut self) -> Option<Told> {
+        loop {
+            match self.client.poll_output()? {
+                Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
+                Output::Election { query, event } => return Some(Told::Election(query, event)),
+                output @ (Output::Connect { .. }
+                | Output::Disconnect { .. }
+                | Output::Call { .. }
+                | Output::Open { .. }
+                | Output::Send { .. }
+                | Output::Close { .. }
+                | Output::Stopped { .. }) => self.duties.push(output),
+            }
+        }
+    }
+
+    fn needs_driver(&mut self) -> bool {
+        !self.duties.is_empty()
+    }
+
+    fn etcd(&mut self) -> Option<&mut etcd::Client> {
+        Some(&mut self.client)
+    }
+}
+
+/// The connections. Usually there is one.
+struct Connections {
+    endpoints: Vec<Endpoint>,
+    open: Vec<(ConnId, Connection)>,
+    duties: Vec<Output>,
+    facts: Vec<Fact>,
+}
+
+impl Connections {
+    fn find(&mut self, conn: ConnId) -> Option<&mut Connection> {
+        self.open.iter_mut().find(|(id, _)| *id == conn).map(|(_, connection)| connection)
+    }
+}
+
+impl<H: Host> Links<H> for Connections {
+    type Engine = Etcd;
+
+    fn do_duties(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
+        let mut duties = core::mem::take(&mut self.duties);
+        shared.drive(batch, |core, _| core::mem::swap(&mut core.engine.duties, &mut duties));
+        let mut stopped = false;
+        for duty in duties.drain(..) {
+            match duty {
+                Output::Connect { node, conn } => {
+                    let Some(Endpoint { target, authority, .. }) = self.endpoints.get(node.index()) else { continue };
+                    self.open.push((conn, Connection::open(host, target, authority)));
+                }
+                Output::Disconnect { conn } => {
+                    self.open.retain(|(id, _)| *id != conn);
+                    tracing::debug!(%conn, "connection closed");
+                }
+                // For a connection that has ended meanwhile the machine settles these by itself, when it hears of the end.
+                Output::Call { rpc, request, token } => {
+                    if let Some(connection) = self.find(rpc.conn()) {
+                        connection.call(rpc, request, token);
+                    }
+                }
+                Output::Open { stream, token } => {
+                    if let Some(connection) = self.find(stream.conn()) {
+                        connection.open_stream(stream, token);
+                    }
+                }
+                Output::Send { stream, message } => {
+                    if let Some(connection) = self.find(stream.conn()) {
+                        connection.send(stream, message);
+                    }
+                }
+                Output::Close { stream } => {
+                    if let Some(connection) = self.find(stream.conn()) {
+                        connection.close_stream(stream);
+                    }
+                }
+                Output::Stopped { unreleased } => {
+                    stopped = true;
+                    tracing::debug!(unreleased, "client stopped");
+                    shared.close(Some(unreleased));
+                }
+                // Events are told where they are drained.
+                Output::Event { .. } | Output::Election { .. } => {}
+            }
+        }
+        self.duties = duties;
+        stopped
+    }
+
+    fn poll(&mut self, shared: &Shared<Etcd>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+        let Self { endpoints, open, facts, .. } = self;
+        let mut busy = false;
+        open.retain_mut(|(conn, connection)| {
+            busy |= connection.poll(cx, facts);
+            if facts.is_empty() {
+                return true;
+            }
+            busy = true;
+            let server = || endpoints.get(conn.node().index()).map(tracing::field::display);
+            let mut goes_on = true;
+            for fact in facts.iter() {
+                match fact {
+                    Fact::Connected => tracing::info!(%conn, server = server(), "connected"),
+                    Fact::Ended(fault) => {
+                        goes_on = false;
+                        tracing::warn!(%conn, server = server(), %fault, "connection lost");
+                    }
+                    Fact::Reply(..) | Fact::Message(..) | Fact::StreamEnded(..) => {}
+                }
+            }
+            shared.drive(batch, |core, now| {
+                let client = &mut core.engine.client;
+                for fact in facts.drain(..) {
+                    match fact {
+                        Fact::Connected => client.handle_connected(now, *conn),
+                        Fact::Reply(rpc, reply) => client.handle_reply(now, rpc, reply),
+                        Fact::Message(stream, message) => client.handle_message(now, stream, message),
+                        Fact::StreamEnded(stream, status) => client.handle_stream_ended(now, stream, status),
+                        Fact::Ended(fault) => client.handle_disconnected(now, *conn, fault),
+                    }
+                }
+            });
+            goes_on
+        });
+        busy
+    }
+
+    fn clear(&mut self) {
+        self.open.clear();
+    }
+}

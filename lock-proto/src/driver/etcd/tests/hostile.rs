@@ -1,0 +1,201 @@
+//! Servers that do not speak gRPC, or speak it badly: a clear error, never a hang or a panic.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::kit::*;
+use super::*;
+use crate::fault::Breach;
+
+/// What an answer to a call leads to.
+fn outcome(answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> Status {
+    let address = server(HELLO, answer);
+    smol::block_on(async {
+        let mut tried = Tried::up(address).await;
+        let first = tried.call(range("a", "")).await.unwrap_err();
+        // The connection lives on, and so does what comes after.
+        assert_eq!(tried.call(range("a", "")).await.unwrap_err().code, first.code);
+        first
+    })
+}
+
+fn fault(address: SocketAddr) -> Fault {
+    smol::block_on(async { Tried::to(address).ended().await })
+}
+
+#[test]
+fn no_http2() {
+    let none = |_| Vec::new();
+    for (said, breach) in [
+        (&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], Breach::Http1),
+        (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
+        (b"-ERR unknown command 'PRI'\r\n", Breach::Malformed),
+        (&[0xff; 100], Breach::Malformed),
+    ] {
+        assert_eq!(fault(server(said, none)), Fault::Protocol(breach));
+    }
+    // It begins well. Whether that is told depends on how the bytes come.
+    static GARBAGE: [u8; 40] = {
+        let mut bytes = [0xff; 40];
+        let (mut at, hello) = (0, HELLO);
+        while at < hello.len() {
+            bytes[at] = hello[at];
+            at += 1;
+        }
+        bytes
+    };
+    smol::block_on(async {
+        let mut tried = Tried::to(server(&GARBAGE, none));
+        let mut fact = tried.next().await;
+        if matches!(fact, Fact::Connected) {
+            fact = tried.next().await;
+        }
+        assert!(matches!(fact, Fact::Ended(Fault::Protocol(Breach::Http2))), "{fact:?}");
+    });
+}
+
+#[test]
+fn a_server_that_says_nothing() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    smol::block_on(async {
+        let mut tried = Tried::to(listener.local_addr().unwrap());
+        let heard = tried.within(Duration::from_millis(200)).await;
+        // The machine gives it up: see `connect_timeout`.
+        assert!(heard.is_none(), "{heard:?}");
+    });
+}
+
+#[test]
+fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
+    let address = server(HELLO, |_| Vec::new());
+    smol::block_on(async {
+        // A minute in half a second.
+        let mut tried = Tried::with(&Smol::faster(120), address);
+        tried.connected().await;
+        let idle = tried.within(Duration::from_millis(300)).await;
+        assert!(idle.is_none(), "etcd takes pings without a stream for an attack: {idle:?}");
+        tried.open(StreamKind::Watch);
+        let fault = loop {
+            match tried.next().await {
+                Fact::StreamEnded(_, status) => assert_eq!(status.code, Code::Unavailable, "{status:?}"),
+                Fact::Ended(fault) => break fault,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(fault, Fault::TimedOut);
+    });
+}
+
+#[test]
+fn a_server_that_closes_each_stream() {
+    // NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: none of them is etcd's word that nothing was done.
+    for reason in [0, 7, 8, 11, 12] {
+        let status = outcome(move |id| frame(RST_STREAM, 0, id, &[0, 0, 0, reason]));
+        assert_eq!(status.code, Code::Unavailable, "{reason}: {status:?}");
+    }
+    let address = server(HELLO, |id| frame(RST_STREAM, 0, id, &[0, 0, 0, 8]));
+    smol::block_on(async {
+        let mut tried = Tried::up(address).await;
+        tried.open(StreamKind::Watch);
+        assert_eq!(tried.stream_ended().await.code, Code::Unavailable);
+    });
+}
+
+#[test]
+fn a_server_that_says_goodbye() {
+    let address = server(HELLO, |id| {
+        let last = id.to_be_bytes();
+        let mut bytes = frame(GOAWAY, 0, 0, &[last[0], last[1], last[2], last[3], 0, 0, 0, 0]);
+        bytes.extend(grpc(id));
+        bytes.extend(headers(id, END_STREAM, &[("grpc-status", "14"), ("grpc-message", "shutting down")]));
+        bytes
+    });
+    smol::block_on(async {
+        let mut tried = Tried::up(address).await;
+        let status = tried.call(range("a", "")).await.unwrap_err();
+        assert_eq!(status, Status::new(Code::Unavailable, "shutting down"));
+        assert_eq!(tried.ended().await, Fault::Closed);
+    });
+}
+
+#[test]
+fn answers_that_are_not_grpc() {
+    let status = outcome(|id| headers(id, END_STREAM, &[(":status", "404"), ("content-type", "text/html")]));
+    assert_eq!(status.code, Code::Internal);
+    assert!(status.message.contains("404") && status.message.contains("text/html"), "{status:?}");
+    // What a proxy says is not etcd's word either.
+    for http in ["401", "403", "429", "502"] {
+        for kind in ["application/grpc", "text/plain"] {
+            let status = outcome(move |id| headers(id, END_STREAM, &[(":status", http), ("content-type", kind)]));
+            assert!(matches!(status.code, Code::Unavailable | Code::Internal), "{http} {kind}: {status:?}");
+        }
+    }
+}
+
+#[test]
+fn statuses_in_headers_and_trailers() {
+    let fields = [
+        ("grpc-status", "7"),
+        ("grpc-message", "etcdserver: permission%20denied %e2%80%94 no"),
+        // Not base64.
+        ("grpc-status-details-bin", "!!!"),
+    ];
+    let expected = Status::new(Code::PermissionDenied, "etcdserver: permission denied — no");
+    let alone = outcome(move |id| {
+        let start = [(":status", "200"), ("content-type", "application/grpc")];
+        headers(id, END_STREAM, &[&start[..], &fields[..]].concat())
+    });
+    assert_eq!(alone, expected);
+    let trailing = outcome(move |id| [grpc(id), headers(id, END_STREAM, &fields)].concat());
+    assert_eq!(trailing, expected);
+    // Numbers that are none.
+    for number in ["99", "-1", "x", ""] {
+        let status = outcome(move |id| [grpc(id), headers(id, END_STREAM, &[("grpc-status", number)])].concat());
+        assert_eq!(status.code, Code::Unknown, "{number}: {status:?}");
+    }
+}
+
+#[test]
+fn messages_that_are_none() {
+    let ok = |id| headers(id, END_STREAM, &[("grpc-status", "0")]);
+    // No message at all.
+    assert_eq!(outcome(move |id| [grpc(id), ok(id)].concat()).code, Code::Internal);
+    // Compressed, which nobody asked for; a length of four gigabytes; no protobuf.
+    for (compressed, length, bytes) in
+        [(1, 2, &[8, 1][..]), (9, 2, &[8, 1]), (0, u32::MAX, &[0]), (0, 2, &[0xff, 0xff])]
+    {
+        let status = outcome(move |id| [grpc(id), message(id, 0, compressed, length, bytes), ok(id)].concat());
+        assert_eq!(status.code, Code::Internal, "{compressed} {length} {bytes:?}: {status:?}");
+    }
+    // It ends in the middle, or without a status.
+    let status = outcome(move |id| [grpc(id), message(id, END_STREAM, 0, 100, &[0; 10])].concat());
+    assert!(matches!(status.code, Code::Internal | Code::Unavailable), "{status:?}");
+    let status = outcome(move |id| [grpc(id), message(id, END_STREAM, 0, 0, &[])].concat());
+    assert_eq!(status.code, Code::Unavailable, "{status:?}");
+}
+
+#[test]
+fn streams_of_nonsense() {
+    let address = server(HELLO, |id| [grpc(id), message(id, 0, 0, 2, &[0xff, 0xff])].concat());
+    smol::block_on(async {
+        let mut tried = Tried::up(address).await;
+        for kind in [StreamKind::Watch, StreamKind::KeepAlive] {
+            tried.open(kind);
+            assert_eq!(tried.stream_ended().await.code, Code::Internal);
+        }
+        // An empty message is one with every field at its default.
+        let address = server(HELLO, |id| [grpc(id), message(id, 0, 0, 0, &[])].concat());
+        let mut tried = Tried::up(address).await;
+        tried.open(StreamKind::Watch);
+        assert_eq!(heard(&mut tried).await, WatchResponse::default());
+    });
+}
+
+#[test]
+fn headers_without_end() {
+    let status = outcome(|id| {
+        let field = ("x-long", core::str::from_utf8(&[b'x'; 126]).unwrap());
+        headers(id, END_STREAM, &alloc::vec![field; 120])
+    });
+    assert!(matches!(status.code, Code::Unavailable | Code::Internal), "{status:?}");
+}

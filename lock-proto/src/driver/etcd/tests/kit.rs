@@ -1,0 +1,261 @@
+//! A connection to be tried by hand, and a server that says what it is told to.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::Poll;
+use core::time::Duration;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use lock_testkit::PATIENCE;
+
+use super::super::connection::{Connection, Fact};
+use crate::driver::{BootClock, Host};
+use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
+use crate::fault::Fault;
+use crate::id::{ConnId, NodeId, Role};
+use crate::redis::Target;
+use crate::time::Instant;
+
+/// Smol, with a clock that may run faster.
+#[derive(Clone)]
+pub(super) struct Smol {
+    clock: BootClock,
+    speed: u32,
+}
+
+impl Smol {
+    pub(super) fn new() -> Self {
+        Self { clock: BootClock::new(), speed: 1 }
+    }
+
+    pub(super) fn faster(speed: u32) -> Self {
+        Self { speed, ..Self::new() }
+    }
+}
+
+impl Host for Smol {
+    type Stream = smol::net::TcpStream;
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.clock.now().as_nanos() * u64::from(self.speed))
+    }
+
+    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+        let Target::Tcp { host, port } = target.clone() else { panic!("{target}") };
+        async move { smol::net::TcpStream::connect((&*host, port)).await }
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let timer = smol::Timer::after(time / self.speed);
+        async move {
+            timer.await;
+        }
+    }
+}
+
+/// One connection.
+pub(super) struct Tried {
+    connection: Connection,
+    facts: VecDeque<Fact>,
+    serial: u64,
+}
+
+const CONN: ConnId = ConnId { node: NodeId(0), role: Role::Commands, generation: 1 };
+
+impl Tried {
+    pub(super) fn to(address: SocketAddr) -> Self {
+        Self::with(&Smol::new(), address)
+    }
+
+    pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
+        let target = Target::Tcp { host: alloc::format!("{}", address.ip()).into(), port: address.port() };
+        let connection = Connection::open(host, &target, &alloc::format!("{address}"));
+        Self { connection, facts: VecDeque::new(), serial: 0 }
+    }
+
+    /// Connects to a server that speaks HTTP/2.
+    pub(super) async fn up(address: SocketAddr) -> Self {
+        let mut tried = Self::to(address);
+        tried.connected().await;
+        tried
+    }
+
+    pub(super) async fn connected(&mut self) {
+        let fact = self.next().await;
+        assert!(matches!(fact, Fact::Connected), "{fact:?}");
+    }
+
+    /// The next fact, if one comes within `limit`.
+    pub(super) async fn within(&mut self, limit: Duration) -> Option<Fact> {
+        let mut timer = smol::Timer::after(limit);
+        poll_fn(|cx| {
+            loop {
+                if let Some(fact) = self.facts.pop_front() {
+                    return Poll::Ready(Some(fact));
+                }
+                let mut facts = Vec::new();
+                let more = self.connection.poll(cx, &mut facts);
+                self.facts.extend(facts);
+                if !more && self.facts.is_empty() {
+                    break;
+                }
+            }
+            Pin::new(&mut timer).poll(cx).map(|_| None)
+        })
+        .await
+    }
+
+    pub(super) async fn next(&mut self) -> Fact {
+        self.within(PATIENCE).await.expect("nothing happens")
+    }
+
+    fn id(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Makes a call and waits for its answer.
+    pub(super) async fn call(&mut self, rpc: Rpc) -> Result<RpcReply, Status> {
+        self.call_with(rpc, None).await
+    }
+
+    pub(super) async fn call_with(&mut self, rpc: Rpc, token: Option<Token>) -> Result<RpcReply, Status> {
+        let id = RpcId { conn: CONN, serial: self.id() };
+        self.connection.call(id, rpc, token);
+        match self.next().await {
+            Fact::Reply(of, reply) if of == id => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Makes a call and does not wait.
+    pub(super) fn begin(&mut self, rpc: Rpc) -> RpcId {
+        let id = RpcId { conn: CONN, serial: self.id() };
+        self.connection.call(id, rpc, None);
+        id
+    }
+
+    pub(super) fn open(&mut self, kind: StreamKind) -> StreamId {
+        let id = StreamId { conn: CONN, kind, serial: self.id() };
+        self.connection.open_stream(id, None);
+        id
+    }
+
+    pub(super) fn send(&self, id: StreamId, message: StreamSend) {
+        self.connection.send(id, message);
+    }
+
+    pub(super) fn close(&mut self, id: StreamId) {
+        self.connection.close_stream(id);
+    }
+
+    pub(super) async fn message(&mut self) -> StreamReceived {
+        match self.next().await {
+            Fact::Message(_, message) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn stream_ended(&mut self) -> Status {
+        match self.next().await {
+            Fact::StreamEnded(_, status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn ended(&mut self) -> Fault {
+        match self.next().await {
+            Fact::Ended(fault) => fault,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A server that greets each connection with some bytes, then answers each request that reaches it.
+pub(super) fn server(greeting: &'static [u8], answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Arc::new(answer);
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let answer = Arc::clone(&answer);
+            thread::spawn(move || {
+                // It ends with the connection.
+                let _ = serve(stream, greeting, &*answer);
+            });
+        }
+    });
+    address
+}
+
+fn serve(mut stream: TcpStream, greeting: &[u8], answer: &dyn Fn(u32) -> Vec<u8>) -> io::Result<()> {
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface)?;
+    assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    stream.write_all(greeting)?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head)?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload)?;
+        let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        match head[3] {
+            HEADERS => stream.write_all(&answer(id))?,
+            SETTINGS if head[4] == 0 => stream.write_all(&frame(SETTINGS, 1, 0, &[]))?,
+            _ => {}
+        }
+    }
+}
+
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const RST_STREAM: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// An empty SETTINGS frame.
+pub(super) const HELLO: &[u8] = &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0];
+
+/// A frame of HTTP/2.
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![length[1], length[2], length[3], kind, flags];
+    frame.extend_from_slice(&stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A block of headers, each written out in full.
+pub(super) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).ok().filter(|length| *length < 127).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    frame(HEADERS, END_HEADERS | flags, stream, &block)
+}
+
+/// The headers of an answer that goes on.
+pub(super) fn grpc(stream: u32) -> Vec<u8> {
+    headers(stream, 0, &[(":status", "200"), ("content-type", "application/grpc")])
+}
+
+/// A message with the length that it says it has.
+pub(super) fn message(stream: u32, flags: u8, compressed: u8, length: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut payload = vec![compressed];
+    payload.extend_from_slice(&length.to_be_bytes());
+    payload.extend_from_slice(bytes);
+    frame(DATA, flags, stream, &payload)
+}

@@ -1,0 +1,199 @@
+//! The transport against a real etcd, and against servers that are none.
+
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
+
+mod hostile;
+mod kit;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use lock_testkit::Etcd;
+
+use super::connection::Fact;
+use crate::etcd::message::{
+    AuthenticateRequest, DELETED, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, Op, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse,
+};
+use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
+use crate::fault::Fault;
+use kit::Tried;
+
+fn put(key: &'static str, value: impl Into<Bytes>, lease: i64) -> Rpc {
+    let put = PutRequest { key: key.into(), value: value.into(), lease };
+    Rpc::Txn(TxnRequest { success: vec![RequestOp { request: Some(Op::Put(put)) }], ..TxnRequest::default() })
+}
+
+fn range(key: &'static str, end: &'static str) -> Rpc {
+    Rpc::Range(RangeRequest { key: key.into(), range_end: end.into(), ..RangeRequest::default() })
+}
+
+fn watch(tried: &Tried, stream: StreamId, key: &'static str) {
+    let create = WatchCreateRequest { key: key.into(), watch_id: 7, ..WatchCreateRequest::default() };
+    tried.send(stream, StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(create)) }));
+}
+
+async fn heard(tried: &mut Tried) -> WatchResponse {
+    match tried.message().await {
+        StreamReceived::Watch(message) => message,
+        StreamReceived::KeepAlive(message) => panic!("{message:?}"),
+    }
+}
+
+#[test]
+fn calls_are_answered() {
+    let etcd = Etcd::start();
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        let RpcReply::Grant(grant) = tried.call(Rpc::Grant(LeaseGrantRequest { ttl: 60, id: 0x77 })).await.unwrap()
+        else {
+            panic!("another answer")
+        };
+        assert_eq!((grant.id, grant.ttl), (0x77, 60));
+        let RpcReply::Txn(written) = tried.call(put("a", "1", 0x77)).await.unwrap() else { panic!("another answer") };
+        let revision = written.header.unwrap().revision;
+        assert!(written.succeeded && revision > 1);
+        let RpcReply::Range(read) = tried.call(range("a", "")).await.unwrap() else { panic!("another answer") };
+        let kv = read.kvs.first().unwrap();
+        assert_eq!((&*kv.value, kv.create_revision, kv.lease), (&b"1"[..], revision, 0x77));
+        let revoke = || Rpc::Revoke(LeaseRevokeRequest { id: 0x77 });
+        assert!(matches!(tried.call(revoke()).await, Ok(RpcReply::Revoke(_))));
+        let Err(status) = tried.call(revoke()).await else { panic!("revoked twice") };
+        assert_eq!(status.code, Code::NotFound, "{status:?}");
+        assert!(status.message.contains("requested lease not found"), "{status:?}");
+    });
+    assert_eq!(etcd.keys(), Vec::<alloc::string::String>::new());
+}
+
+#[test]
+fn calls_go_out_together() {
+    let etcd = Etcd::start();
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        let mut asked: Vec<_> = (0..500).map(|_| tried.begin(range("a", ""))).collect();
+        while !asked.is_empty() {
+            let Fact::Reply(rpc, Ok(RpcReply::Range(_))) = tried.next().await else { panic!("something else") };
+            let place = asked.iter().position(|id| *id == rpc).unwrap();
+            asked.swap_remove(place);
+        }
+    });
+}
+
+#[test]
+fn a_lease_is_kept_alive_on_a_stream() {
+    let etcd = Etcd::start();
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        tried.call(Rpc::Grant(LeaseGrantRequest { ttl: 30, id: 5 })).await.unwrap();
+        let stream = tried.open(StreamKind::KeepAlive);
+        for (id, ttl) in [(5, 30), (6, 0), (5, 30)] {
+            tried.send(stream, StreamSend::KeepAlive(LeaseKeepAliveRequest { id }));
+            let StreamReceived::KeepAlive(answer) = tried.message().await else { panic!("of another stream") };
+            assert_eq!((answer.id, answer.ttl), (id, ttl));
+        }
+        // The connection lives on.
+        tried.close(stream);
+        assert!(tried.call(range("a", "")).await.is_ok());
+    });
+}
+
+#[test]
+fn a_key_is_watched() {
+    let etcd = Etcd::start();
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        let stream = tried.open(StreamKind::Watch);
+        watch(&tried, stream, "a");
+        let opened = heard(&mut tried).await;
+        assert!(opened.created && opened.watch_id == 7 && opened.header.unwrap().revision > 0);
+        // Longer than a window.
+        let long = vec![b'x'; 1_000_000];
+        etcd.put("a", "1");
+        let written = heard(&mut tried).await;
+        assert_eq!(written.events.len(), 1);
+        assert_eq!(&*written.events[0].kv.as_ref().unwrap().value, b"1");
+        let id = tried.begin(put("a", long.clone(), 0));
+        let mut told = (false, false);
+        while told != (true, true) {
+            match tried.next().await {
+                Fact::Reply(rpc, Ok(_)) if rpc == id => told.0 = true,
+                Fact::Message(_, StreamReceived::Watch(message)) => {
+                    assert_eq!(message.events[0].kv.as_ref().unwrap().value.len(), long.len());
+                    told.1 = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        etcd.delete("a");
+        assert_eq!(heard(&mut tried).await.events[0].kind, DELETED);
+    });
+}
+
+#[test]
+fn messages_over_the_limit_are_refused() {
+    let etcd = Etcd::start();
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        for key in ["a", "b", "c"] {
+            tried.call(put(key, vec![b'x'; 1_500_000], 0)).await.unwrap();
+        }
+        let Err(status) = tried.call(range("a", "z")).await else { panic!("4.5 MB were read") };
+        // Whether it was carried out is not told by this: it must not look like the server's refusal.
+        assert_eq!(status.code, Code::Internal, "{status:?}");
+        assert!(tried.call(range("a", "")).await.is_ok());
+    });
+}
+
+#[test]
+fn users_and_tokens() {
+    let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
+    let login =
+        |password: &str| Rpc::Authenticate(AuthenticateRequest { name: "worker".into(), password: password.into() });
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        let Err(status) = tried.call(login("wrong")).await else { panic!("let in") };
+        assert_eq!(status.code, Code::InvalidArgument, "{status:?}");
+        assert!(status.message.contains("authentication failed"), "{status:?}");
+        let Err(status) = tried.call(put("jobs/1", "", 0)).await else { panic!("not asked") };
+        assert_eq!(status.code, Code::InvalidArgument, "{status:?}");
+        let RpcReply::Authenticate(answer) = tried.call(login("secret")).await.unwrap() else {
+            panic!("another answer")
+        };
+        let token = Token::new(&answer.token);
+        assert!(tried.call_with(put("jobs/1", "", 0), Some(token.clone())).await.is_ok());
+        let refused = tried.call_with(put("other", "", 0), Some(token)).await;
+        assert_eq!(refused.unwrap_err().code, Code::PermissionDenied);
+        let invalid = tried.call_with(put("jobs/1", "", 0), Some(Token::new("no.such"))).await;
+        assert_eq!(invalid.unwrap_err().code, Code::Unauthenticated);
+        let unsendable = tried.call_with(put("jobs/1", "", 0), Some(Token::new("a\nb"))).await;
+        assert_eq!(unsendable.unwrap_err().code, Code::Internal);
+    });
+}
+
+#[test]
+fn a_server_that_goes_away() {
+    let mut etcd = Etcd::start();
+    smol::block_on(async {
+        let mut tried = Tried::up(etcd.address()).await;
+        let stream = tried.open(StreamKind::Watch);
+        watch(&tried, stream, "a");
+        heard(&mut tried).await;
+        etcd.pause();
+        let call = tried.begin(range("a", ""));
+        assert!(tried.within(core::time::Duration::from_millis(100)).await.is_none(), "a stopped server answers");
+        etcd.kill();
+        // Calls and streams are told before the end or not at all: the machine settles those by itself.
+        let fault = loop {
+            match tried.next().await {
+                Fact::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}
+                Fact::StreamEnded(id, Status { code: Code::Unavailable, .. }) if id == stream => {}
+                Fact::Ended(fault) => break fault,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(matches!(fault, Fault::Closed | Fault::Reset), "{fault:?}");
+        assert!(tried.within(core::time::Duration::from_millis(20)).await.is_none(), "something after the end");
+        assert_eq!(Tried::to(etcd.address()).ended().await, Fault::Refused);
+    });
+}

@@ -1,0 +1,118 @@
+//! The settings of a client of whichever back end, so that an adapter need not know them apart.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::pin::Pin;
+
+use super::{Client, ConnectError, Host};
+#[cfg(feature = "etcd")]
+use crate::etcd;
+use crate::redis::{self, Endpoint};
+
+/// The settings of a client: of Redis or of etcd.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[must_use = "settings do nothing until they are given to `connect`"]
+pub enum Settings {
+    /// One Redis server, or a quorum of them.
+    Redis(redis::Config),
+    /// An etcd cluster.
+    #[cfg(feature = "etcd")]
+    Etcd(etcd::Config),
+}
+
+impl Settings {
+    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number of times, or `etcd://…` once.
+    ///
+    /// # Errors
+    ///
+    /// A URL is wrong, or they do not go together.
+    pub fn parse<I>(urls: I) -> Result<Self, ConnectError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let urls: Vec<_> = urls.into_iter().collect();
+        #[cfg(feature = "etcd")]
+        if urls.iter().any(|url| is_etcd(url.as_ref())) {
+            let [url] = &*urls else { return Err(ConnectError::SeveralUrls) };
+            return Ok(Self::Etcd(etcd::Config::parse(url.as_ref())?));
+        }
+        let nodes = urls.iter().map(|url| Endpoint::parse(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::Redis(redis::Config::new(nodes)))
+    }
+}
+
+/// Also if it asks for TLS: etcd's own message says more about that.
+#[cfg(feature = "etcd")]
+fn is_etcd(url: &str) -> bool {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    scheme.eq_ignore_ascii_case("etcd") || scheme.eq_ignore_ascii_case("etcds")
+}
+
+impl From<redis::Config> for Settings {
+    fn from(config: redis::Config) -> Self {
+        Self::Redis(config)
+    }
+}
+
+#[cfg(feature = "etcd")]
+impl From<etcd::Config> for Settings {
+    fn from(config: etcd::Config) -> Self {
+        Self::Etcd(config)
+    }
+}
+
+/// A client with these settings, and the driver that does its work, to be spawned: [`client`](super::client) or
+/// `etcd::client`, whichever it takes.
+///
+/// # Errors
+///
+/// The settings are out of range, or the system has no entropy.
+#[expect(clippy::type_complexity, reason = "a boxed future, as every executor takes it")]
+pub fn connect<H: Host>(
+    host: H,
+    settings: impl Into<Settings>,
+) -> Result<(Client, Pin<Box<dyn Future<Output = ()> + Send>>), ConnectError> {
+    match settings.into() {
+        Settings::Redis(config) => {
+            let (client, driver) = super::client(host, config)?;
+            Ok((client, Box::pin(driver)))
+        }
+        #[cfg(feature = "etcd")]
+        Settings::Etcd(config) => {
+            let (client, driver) = super::etcd::client(host, config)?;
+            Ok((client, Box::pin(driver)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn the_scheme_tells_the_back_end() {
+        let Settings::Redis(config) = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap() else {
+            panic!("no Redis")
+        };
+        assert!(config.is_quorum());
+        #[cfg(feature = "etcd")]
+        {
+            let Settings::Etcd(config) = Settings::parse(["etcd://a,b:1"]).unwrap() else { panic!("no etcd") };
+            assert_eq!(config.endpoints().len(), 2);
+            for (urls, word) in [
+                (&["etcd://a", "etcd://b"][..], "one URL"),
+                (&["redis://a", "etcd://b"], "one URL"),
+                (&["etcds://a"], "TLS"),
+                (&["http://a"], "http"),
+            ] {
+                let error = Settings::parse(urls).unwrap_err().to_string();
+                assert!(error.contains(word), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Who we are: the login, and the token that it gave.
+//!
+//! Simple tokens, the default of etcd, are known to every member that was running when they were made, and each forgets them by a
+//! clock of its own, five minutes after the last use there; a restarted member knows none. So each connection starts with a login.
+
+use alloc::boxed::Box;
+use alloc::string::ToString as _;
+
+use super::{Channel, ChannelOutput, Phase};
+use crate::etcd::message::AuthenticateRequest;
+use crate::etcd::output::{Output, Token};
+use crate::etcd::request::{Refusal, Reply};
+use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
+use crate::etcd::status::Meaning;
+use crate::event::{ErrorClass, ServerError};
+use crate::fault::{Breach, Fault};
+use crate::redis::Secret;
+use crate::time::Instant;
+
+/// The token, and the number of the login that gave it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Login {
+    pub(super) token: Option<Token>,
+    /// How many logins there have been, those that found that none is needed included. Grows for ever.
+    pub(super) count: u64,
+}
+
+impl Login {
+    fn done(&mut self, token: Option<&str>) {
+        self.token = token.map(Token::new);
+        self.count += 1;
+    }
+
+    fn request((name, password): &(Box<str>, Secret)) -> Rpc {
+        Rpc::Authenticate(AuthenticateRequest { name: name.to_string(), password: password.expose().to_string() })
+    }
+}
+
+impl Channel {
+    /// Logs in, if there is a user.
+    pub(super) fn log_in(&mut self, until: Instant) {
+        let Some(conn) = self.current() else { return };
+        let Some(user) = &self.config.user else {
+            self.login.done(None);
+            return self.up();
+        };
+        let request = Login::request(user);
+        self.serial += 1;
+        let rpc = RpcId { conn, serial: self.serial };
+        self.phase = Phase::LoggingIn { until, rpc };
+        self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
+    }
+
+    /// The token of this login is not valid any more: gets a new one, unless there is one already.
+    pub(super) fn log_in_again(&mut self, seen: u64) {
+        if self.is_up() && self.login.count == seen && self.config.user.is_some() {
+            self.log_in(self.now + self.config.connect_timeout);
+        }
+    }
+
+    /// The login was answered.
+    pub(super) fn logged_in(&mut self, result: Result<RpcReply, Status>) {
+        let status = match result {
+            Ok(RpcReply::Authenticate(answer)) if !answer.token.is_empty() => {
+                self.login.done(Some(&answer.token));
+                return self.up();
+            }
+            Ok(
+                RpcReply::Authenticate(_)
+                | RpcReply::Range(_)
+                | RpcReply::Txn(_)
+                | RpcReply::Grant(_)
+                | RpcReply::Revoke(_),
+            ) => return self.give_up(Fault::Protocol(Breach::WrongReply).into()),
+            Err(status) => status,
+        };
+        let meaning = Meaning::of(&status);
+        match meaning {
+            Meaning::LoginNotNeeded => {
+                self.login.done(None);
+                self.up();
+            }
+            Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => self.refuse_all(error),
+            meaning @ (Meaning::Refused(_) | Meaning::LogIn(_) | Meaning::Unknown { .. }) => {
+                self.give_up(meaning.error(&status).into());
+            }
+        }
+    }
+
+    fn up(&mut self) {
+        self.phase = Phase::Up;
+        self.trouble = None;
+    }
+
+    /// The login is refused: so is everything that waits. What comes later tries anew, after a pause as if every endpoint had
+    /// failed: the members of a cluster have the same users.
+    fn refuse_all(&mut self, error: ServerError) {
+        while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
+            self.reply(call, Reply::Refused(Refusal::Error(error.clone())));
+        }
+        self.watches.refuse_all(&error, &mut self.out);
+        self.retry.failures = self.retry.failures.max(u32::from(self.config.endpoints));
+        self.since = self.now;
+        self.give_up(error.into());
+    }
+}

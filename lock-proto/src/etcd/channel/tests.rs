@@ -1,0 +1,373 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod hostile;
+mod login;
+mod random;
+mod streams;
+mod watch;
+
+use super::*;
+use crate::etcd::message::{
+    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchResponse,
+};
+use crate::etcd::request::{Found, LeaseId};
+use crate::etcd::rpc::{Code, Rpc};
+use crate::redis::{Poll, Secret};
+use alloc::format;
+use alloc::vec::Vec;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A channel, the time, and the host's side of the contract.
+struct Rig {
+    channel: Channel,
+    now: Instant,
+    serial: u64,
+}
+
+fn config(endpoints: u16) -> ChannelConfig {
+    ChannelConfig {
+        endpoints,
+        user: None,
+        connect_timeout: 2 * SECOND,
+        request_timeout: SECOND,
+        watch_quiet: 10 * SECOND,
+        reconnect: Poll::exponential(10 * MS, SECOND),
+        limit: 1000,
+    }
+}
+
+fn lease(id: u64) -> LeaseId {
+    LeaseId::from_bits(id)
+}
+
+fn grant(id: u64) -> Request {
+    Request::Grant { lease: lease(id), ttl: 10 }
+}
+
+fn granted(id: u64) -> Result<RpcReply, Status> {
+    let header = Some(ResponseHeader { member_id: 1, revision: 1 });
+    Ok(RpcReply::Grant(LeaseGrantResponse { header, id: lease(id).get(), ttl: 10 }))
+}
+
+fn status(code: Code, words: &str) -> Status {
+    Status::new(code, words)
+}
+
+const LEASE: Reply = Reply::Done(Found::Lease { ttl: 10 });
+
+impl Rig {
+    fn new(endpoints: u16) -> Self {
+        Self::with(config(endpoints))
+    }
+
+    fn with(config: ChannelConfig) -> Self {
+        Self { channel: Channel::new(config, 42), now: Instant::from_millis(1000), serial: 0 }
+    }
+
+    /// With an open connection and a request that was answered on it.
+    fn up(endpoints: u16) -> (Self, ConnId) {
+        let mut rig = Self::new(endpoints);
+        let call = rig.send(grant(1));
+        let conn = rig.connected();
+        let rpc = rig.call();
+        rig.answer(rpc, granted(1));
+        assert_eq!(rig.told(), [ChannelOutput::Reply { call, reply: LEASE }]);
+        (rig, conn)
+    }
+
+    fn send(&mut self, request: Request) -> CallId {
+        self.send_for(request, SECOND)
+    }
+
+    fn send_for(&mut self, request: Request, patience: Duration) -> CallId {
+        self.serial += 1;
+        let call = CallId::new(NodeId::new(0), self.serial);
+        self.channel.send(self.now, call, request, patience);
+        call
+    }
+
+    /// Everything there is to do or to know.
+    fn all(&mut self) -> Vec<ChannelOutput> {
+        core::iter::from_fn(|| self.channel.poll_output()).collect()
+    }
+
+    fn told(&mut self) -> Vec<ChannelOutput> {
+        core::iter::from_fn(|| self.channel.poll_told()).collect()
+    }
+
+    fn requests(&mut self) -> Vec<Output> {
+        core::iter::from_fn(|| self.channel.poll_request()).collect()
+    }
+
+    fn connecting(&mut self) -> ConnId {
+        match self.channel.poll_output() {
+            Some(ChannelOutput::Do(Output::Connect { node, conn })) if node == conn.node() => conn,
+            other => panic!("no connect: {other:?}"),
+        }
+    }
+
+    fn connected(&mut self) -> ConnId {
+        let conn = self.connecting();
+        self.channel.handle_connected(self.now, conn);
+        conn
+    }
+
+    /// The next output: a unary call.
+    fn call(&mut self) -> RpcId {
+        match self.channel.poll_output() {
+            Some(ChannelOutput::Do(Output::Call { rpc, .. })) => rpc,
+            other => panic!("no call: {other:?}"),
+        }
+    }
+
+    /// The next output: a stream.
+    fn stream(&mut self, kind: StreamKind) -> StreamId {
+        match self.channel.poll_output() {
+            Some(ChannelOutput::Do(Output::Open { stream, .. })) if stream.kind() == kind => stream,
+            other => panic!("no stream: {other:?}"),
+        }
+    }
+
+    fn answer(&mut self, rpc: RpcId, result: Result<RpcReply, Status>) {
+        self.channel.handle_reply(self.now, rpc, result);
+    }
+
+    fn fail(&mut self, rpc: RpcId, code: Code, words: &str) {
+        self.answer(rpc, Err(status(code, words)));
+    }
+
+    fn end(&mut self, stream: StreamId, code: Code, words: &str) {
+        self.channel.handle_stream_ended(self.now, stream, status(code, words));
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.channel.handle_timeout(self.now);
+    }
+
+    /// Time passes until something is due.
+    fn until_due(&mut self) {
+        let due = self.channel.next_deadline().unwrap();
+        self.pass(due.since(self.now));
+    }
+}
+
+fn unknown(call: CallId, fault: Fault) -> ChannelOutput {
+    ChannelOutput::Reply { call, reply: Reply::Unknown(fault.into()) }
+}
+
+fn not_sent(call: CallId, fault: Fault) -> ChannelOutput {
+    ChannelOutput::Reply { call, reply: Reply::NotSent(fault.into()) }
+}
+
+fn disconnect(conn: ConnId) -> ChannelOutput {
+    ChannelOutput::Do(Output::Disconnect { conn })
+}
+
+#[test]
+fn a_connection_is_opened_when_there_is_something_to_send() {
+    let mut rig = Rig::new(1);
+    assert_eq!((rig.all().len(), rig.channel.next_deadline()), (0, None));
+    let (first, second) = (rig.send(grant(1)), rig.send(grant(2)));
+    let conn = rig.connecting();
+    assert_eq!(rig.all(), []);
+    rig.channel.handle_connected(rig.now, conn);
+    let (a, b) = (rig.call(), rig.call());
+    assert!(a != b && a.conn() == conn && rig.all().is_empty());
+    // Answers come in any order.
+    rig.answer(b, granted(2));
+    rig.answer(a, Err(status(Code::FailedPrecondition, "etcdserver: lease already exists")));
+    let exists = Reply::Refused(Refusal::LeaseExists);
+    assert_eq!(
+        rig.all(),
+        [ChannelOutput::Reply { call: second, reply: LEASE }, ChannelOutput::Reply { call: first, reply: exists }]
+    );
+    assert_eq!(rig.channel.next_deadline(), None, "a quiet connection costs nothing");
+}
+
+#[test]
+fn m8_a_call_counts_as_sent_when_it_is_handed_out() {
+    let (mut rig, conn) = Rig::up(2);
+    let (sent, kept) = (rig.send(grant(2)), rig.send(grant(3)));
+    rig.call();
+    rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
+    assert_eq!(rig.channel.poll_output(), Some(unknown(sent, Fault::Reset)));
+    // The other has not left: it goes over the next connection.
+    let next = rig.connected();
+    assert!(next.node() != conn.node());
+    let rpc = rig.call();
+    rig.answer(rpc, granted(3));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: kept, reply: LEASE }]);
+}
+
+#[test]
+fn e9_patience_gives_the_connection_up_and_settles_all_in_flight() {
+    let (mut rig, conn) = Rig::up(3);
+    let slow = rig.send(grant(2));
+    rig.pass(400 * MS);
+    let short = rig.send_for(grant(3), 100 * MS);
+    assert_eq!(rig.requests().len(), 2);
+    assert_eq!(rig.channel.next_deadline_reason().map(|(_, why)| why), Some("request in flight"));
+    rig.pass(99 * MS);
+    assert_eq!(rig.all(), []);
+    rig.until_due();
+    assert_eq!(rig.all(), [disconnect(conn), unknown(slow, Fault::TimedOut), unknown(short, Fault::TimedOut)]);
+    assert_eq!(rig.channel.next_deadline(), None, "nobody wants a connection");
+    rig.send(grant(4));
+    assert!(rig.connecting().node() != conn.node());
+}
+
+#[test]
+fn what_cannot_be_sent_waits_as_long_as_its_patience() {
+    let mut rig = Rig::new(1);
+    let short = rig.send_for(grant(1), 5 * MS);
+    let long = rig.send_for(grant(2), 3 * SECOND);
+    let conn = rig.connecting();
+    rig.pass(5 * MS);
+    assert_eq!(rig.all(), [not_sent(short, Fault::TimedOut)]);
+    rig.channel.handle_disconnected(rig.now, conn, Fault::Refused);
+    assert_eq!(rig.all(), []);
+    let last = rig.send_for(grant(3), 4 * MS);
+    rig.pass(4 * MS);
+    // It says why; and a short patience has cut the pause short, so that there was time for an attempt.
+    let conn = match rig.all()[..] {
+        [ref told, ChannelOutput::Do(Output::Connect { conn, .. })] if *told == not_sent(last, Fault::Refused) => conn,
+        ref other => panic!("{other:?}"),
+    };
+    rig.channel.handle_connected(rig.now, conn);
+    let rpc = rig.call();
+    rig.answer(rpc, granted(2));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: long, reply: LEASE }]);
+}
+
+#[test]
+fn e9_endpoints_are_tried_in_turn_and_then_with_pauses() {
+    let mut rig = Rig::new(3);
+    rig.send_for(grant(1), 3600 * SECOND);
+    let (mut nodes, mut pauses) = (Vec::new(), Vec::new());
+    for _ in 0..12 {
+        let before = rig.now;
+        if rig.channel.current().is_none() {
+            rig.until_due();
+        }
+        pauses.push(rig.now.since(before));
+        let conn = rig.connecting();
+        nodes.push(conn.node().index());
+        rig.channel.handle_disconnected(rig.now, conn, Fault::Refused);
+    }
+    assert!(nodes.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 3), "{nodes:?}");
+    assert_eq!(pauses[..3], [Duration::ZERO; 3], "the first round has none");
+    for (n, pause) in pauses[3..].iter().enumerate() {
+        let full = (10 * MS * (1 << n)).min(SECOND);
+        assert!(*pause <= full && *pause > full * 3 / 4 - MS, "{n}: {pause:?}");
+    }
+    // Clients with other seeds start elsewhere.
+    let starts: alloc::collections::BTreeSet<u16> =
+        (0..20).map(|seed| Channel::new(config(3), seed).endpoint).collect();
+    assert_eq!(starts.len(), 3);
+}
+
+#[test]
+fn e9_unavailable_moves_on_and_a_definite_error_does_not() {
+    let (mut rig, conn) = Rig::up(2);
+    let call = rig.send(grant(2));
+    let rpc = rig.call();
+    rig.fail(rpc, Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+    let error = ServerError { class: ErrorClass::Transient, text: "etcdserver: mvcc: database space exceeded".into() };
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: Reply::Refused(Refusal::Error(error)) }]);
+    let call = rig.send(grant(2));
+    let rpc = rig.call();
+    rig.fail(rpc, Code::Unknown, "something");
+    let outputs = rig.all();
+    assert!(matches!(outputs[..], [ChannelOutput::Reply { call: c, reply: Reply::Unknown(_) }] if c == call));
+    let (call, other) = (rig.send(grant(2)), rig.send(grant(3)));
+    let rpc = rig.call();
+    rig.call();
+    rig.fail(rpc, Code::Unavailable, "etcdserver: no leader");
+    let outputs = rig.all();
+    assert!(
+        matches!(&outputs[..], [
+            ChannelOutput::Reply { call: a, reply: Reply::Unknown(_) },
+            ChannelOutput::Do(Output::Disconnect { conn: c }),
+            ChannelOutput::Reply { call: b, reply: Reply::Unknown(Cause::Server(_)) },
+        ] if *a == call && *b == other && *c == conn),
+        "{outputs:?}"
+    );
+    rig.send(grant(4));
+    assert!(rig.connecting().node() != conn.node());
+}
+
+#[test]
+fn m6_facts_that_are_not_current_are_dropped() {
+    let (mut rig, old) = Rig::up(1);
+    let call = rig.send(grant(2));
+    let rpc = rig.call();
+    rig.channel.handle_disconnected(rig.now, old, Fault::Closed);
+    assert_eq!(rig.all(), [unknown(call, Fault::Closed)]);
+    let call = rig.send(grant(2));
+    rig.until_due();
+    let conn = rig.connecting();
+    let before = rig.channel.clone();
+    let stream = StreamId { conn: old, kind: StreamKind::Watch, serial: 1 };
+    rig.channel.handle_connected(rig.now, old);
+    rig.channel.handle_disconnected(rig.now, old, Fault::Closed);
+    rig.answer(rpc, granted(2));
+    rig.end(stream, Code::Unavailable, "etcdserver: no leader");
+    rig.channel.handle_message(rig.now, stream, StreamReceived::Watch(WatchResponse::default()));
+    assert_eq!(rig.channel, before);
+    rig.channel.handle_connected(rig.now, conn);
+    let new = rig.call();
+    rig.answer(rpc, granted(2));
+    rig.channel.handle_connected(rig.now, conn);
+    assert_eq!(rig.all(), []);
+    rig.answer(new, granted(2));
+    rig.answer(new, granted(2));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }], "once");
+}
+
+#[test]
+fn close_answers_all_and_a_later_request_opens_anew() {
+    let (mut rig, conn) = Rig::up(1);
+    let (sent, kept) = (rig.send(grant(2)), rig.send(grant(3)));
+    rig.call();
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.close(rig.now);
+    assert_eq!(rig.all(), [disconnect(conn), unknown(sent, Fault::NotNeeded), not_sent(kept, Fault::NotNeeded)]);
+    assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (None, None));
+    rig.send(grant(4));
+    assert!(rig.connecting() != conn);
+}
+
+#[test]
+fn beyond_the_limit_nothing_is_queued() {
+    let mut rig = Rig::with(ChannelConfig { limit: 2, ..config(1) });
+    rig.send(grant(1));
+    rig.send(Request::KeepAlive { lease: lease(1) });
+    let third = rig.send(grant(2));
+    rig.connecting();
+    assert_eq!(rig.all(), [not_sent(third, Fault::Backlog)]);
+    for n in 1..=3 {
+        rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new());
+    }
+    let outputs = rig.all();
+    assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
+        if *watch == WatchId::new(3) && error.class == ErrorClass::Transient));
+}
+
+#[test]
+fn equal_histories_give_equal_channels_and_debug_hides_the_password() {
+    let run = || {
+        let user = Some(("app".into(), Secret::new("sesame")));
+        let mut rig = Rig::with(ChannelConfig { user, ..config(3) });
+        rig.send(grant(1));
+        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+        let conn = rig.connected();
+        let shown = format!("{:?}", rig.channel);
+        assert!(shown.contains("Authenticate") && !shown.contains("sesame"), "{shown}");
+        rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
+        rig.channel
+    };
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,243 @@
+//! Login and tokens.
+
+use super::*;
+
+fn rig(endpoints: u16) -> Rig {
+    Rig::with(ChannelConfig { user: Some(("app".into(), Secret::new("pw"))), ..config(endpoints) })
+}
+
+fn token(text: &str) -> Result<RpcReply, Status> {
+    Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: text.into() }))
+}
+
+/// The next output: a login.
+fn login(rig: &mut Rig) -> RpcId {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Authenticate(who), token: None })) => {
+            assert_eq!((&*who.name, &*who.password), ("app", "pw"));
+            rpc
+        }
+        other => panic!("no login: {other:?}"),
+    }
+}
+
+/// The next output: a call with this token.
+fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Call { rpc, token: given, .. })) => {
+            assert_eq!(given.as_ref().map(|given| given.reveal()), token);
+            rpc
+        }
+        other => panic!("no call: {other:?}"),
+    }
+}
+
+#[test]
+fn calls_wait_for_the_login_of_each_connection() {
+    let mut rig = rig(2);
+    rig.send(grant(1));
+    let conn = rig.connected();
+    let rpc = login(&mut rig);
+    assert_eq!(rig.all(), []);
+    rig.answer(rpc, token("t1"));
+    call_with(&mut rig, Some("t1"));
+    rig.channel.handle_disconnected(rig.now, conn, Fault::Closed);
+    rig.told();
+    rig.send(grant(2));
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t2"));
+    call_with(&mut rig, Some("t2"));
+}
+
+#[test]
+fn a_cluster_without_users_needs_no_token() {
+    let mut rig = rig(1);
+    rig.send(grant(1));
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.fail(rpc, Code::FailedPrecondition, "etcdserver: authentication is not enabled");
+    call_with(&mut rig, None);
+}
+
+#[test]
+fn e9_an_old_token_costs_one_login_and_the_request_goes_again() {
+    for (code, words) in [
+        (Code::Unauthenticated, "etcdserver: invalid auth token"),
+        (Code::InvalidArgument, "etcdserver: user name is empty"),
+        (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+    ] {
+        let mut rig = rig(1);
+        let (first, second) = (rig.send(grant(1)), rig.send(grant(2)));
+        rig.connected();
+        let rpc = login(&mut rig);
+        rig.answer(rpc, token("old"));
+        let (a, b) = (call_with(&mut rig, Some("old")), call_with(&mut rig, Some("old")));
+        let third = rig.send(grant(3));
+        rig.fail(b, code, words);
+        rig.fail(a, code, words);
+        // One login for both; what has not left waits for it too.
+        let rpc = login(&mut rig);
+        assert_eq!(rig.all(), []);
+        rig.answer(rpc, token("new"));
+        // In the order of the requests.
+        let again: Vec<RpcId> = (0..3).map(|_| call_with(&mut rig, Some("new"))).collect();
+        for (n, rpc) in again.iter().enumerate() {
+            rig.answer(*rpc, granted(n as u64 + 1));
+        }
+        assert_eq!(rig.all(), [first, second, third].map(|call| ChannelOutput::Reply { call, reply: LEASE }));
+    }
+}
+
+#[test]
+fn a_token_that_is_refused_twice_refuses_the_request() {
+    let mut rig = rig(1);
+    let call = rig.send(grant(1));
+    rig.connected();
+    for _ in 0..2 {
+        let rpc = login(&mut rig);
+        rig.answer(rpc, token("t"));
+        let rpc = call_with(&mut rig, Some("t"));
+        rig.fail(rpc, Code::Unauthenticated, "etcdserver: invalid auth token");
+    }
+    let outputs = rig.all();
+    assert!(
+        matches!(&outputs[..], [ChannelOutput::Reply { call: c, reply: Reply::Refused(Refusal::Error(error)) }]
+            if *c == call && error.class == ErrorClass::Refused),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn without_a_user_a_missing_token_is_a_refusal() {
+    let (mut rig, _) = Rig::up(1);
+    rig.send(grant(2));
+    let rpc = rig.call();
+    rig.fail(rpc, Code::InvalidArgument, "etcdserver: user name is empty");
+    let outputs = rig.all();
+    assert!(matches!(&outputs[..], [ChannelOutput::Reply { reply: Reply::Refused(Refusal::Error(error)), .. }]
+        if error.class == ErrorClass::Refused && &*error.text == "etcdserver: user name is empty"));
+}
+
+#[test]
+fn a_wrong_password_refuses_all_that_waits_and_a_later_request_tries_anew() {
+    let mut rig = rig(3);
+    rig.send(grant(1));
+    rig.send(Request::KeepAlive { lease: lease(1) });
+    rig.channel.watch(rig.now, WatchId::new(7), "k".into(), Bytes::new());
+    let conn = rig.connected();
+    let rpc = login(&mut rig);
+    rig.fail(rpc, Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
+    let outputs = rig.all();
+    let refused = |reply: &Reply| matches!(reply, Reply::Refused(Refusal::Error(e)) if e.class == ErrorClass::Refused);
+    assert!(
+        matches!(&outputs[..], [
+            ChannelOutput::Reply { reply: a, .. },
+            ChannelOutput::Reply { reply: b, .. },
+            ChannelOutput::WatchRefused { error, .. },
+            last,
+        ] if refused(a) && refused(b) && error.class == ErrorClass::Refused && *last == disconnect(conn)),
+        "{outputs:?}"
+    );
+    // Not at once: whoever asks again and again must not flood the cluster with logins.
+    rig.send(grant(2));
+    assert_eq!(rig.all(), []);
+    rig.until_due();
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t"));
+    call_with(&mut rig, Some("t"));
+}
+
+#[test]
+fn a_login_that_hangs_or_fails_moves_on() {
+    let mut rig = rig(2);
+    rig.send_for(grant(1), 60 * SECOND);
+    let first = rig.connected();
+    login(&mut rig);
+    rig.pass(2 * SECOND);
+    assert_eq!(rig.channel.poll_output(), Some(disconnect(first)));
+    let second = rig.connected();
+    let rpc = login(&mut rig);
+    rig.fail(rpc, Code::Unavailable, "etcdserver: no leader");
+    assert_eq!(rig.channel.poll_output(), Some(disconnect(second)));
+    rig.until_due();
+    let third = rig.connected();
+    assert_eq!(third.node(), first.node());
+    let rpc = login(&mut rig);
+    rig.answer(rpc, granted(1));
+    assert_eq!(rig.channel.poll_output(), Some(disconnect(third)), "nonsense");
+}
+
+#[test]
+fn e9_a_denied_watch_is_tried_once_more_with_a_new_login() {
+    let mut rig = rig(1);
+    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t1"));
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 5);
+    // A minute later the token has run out, and a new watch is denied, as early releases say it.
+    rig.pass(9 * SECOND);
+    rig.channel.watch(rig.now, WatchId::new(2), "b".into(), Bytes::new());
+    assert_eq!(watch::asked(&mut rig, stream), 2);
+    watch::deny(&mut rig, stream, "etcdserver: permission denied");
+    let close = ChannelOutput::Do(Output::Close { stream });
+    assert_eq!(rig.told()[..2], [close, ChannelOutput::Deaf { watch: WatchId::new(1) }]);
+    let Phase::LoggingIn { rpc, .. } = rig.channel.phase else { panic!("{:?}", rig.channel.phase) };
+    rig.answer(rpc, token("t2"));
+    rig.until_due();
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 6);
+    // The new login does not help it: that settles it, and does not disturb the other one.
+    watch::asked(&mut rig, stream);
+    watch::deny(&mut rig, stream, "rpc error: code = PermissionDenied desc = etcdserver: permission denied");
+    let outputs = rig.all();
+    assert!(
+        matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
+            if *watch == WatchId::new(2) && &*error.text == "etcdserver: permission denied"),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn e9_a_late_refusal_of_an_old_token_costs_no_second_login() {
+    let mut rig = rig(1);
+    let (first, second) = (rig.send(grant(1)), rig.send(grant(2)));
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("old"));
+    let (a, b) = (call_with(&mut rig, Some("old")), call_with(&mut rig, Some("old")));
+    rig.fail(a, Code::Unauthenticated, "etcdserver: invalid auth token");
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("new"));
+    rig.fail(b, Code::Unauthenticated, "etcdserver: invalid auth token");
+    let (a, b) = (call_with(&mut rig, Some("new")), call_with(&mut rig, Some("new")));
+    rig.answer(a, granted(1));
+    rig.answer(b, granted(2));
+    assert_eq!(rig.all(), [first, second].map(|call| ChannelOutput::Reply { call, reply: LEASE }));
+}
+
+#[test]
+fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
+    let mut rig = rig(1);
+    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t1"));
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 5);
+    rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
+    rig.told();
+    rig.until_due();
+    let stream = rig.stream(StreamKind::Watch);
+    watch::asked(&mut rig, stream);
+    watch::deny(&mut rig, stream, "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token");
+    assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Do(Output::Close { stream })));
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t2"));
+    rig.until_due();
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 6);
+}

@@ -1,0 +1,194 @@
+//! Random hosts and servers, replayed by their seed (requirement S2).
+
+use super::*;
+use crate::retry::mix;
+use alloc::collections::BTreeMap;
+
+/// A channel, and what has been asked of it.
+struct World {
+    rig: Rig,
+    seed: u64,
+    drawn: u64,
+    /// How often each request was answered.
+    answered: BTreeMap<CallId, u32>,
+    /// Which watches are heard.
+    watches: BTreeMap<WatchId, bool>,
+    conns: Vec<ConnId>,
+    rpcs: Vec<RpcId>,
+    streams: Vec<StreamId>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let user = seed.is_multiple_of(2).then(|| ("app".into(), Secret::new("pw")));
+        let rig = Rig::with(ChannelConfig { user, ..config(1 + (seed / 2 % 3) as u16) });
+        let (answered, watches) = (BTreeMap::new(), BTreeMap::new());
+        Self { rig, seed, drawn: 0, answered, watches, conns: Vec::new(), rpcs: Vec::new(), streams: Vec::new() }
+    }
+
+    fn dice(&mut self, sides: u64) -> u64 {
+        self.drawn += 1;
+        mix(self.seed, self.drawn) % sides
+    }
+
+    /// Somebody wants something.
+    fn ask(&mut self) {
+        match self.dice(3) {
+            0 => {
+                let request = if self.dice(2) == 0 { grant(self.seed) } else { Request::KeepAlive { lease: lease(1) } };
+                let patience = MS * (1 + self.dice(2000) as u32);
+                let call = self.rig.send_for(request, patience);
+                self.answered.insert(call, 0);
+            }
+            1 if self.watches.len() < 5 => {
+                let watch = WatchId::new(self.drawn);
+                self.rig.channel.watch(self.rig.now, watch, "k".into(), Bytes::new());
+                self.watches.insert(watch, false);
+            }
+            _ => {
+                if let Some((watch, _)) = self.watches.pop_first() {
+                    self.rig.channel.unwatch(self.rig.now, watch);
+                }
+            }
+        }
+    }
+
+    /// Something goes wrong, or is late, or is said that nobody asked for.
+    fn fault(&mut self) {
+        let now = self.rig.now;
+        let code = Code::from_number(self.dice(17) as i32);
+        let words = ["etcdserver: not leader", "etcdserver: user name is empty", "x"][self.dice(3) as usize];
+        match self.dice(6) {
+            0 => {
+                if let Some(conn) = self.conns.last() {
+                    self.rig.channel.handle_disconnected(now, *conn, Fault::Reset);
+                }
+            }
+            1 => {
+                if let Some(stream) = self.streams.pop() {
+                    self.rig.end(stream, code, words);
+                }
+            }
+            2 | 3 => {
+                if let Some(rpc) = self.rpcs.pop() {
+                    self.rig.fail(rpc, code, words);
+                }
+            }
+            4 => {
+                if let Some(stream) = self.streams.last().copied() {
+                    let watch_id = self.dice(20) as i64 - 2;
+                    let (created, canceled) = (self.dice(2) == 0, self.dice(2) == 0);
+                    let cancel_reason = ["", "permission denied"][self.dice(2) as usize].into();
+                    let header = (self.dice(3) > 0).then_some(ResponseHeader { member_id: 1, revision: 3 });
+                    let response =
+                        WatchResponse { header, watch_id, created, canceled, cancel_reason, ..Default::default() };
+                    self.rig.hear(stream, response);
+                }
+            }
+            _ => {
+                let by = MS * self.dice(3000) as u32;
+                self.rig.pass(by);
+            }
+        }
+    }
+
+    fn until_due(&mut self) {
+        if let Some(due) = self.rig.channel.next_deadline() {
+            self.rig.pass(due.since(self.rig.now));
+        }
+    }
+
+    /// Carries out what there is to do. An honest host and server do all of it.
+    fn drain(&mut self, honest: bool) {
+        for _ in 0..1000 {
+            let Some(output) = self.rig.channel.poll_output() else { return };
+            match output {
+                ChannelOutput::Do(output) => self.carry_out(output, honest),
+                ChannelOutput::Reply { call, .. } => *self.answered.get_mut(&call).unwrap() += 1,
+                ChannelOutput::Watching { watch, .. } => {
+                    let heard = self.watches.get_mut(&watch).unwrap();
+                    assert!(!core::mem::replace(heard, true), "seed {}: {watch:?} twice", self.seed);
+                }
+                ChannelOutput::Deaf { watch } => {
+                    let heard = self.watches.get_mut(&watch).unwrap();
+                    assert!(core::mem::replace(heard, false), "seed {}: {watch:?} twice", self.seed);
+                }
+                ChannelOutput::WatchRefused { watch, .. } => {
+                    self.watches.remove(&watch).unwrap();
+                }
+                ChannelOutput::Changed { .. } => {}
+            }
+        }
+        panic!("seed {}: endless output", self.seed);
+    }
+
+    fn carry_out(&mut self, output: Output, honest: bool) {
+        let now = self.rig.now;
+        match output {
+            Output::Connect { conn, .. } => {
+                self.conns.push(conn);
+                if honest {
+                    self.rig.channel.handle_connected(now, conn);
+                }
+            }
+            Output::Call { rpc, request, .. } => {
+                self.rpcs.push(rpc);
+                let reply = match request {
+                    Rpc::Authenticate(_) => {
+                        RpcReply::Authenticate(AuthenticateResponse { header: None, token: "t".into() })
+                    }
+                    Rpc::Grant(ask) => RpcReply::Grant(LeaseGrantResponse { header: None, id: ask.id, ttl: 10 }),
+                    other @ (Rpc::Range(_) | Rpc::Txn(_) | Rpc::Revoke(_)) => panic!("{other:?}"),
+                };
+                if honest {
+                    self.rig.answer(rpc, Ok(reply));
+                }
+            }
+            Output::Open { stream, .. } => self.streams.push(stream),
+            Output::Send { stream, message: StreamSend::KeepAlive(ask) } if honest => {
+                let alive = LeaseKeepAliveResponse { header: None, id: ask.id, ttl: 10 };
+                self.rig.channel.handle_message(now, stream, StreamReceived::KeepAlive(alive));
+            }
+            Output::Send { stream, message: StreamSend::Watch(ask) } if honest => {
+                if let Some(WatchAsk::Create(create)) = ask.request {
+                    let header = Some(ResponseHeader { member_id: 1, revision: 3 });
+                    let watch_id = create.watch_id;
+                    self.rig.hear(stream, WatchResponse { header, watch_id, created: true, ..Default::default() });
+                }
+            }
+            Output::Send { .. } | Output::Disconnect { .. } | Output::Close { .. } => {}
+            other @ (Output::Event { .. } | Output::Election { .. } | Output::Stopped { .. }) => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whatever comes in whatever order: each request is answered exactly once, what is told of a watch makes sense; and when the faults
+/// end, everything that is still wanted gets through.
+#[test]
+fn s2_every_request_is_answered_once_and_every_watch_is_heard_in_the_end() {
+    let (mut heard, mut refused) = (0, 0);
+    for seed in 0..500 {
+        let mut world = World::new(seed);
+        for _ in 0..300 {
+            match world.dice(4) {
+                0 => world.ask(),
+                1 | 2 => world.fault(),
+                _ => world.until_due(),
+            }
+            let honest = world.dice(4) > 0;
+            world.drain(honest);
+        }
+        let before = world.watches.len();
+        // Ten quiet seconds.
+        let end = world.rig.now + 10 * SECOND;
+        while world.rig.channel.next_deadline().is_some_and(|due| due <= end) {
+            world.until_due();
+            world.drain(true);
+        }
+        assert!(world.answered.values().all(|times| *times == 1), "seed {seed}: {:?}", world.answered);
+        assert!(world.watches.values().all(|heard| *heard), "seed {seed}: {:?} {:?}", world.watches, world.rig.channel);
+        heard += world.watches.len();
+        refused += before - world.watches.len();
+    }
+    assert!(heard > 300 && refused < 100, "{heard} heard, {refused} refused");
+}

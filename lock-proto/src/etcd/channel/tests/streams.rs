@@ -1,0 +1,105 @@
+//! The keep-alive stream.
+
+use super::*;
+
+fn keep_alive(rig: &mut Rig, id: u64) -> CallId {
+    rig.send(Request::KeepAlive { lease: lease(id) })
+}
+
+/// The next output: a sign of life for this lease.
+fn sent(rig: &mut Rig, stream: StreamId, id: u64) {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::KeepAlive(message) })) => {
+            assert_eq!((s, message.id), (stream, lease(id).get()));
+        }
+        other => panic!("no keep-alive: {other:?}"),
+    }
+}
+
+fn alive(rig: &mut Rig, stream: StreamId, id: i64, ttl: i64) {
+    let message = StreamReceived::KeepAlive(LeaseKeepAliveResponse { header: None, id, ttl });
+    rig.channel.handle_message(rig.now, stream, message);
+}
+
+fn lives(call: CallId, ttl: i64) -> ChannelOutput {
+    ChannelOutput::Reply { call, reply: Reply::Done(Found::Lease { ttl }) }
+}
+
+#[test]
+fn e1_the_nth_answer_for_a_lease_answers_its_nth_request() {
+    let (mut rig, _) = Rig::up(1);
+    let calls = [1, 2, 1].map(|id| keep_alive(&mut rig, id));
+    let stream = rig.stream(StreamKind::KeepAlive);
+    for id in [1, 2, 1] {
+        sent(&mut rig, stream, id);
+    }
+    assert_eq!(rig.all(), []);
+    for (id, ttl) in [(1, 10), (1, 11), (2, 0), (2, 9), (3, 9), (0, 9), (-1, 9), (i64::MIN, 9)] {
+        alive(&mut rig, stream, id, ttl);
+    }
+    // No lease is a TTL of 0 (requirement E1); what nobody asked for is dropped.
+    assert_eq!(rig.all(), [lives(calls[0], 10), lives(calls[2], 11), lives(calls[1], 0)]);
+    let next = keep_alive(&mut rig, 1);
+    sent(&mut rig, stream, 1);
+    alive(&mut rig, stream, 1, 10);
+    assert_eq!(rig.all(), [lives(next, 10)]);
+}
+
+#[test]
+fn m8_a_stream_that_ends_settles_what_was_sent_on_it() {
+    let (mut rig, conn) = Rig::up(1);
+    let first = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    let second = keep_alive(&mut rig, 1);
+    rig.end(stream, Code::Internal, "RST_STREAM");
+    let outputs = rig.all();
+    assert!(matches!(&outputs[..], [ChannelOutput::Reply { call, reply: Reply::Unknown(_) }] if *call == first));
+    rig.until_due();
+    let next = rig.stream(StreamKind::KeepAlive);
+    assert!(next != stream && next.conn() == conn);
+    sent(&mut rig, next, 1);
+    // An answer on the old stream is none on the new one.
+    alive(&mut rig, stream, 1, 10);
+    assert_eq!(rig.all(), []);
+    alive(&mut rig, next, 1, 10);
+    assert_eq!(rig.all(), [lives(second, 10)]);
+}
+
+#[test]
+fn e9_a_keep_alive_without_an_answer_gives_the_connection_up() {
+    let (mut rig, conn) = Rig::up(2);
+    let call = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    rig.pass(SECOND);
+    assert_eq!(rig.all(), [disconnect(conn), unknown(call, Fault::TimedOut)]);
+}
+
+#[test]
+fn e9_a_stream_ended_for_lack_of_a_leader_moves_on() {
+    let (mut rig, conn) = Rig::up(2);
+    let call = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.end(stream, Code::Unavailable, "etcdserver: no leader");
+    let outputs = rig.all();
+    assert!(
+        matches!(&outputs[..], [
+            ChannelOutput::Do(Output::Disconnect { .. }),
+            ChannelOutput::Reply { call: c, reply: Reply::Unknown(Cause::Server(_)) },
+            ChannelOutput::Do(Output::Connect { node, .. }),
+        ] if *c == call && *node != conn.node()),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn a_message_of_the_wrong_kind_gives_the_connection_up() {
+    let (mut rig, conn) = Rig::up(1);
+    keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    rig.channel.handle_message(rig.now, stream, StreamReceived::Watch(WatchResponse::default()));
+    assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
+}

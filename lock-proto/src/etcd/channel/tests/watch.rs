@@ -1,0 +1,305 @@
+//! The watch stream.
+
+use super::*;
+use crate::etcd::message::{DELETED, WatchEvent, WatchRequest};
+
+const HEADER: Option<ResponseHeader> = Some(ResponseHeader { member_id: 1, revision: 5 });
+
+fn w(n: u64) -> WatchId {
+    WatchId::new(n)
+}
+
+impl Rig {
+    fn watch(&mut self, n: u64) {
+        self.channel.watch(self.now, w(n), "k".into(), Bytes::new());
+    }
+
+    pub(super) fn hear(&mut self, stream: StreamId, response: WatchResponse) {
+        self.channel.handle_message(self.now, stream, StreamReceived::Watch(response));
+    }
+
+    /// With one open watch.
+    pub(super) fn watching(endpoints: u16) -> (Self, ConnId, StreamId, i64) {
+        let (mut rig, conn) = Self::up(endpoints);
+        rig.watch(1);
+        let stream = rig.stream(StreamKind::Watch);
+        let wire = created(&mut rig, stream, 5);
+        (rig, conn, stream, wire)
+    }
+}
+
+fn ask(rig: &mut Rig, stream: StreamId) -> WatchAsk {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::Watch(WatchRequest { request }) })) => {
+            assert_eq!(s, stream);
+            request.unwrap()
+        }
+        other => panic!("no request on the watch stream: {other:?}"),
+    }
+}
+
+/// The next output: a watch is asked for. Its number.
+pub(super) fn asked(rig: &mut Rig, stream: StreamId) -> i64 {
+    match ask(rig, stream) {
+        WatchAsk::Create(create) => {
+            assert_eq!((create.start_revision, create.fragment, create.progress_notify), (0, true, false));
+            assert!(create.watch_id > 0);
+            create.watch_id
+        }
+        other @ (WatchAsk::Cancel(_) | WatchAsk::Progress(_)) => panic!("no watch: {other:?}"),
+    }
+}
+
+pub(super) fn cancelled(rig: &mut Rig, stream: StreamId) -> i64 {
+    match ask(rig, stream) {
+        WatchAsk::Cancel(cancel) => cancel.watch_id,
+        other @ (WatchAsk::Create(_) | WatchAsk::Progress(_)) => panic!("no cancellation: {other:?}"),
+    }
+}
+
+fn open(wire: i64, revision: i64) -> WatchResponse {
+    let header = Some(ResponseHeader { member_id: 1, revision });
+    WatchResponse { header, watch_id: wire, created: true, ..WatchResponse::default() }
+}
+
+/// A watch is asked for, and the server opens it.
+pub(super) fn created(rig: &mut Rig, stream: StreamId, revision: i64) -> i64 {
+    let wire = asked(rig, stream);
+    rig.hear(stream, open(wire, revision));
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Watching { revision: told, .. }) => assert_eq!(told, revision),
+        other => panic!("not watching: {other:?}"),
+    }
+    wire
+}
+
+/// As etcd denies: with the number -1.
+pub(super) fn deny(rig: &mut Rig, stream: StreamId, words: &str) {
+    let denied = WatchResponse {
+        header: HEADER,
+        watch_id: -1,
+        created: true,
+        canceled: true,
+        cancel_reason: words.into(),
+        ..WatchResponse::default()
+    };
+    rig.hear(stream, denied);
+}
+
+fn event(kind: i32, key: &'static str, revision: i64) -> WatchEvent {
+    let kv = KeyValue { key: key.into(), mod_revision: revision, ..KeyValue::default() };
+    WatchEvent { kind, kv: Some(kv) }
+}
+
+fn events(wire: i64, events: Vec<WatchEvent>) -> WatchResponse {
+    WatchResponse { header: HEADER, watch_id: wire, events, ..WatchResponse::default() }
+}
+
+fn changed(n: u64, deleted: bool, key: &'static str, revision: i64) -> ChannelOutput {
+    let kv = KeyValue { key: key.into(), mod_revision: revision, ..KeyValue::default() };
+    ChannelOutput::Changed { watch: w(n), revision, deleted, kv }
+}
+
+#[test]
+fn e5_one_stream_carries_all_watches_from_now_on() {
+    let mut rig = Rig::new(1);
+    rig.watch(1);
+    rig.watch(2);
+    rig.connected();
+    let stream = rig.stream(StreamKind::Watch);
+    let (a, b) = (asked(&mut rig, stream), asked(&mut rig, stream));
+    assert!(a != b && rig.all().is_empty());
+    rig.hear(stream, open(b, 7));
+    rig.hear(stream, open(a, 6));
+    let watching = |n, revision| ChannelOutput::Watching { watch: w(n), revision };
+    assert_eq!(rig.all(), [watching(2, 7), watching(1, 6)]);
+    // Fragments and batches are passed on in order.
+    let mut part = events(a, alloc::vec![event(0, "x", 8), event(DELETED, "y", 8)]);
+    part.fragment = true;
+    rig.hear(stream, part);
+    rig.hear(stream, events(a, alloc::vec![event(DELETED, "z", 8)]));
+    rig.hear(stream, events(b, alloc::vec![event(0, "x", 9)]));
+    assert_eq!(
+        rig.all(),
+        [changed(1, false, "x", 8), changed(1, true, "y", 8), changed(1, true, "z", 8), changed(2, false, "x", 9)]
+    );
+}
+
+#[test]
+fn an_unwatched_watch_is_cancelled_and_no_longer_heard() {
+    let (mut rig, _, stream, wire) = Rig::watching(1);
+    rig.watch(2);
+    rig.watch(3);
+    let second = asked(&mut rig, stream);
+    rig.channel.unwatch(rig.now, w(1));
+    rig.channel.unwatch(rig.now, w(2));
+    rig.channel.unwatch(rig.now, w(3));
+    rig.channel.unwatch(rig.now, w(4));
+    assert_eq!((cancelled(&mut rig, stream), cancelled(&mut rig, stream)), (wire, second));
+    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    rig.hear(stream, open(second, 8));
+    rig.hear(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
+    assert_eq!((rig.all(), rig.channel.next_deadline()), (Vec::new(), None));
+    // The next one gets a number of its own.
+    rig.watch(5);
+    assert!(created(&mut rig, stream, 9) > second);
+}
+
+#[test]
+fn m2_a_cancelled_watch_is_opened_again() {
+    let (mut rig, _, stream, wire) = Rig::watching(1);
+    let compacted = WatchResponse {
+        header: HEADER,
+        watch_id: wire,
+        canceled: true,
+        compact_revision: 4,
+        cancel_reason: "mvcc: required revision has been compacted".into(),
+        ..WatchResponse::default()
+    };
+    rig.hear(stream, compacted);
+    assert_eq!(rig.all(), [ChannelOutput::Deaf { watch: w(1) }]);
+    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    assert_eq!(rig.all(), []);
+    rig.until_due();
+    let next = created(&mut rig, stream, 9);
+    assert!(next != wire);
+    // One that pauses can be unwatched too.
+    rig.hear(stream, WatchResponse { watch_id: next, canceled: true, ..WatchResponse::default() });
+    rig.told();
+    rig.channel.unwatch(rig.now, w(1));
+    assert_eq!((rig.all(), rig.channel.next_deadline()), (Vec::new(), None));
+}
+
+#[test]
+fn a_watch_that_is_not_allowed_is_refused() {
+    let (mut rig, _, stream, wire) = Rig::watching(1);
+    rig.watch(2);
+    rig.watch(3);
+    asked(&mut rig, stream);
+    asked(&mut rig, stream);
+    // The number -1 stands for the oldest that is not answered; so does an unwatched one.
+    rig.channel.unwatch(rig.now, w(2));
+    cancelled(&mut rig, stream);
+    deny(&mut rig, stream, "etcdserver: permission denied");
+    assert_eq!(rig.all(), []);
+    deny(&mut rig, stream, "etcdserver: permission denied");
+    let outputs = rig.all();
+    assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
+        if *watch == w(3) && error.class == ErrorClass::Refused));
+    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    assert_eq!(rig.all(), [changed(1, false, "x", 8)]);
+    // A denial that answers nothing.
+    deny(&mut rig, stream, "etcdserver: permission denied");
+    assert_eq!(rig.all(), []);
+}
+
+#[test]
+fn a_stream_or_connection_that_ends_makes_deaf_and_is_opened_again() {
+    let (mut rig, conn, stream, _) = Rig::watching(1);
+    rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
+    assert_eq!(rig.all(), [ChannelOutput::Deaf { watch: w(1) }]);
+    rig.until_due();
+    let stream = rig.stream(StreamKind::Watch);
+    created(&mut rig, stream, 6);
+    rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
+    assert_eq!(rig.all(), [ChannelOutput::Deaf { watch: w(1) }]);
+    rig.until_due();
+    rig.connected();
+    let stream = rig.stream(StreamKind::Watch);
+    created(&mut rig, stream, 7);
+    // Told of the loss of a leader: elsewhere at once (requirement E9).
+    rig.end(stream, Code::Unavailable, "etcdserver: no leader");
+    let outputs = rig.all();
+    assert!(matches!(outputs[..], [ChannelOutput::Do(Output::Disconnect { .. }), ChannelOutput::Deaf { .. }]));
+}
+
+#[test]
+fn a_stream_that_is_refused_refuses_its_watches() {
+    let (mut rig, _, stream, _) = Rig::watching(1);
+    rig.end(stream, Code::Unimplemented, "unknown service etcdserverpb.Watch");
+    let outputs = rig.all();
+    assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, .. }] if *watch == w(1)));
+    rig.pass(3600 * SECOND);
+    assert_eq!((rig.all(), rig.channel.next_deadline()), (Vec::new(), None));
+}
+
+#[test]
+fn what_cannot_be_understood_opens_the_stream_anew() {
+    let no_kv = WatchEvent { kind: DELETED, kv: None };
+    for broken in [
+        |wire| events(wire, alloc::vec![event(0, "x", 0)]),
+        |wire| events(wire, alloc::vec![event(2, "x", 8)]),
+        |wire| events(wire + 1, alloc::vec![event(0, "x", 8)]),
+        |wire| open(wire + 1, 0),
+        |wire| open(wire + 1, -3),
+        |wire| WatchResponse { header: None, ..open(wire + 1, 7) },
+    ]
+    .map(|make: fn(i64) -> WatchResponse| make)
+    .into_iter()
+    .map(Some)
+    .chain([None])
+    {
+        let (mut rig, conn, stream, wire) = Rig::watching(1);
+        rig.watch(2);
+        assert_eq!(asked(&mut rig, stream), wire + 1);
+        rig.hear(stream, broken.map_or_else(|| events(wire, alloc::vec![no_kv.clone()]), |make| make(wire)));
+        let close = ChannelOutput::Do(Output::Close { stream });
+        assert_eq!(rig.all(), [close, ChannelOutput::Deaf { watch: w(1) }]);
+        rig.until_due();
+        let next = rig.stream(StreamKind::Watch);
+        assert!(next != stream && next.conn() == conn);
+        created(&mut rig, next, 9);
+        created(&mut rig, next, 9);
+    }
+}
+
+#[test]
+fn e9_a_silent_stream_is_asked_for_a_sign_of_life() {
+    let (mut rig, conn, stream, wire) = Rig::watching(2);
+    for _ in 0..3 {
+        rig.pass(10 * SECOND - MS);
+        assert_eq!(rig.all(), []);
+        rig.until_due();
+        // A watch that is created and cancelled: whatever the store does, that is answered.
+        let probe = asked(&mut rig, stream);
+        assert_eq!(cancelled(&mut rig, stream), probe);
+        rig.pass(SECOND - MS);
+        rig.hear(stream, open(probe, 5));
+        rig.hear(stream, WatchResponse { watch_id: probe, canceled: true, ..WatchResponse::default() });
+        assert_eq!(rig.all(), []);
+    }
+    // What is heard puts it off.
+    rig.pass(6 * SECOND);
+    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    rig.told();
+    rig.pass(6 * SECOND);
+    assert_eq!(rig.all(), []);
+    rig.pass(4 * SECOND);
+    asked(&mut rig, stream);
+    cancelled(&mut rig, stream);
+    rig.pass(SECOND);
+    assert_eq!(rig.all()[..2], [disconnect(conn), ChannelOutput::Deaf { watch: w(1) }]);
+    assert!(rig.channel.current().unwrap().node() != conn.node());
+}
+
+#[test]
+fn e9_a_watch_that_is_not_opened_in_time_gives_the_connection_up() {
+    let (mut rig, conn) = Rig::up(2);
+    rig.watch(1);
+    let stream = rig.stream(StreamKind::Watch);
+    asked(&mut rig, stream);
+    rig.pass(SECOND);
+    assert_eq!(rig.all()[0], disconnect(conn));
+}
+
+#[test]
+fn a_stream_without_watches_is_left_alone_and_used_again() {
+    let (mut rig, _, stream, wire) = Rig::watching(1);
+    rig.channel.unwatch(rig.now, w(1));
+    assert_eq!(cancelled(&mut rig, stream), wire);
+    rig.pass(3600 * SECOND);
+    assert_eq!((rig.all(), rig.channel.next_deadline()), (Vec::new(), None));
+    rig.watch(2);
+    created(&mut rig, stream, 9);
+    assert_eq!(rig.all(), []);
+}

@@ -1,0 +1,441 @@
+//! From the first request to the grant: entering the queue, and waiting in it (requirements E3-E6).
+
+use alloc::boxed::Box;
+
+use bytes::Bytes;
+use core::mem;
+use core::time::Duration;
+
+use super::debt::DebtCall;
+use super::hold::Hold;
+use super::{Context, LeaseKind, Lock, Stage, Watched};
+use crate::etcd::message::KeyValue;
+use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
+use crate::etcd::seam::WatchId;
+use crate::etcd::session::answer;
+use crate::etcd::sessions::SessionId;
+use crate::event::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
+use crate::time::Instant;
+
+/// How often the queue is read while a watch cannot be opened.
+const POLL: Duration = Duration::from_secs(1);
+
+/// On the way into the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Enter {
+    pub(super) session: SessionId,
+    step: Step,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    /// What is owed under this key is cleared first.
+    Clearing,
+    /// Asked to create or to adopt the key.
+    Asked { serial: u64, what: What, value: Bytes },
+    /// The next attempt is due then.
+    Paused(Instant),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    Create,
+    /// A key of this client that this attempt did not create: it is owned by a guarded put only (requirement E6).
+    Adopt,
+}
+
+impl Enter {
+    pub(super) const fn awaits(&self, asked: u64) -> bool {
+        matches!(&self.step, Step::Asked { serial, .. } if *serial == asked)
+    }
+
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        match &self.step {
+            Step::Paused(until) => Some(*until),
+            Step::Clearing | Step::Asked { .. } => None,
+        }
+    }
+}
+
+/// In the queue, behind somebody else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Contender {
+    pub(super) session: SessionId,
+    own: Seen,
+    value: Bytes,
+    /// The revision of the last reading.
+    known: i64,
+    /// Something has happened at this revision.
+    news: i64,
+    own_watch: Watched,
+    /// Who is next before us, and the watch on its key.
+    older: Bytes,
+    older_watch: Watched,
+    look: Option<u64>,
+    /// What had been heard of when that reading was asked for: it cannot be older.
+    heard: i64,
+    /// When to read the queue again, after a failure or while a watch is not open.
+    again: Option<Instant>,
+    tries: u32,
+}
+
+impl Contender {
+    pub(super) fn awaits(&self, serial: u64) -> bool {
+        self.look == Some(serial)
+    }
+
+    pub(super) fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
+        [&mut self.own_watch, &mut self.older_watch].into_iter().find(|watched| watched.id == watch)
+    }
+
+    /// The latest revision that something was heard of.
+    fn heard_of(&self) -> i64 {
+        let open = |watched: &Watched| watched.open.unwrap_or(0);
+        self.news.max(open(&self.own_watch)).max(open(&self.older_watch))
+    }
+
+    /// A linearizable reading is never behind what was heard before it was asked for; a server that says so is not asked in a circle.
+    fn contradicted(&mut self, now: Instant, revision: i64) {
+        self.news = self.news.min(revision);
+        for watched in [&mut self.own_watch, &mut self.older_watch] {
+            watched.open = watched.open.map(|open| open.min(revision));
+        }
+        self.tries = 1;
+        self.again = Some(now + POLL);
+    }
+
+    /// Whether the queue is to be read again.
+    pub(super) fn changed(&mut self, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
+        let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
+        let older = watch == self.older_watch.id && gone;
+        if own || older {
+            self.news = self.news.max(revision);
+        }
+        own || older
+    }
+
+    /// A watch is not open: read the queue now and then, should it stay so.
+    pub(super) fn poll_later(&mut self, now: Instant) {
+        self.again.get_or_insert(now + POLL);
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.again.filter(|_| self.look.is_none())
+    }
+
+    pub(super) fn close(&self, ctx: &mut Context<'_>) {
+        ctx.close_watch(self.own_watch.id);
+        ctx.close_watch(self.older_watch.id);
+    }
+}
+
+impl Lock {
+    /// The head begins, with a session.
+    pub(super) fn start(&mut self, ctx: &mut Context<'_>) {
+        self.stage = Stage::Idle;
+        let Some(head) = self.waiters.front() else { return };
+        let session = match head.lease {
+            LeaseKind::Shared => ctx.sessions.shared(ctx.now, ctx.config),
+            LeaseKind::Own(seconds) => ctx.sessions.own(ctx.now, seconds),
+        };
+        if ctx.is_alive(session) { self.enter(ctx, session) } else { self.stage = Stage::Leasing(session) }
+    }
+
+    /// Asks for a place in the queue.
+    pub(super) fn enter(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
+            self.stage = Stage::Idle;
+            return;
+        };
+        let (value, alone) = (head.value.clone(), head.wait == Wait::Try);
+        if self.debts.iter().any(|debt| debt.session == session && debt.is_busy()) {
+            self.stage = Stage::Entering(Enter { session, step: Step::Clearing });
+            return;
+        }
+        self.rest_debt(ctx, session);
+        let request = Request::Create { queue: self.queue.clone(), lease, value: value.clone(), alone };
+        let serial = ctx.send(session, request);
+        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
+    }
+
+    fn adopt(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Seen) {
+        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
+            self.stage = Stage::Idle;
+            return;
+        };
+        let value = head.value.clone();
+        let request = Request::Put {
+            queue: self.queue.clone(),
+            lease,
+            value: value.clone(),
+            modified: own.modified,
+            before: own.created,
+        };
+        let serial = ctx.send(session, request);
+        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
+    }
+
+    /// What was owed under the key has been cleared, or could not be.
+    pub(super) fn enter_cleared(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        if let Stage::Entering(Enter { session: own, step: Step::Clearing }) = &self.stage
+            && *own == session
+        {
+            self.enter(ctx, session);
+        }
+    }
+
+    pub(super) fn enter_due(&mut self, ctx: &mut Context<'_>) {
+        if let Stage::Entering(Enter { session, step: Step::Paused(until) }) = self.stage
+            && until <= ctx.now
+        {
+            self.enter(ctx, session);
+        }
+    }
+
+    pub(super) fn enter_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
+        let Stage::Entering(enter) = &mut self.stage else { return };
+        let session = enter.session;
+        let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
+        match reply {
+            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, .. }) => {
+                self.tries = 0;
+                if what == What::Adopt {
+                    self.passed_on_within(ctx, session);
+                }
+                match older {
+                    None => self.win(ctx, session, *own, *revision, value, None),
+                    Some(older) if self.queue.is_foreign(&older.key) => {
+                        self.owe_key(ctx, session, own.modified);
+                        self.stage = Stage::Idle;
+                        self.fail_foreign(ctx, &older.key);
+                    }
+                    Some(older) => self.join(ctx, session, *own, *revision, value, older),
+                }
+            }
+            // The key is there, and this attempt did not make it.
+            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
+                self.adopt(ctx, session, *own);
+            }
+            // A try that finds the queue occupied.
+            Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
+                self.stage = Stage::Idle;
+                self.wake_debt(ctx, session);
+                if self.queue.is_foreign(&older.key) {
+                    return self.fail_foreign(ctx, &older.key);
+                }
+                self.answer = Answer::Taken(Expiry::Unknown);
+                self.end_try(ctx);
+                // Or the one that tried has gone, and the next one waits.
+                if matches!(self.stage, Stage::Idle) {
+                    self.start(ctx);
+                }
+            }
+            Reply::Refused(Refusal::LeaseNotFound) => {
+                self.stage = Stage::Leasing(session);
+                ctx.lost_lease(session);
+            }
+            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                self.answer = answer(reply);
+                self.stage = Stage::Idle;
+                match what {
+                    What::Create => self.wake_debt(ctx, session),
+                    What::Adopt => self.owe_look(ctx, session),
+                }
+                self.fail_all(ctx, &Failure::Refused);
+            }
+            // Whatever else: the next attempt finds out.
+            Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
+                // A create may yet land; a key that was to be adopted is there.
+                if what == What::Adopt || matches!(reply, Reply::Unknown(_)) {
+                    self.owe_unsettled(ctx, session);
+                }
+                if !matches!(reply, Reply::Done(_)) {
+                    self.answer = answer(reply);
+                }
+                let until = ctx.now + ctx.pause(self.tries);
+                self.tries = self.tries.saturating_add(1);
+                self.stage = Stage::Entering(Enter { session, step: Step::Paused(until) });
+                self.tell_blocked(ctx, Blocked::Unreachable);
+                self.end_try(ctx);
+            }
+        }
+    }
+
+    /// In the queue, behind `older`: watch its key, and the own one (requirement E4).
+    fn join(
+        &mut self,
+        ctx: &mut Context<'_>,
+        session: SessionId,
+        own: Seen,
+        revision: i64,
+        value: Bytes,
+        older: &KeyValue,
+    ) {
+        let Some(lease) = ctx.lease(session) else { return };
+        self.answer = Answer::Taken(Expiry::Unknown);
+        if self.waiters.front().is_some_and(|head| head.wait == Wait::Try) {
+            self.owe_key(ctx, session, own.modified);
+            self.stage = Stage::Idle;
+            return self.end_try(ctx);
+        }
+        let own_watch = Watched::new(ctx, self.queue.key(lease));
+        let older_watch = Watched::new(ctx, older.key.clone());
+        self.stage = Stage::Waiting(Contender {
+            session,
+            own,
+            value,
+            known: revision,
+            news: 0,
+            own_watch,
+            older: older.key.clone(),
+            older_watch,
+            look: None,
+            heard: 0,
+            again: None,
+            tries: 0,
+        });
+        self.tell_blocked(ctx, Blocked::Held);
+    }
+
+    /// Reads the queue again, if what is known of it may be out of date.
+    pub(super) fn look(&mut self, ctx: &mut Context<'_>) {
+        let Stage::Waiting(contender) = &mut self.stage else { return };
+        let due = contender.again.is_some_and(|at| at <= ctx.now);
+        let paused = contender.again.is_some() && contender.tries > 0;
+        let missed = contender.own_watch.is_ahead_of(contender.known)
+            || contender.older_watch.is_ahead_of(contender.known)
+            || contender.news > contender.known;
+        if contender.look.is_some() || !(due || (missed && !paused)) {
+            return;
+        }
+        let Some(lease) = ctx.lease(contender.session) else { return };
+        contender.again = None;
+        contender.heard = contender.heard_of();
+        let request = Request::Look { queue: self.queue.clone(), lease, before: Some(contender.own.created) };
+        contender.look = Some(ctx.send(contender.session, request));
+    }
+
+    pub(super) fn look_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
+        let Stage::Waiting(contender) = &mut self.stage else { return };
+        contender.look = None;
+        let session = contender.session;
+        match reply {
+            Reply::Done(Found::Queue { revision, own: Some(own), older, .. }) if *own == contender.own => {
+                contender.known = *revision;
+                match older {
+                    // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
+                    None => {
+                        let value = mem::take(&mut contender.value);
+                        let (own_watch, older_watch) = (contender.own_watch, contender.older_watch.id);
+                        let own = *own;
+                        ctx.close_watch(older_watch);
+                        return self.win(ctx, session, own, *revision, value, Some(own_watch));
+                    }
+                    Some(older) if self.queue.is_foreign(&older.key) => {
+                        contender.close(ctx);
+                        let modified = own.modified;
+                        self.owe_key(ctx, session, modified);
+                        self.stage = Stage::Idle;
+                        return self.fail_foreign(ctx, &older.key);
+                    }
+                    Some(older) if older.key == contender.older => {}
+                    Some(older) => {
+                        ctx.close_watch(contender.older_watch.id);
+                        contender.older = older.key.clone();
+                        contender.older_watch = Watched::new(ctx, older.key.clone());
+                    }
+                }
+                contender.tries = 0;
+                if contender.heard > *revision {
+                    contender.contradicted(ctx.now, *revision);
+                }
+                if contender.own_watch.open.is_none() || contender.older_watch.open.is_none() {
+                    contender.poll_later(ctx.now);
+                }
+                self.look(ctx);
+            }
+            // Somebody else has written the key: it may even hang on no lease any more.
+            Reply::Done(Found::Queue { own: Some(own), .. }) => {
+                contender.close(ctx);
+                let own = *own;
+                self.adopt(ctx, session, own);
+            }
+            // The key is gone, and with it the place in the queue. If the lease is gone as well, the next request tells.
+            Reply::Done(Found::Queue { own: None, .. }) => {
+                contender.close(ctx);
+                self.enter(ctx, session);
+            }
+            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                contender.close(ctx);
+                let modified = contender.own.modified;
+                self.answer = answer(reply);
+                self.owe_key(ctx, session, modified);
+                self.stage = Stage::Idle;
+                self.fail_all(ctx, &Failure::Refused);
+            }
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                contender.again = Some(ctx.now + ctx.pause(contender.tries));
+                contender.tries = contender.tries.saturating_add(1);
+            }
+        }
+    }
+
+    /// First in the queue, proven at `revision`.
+    fn win(
+        &mut self,
+        ctx: &mut Context<'_>,
+        session: SessionId,
+        own: Seen,
+        revision: i64,
+        value: Bytes,
+        watch: Option<Watched>,
+    ) {
+        let Some(waiter) = self.next_waiter() else {
+            // Nobody waits any more.
+            if let Some(watch) = watch {
+                ctx.close_watch(watch.id);
+            }
+            self.stage = Stage::Idle;
+            return self.owe_key(ctx, session, own.modified);
+        };
+        self.blocked = None;
+        self.tries = 0;
+        let hold = Hold::new(ctx, session, own, revision, value, waiter, watch);
+        self.stage = Stage::Held(Box::new(hold));
+        self.take_over(ctx);
+    }
+
+    /// The head has gone; the next one goes on from where it was.
+    pub(super) fn new_head(&mut self, ctx: &mut Context<'_>, old: LeaseKind) {
+        self.blocked = None;
+        let Some(head) = self.waiters.front() else { return self.nobody_waits(ctx) };
+        let same = old == LeaseKind::Shared && head.lease == LeaseKind::Shared;
+        match &self.stage {
+            Stage::Held(_) => {}
+            Stage::Waiting(_) if same => self.tell_blocked(ctx, Blocked::Held),
+            Stage::Leasing(_) | Stage::Entering(_) if same => {}
+            // Another lease, another key.
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) => {
+                self.nobody_waits(ctx);
+                self.start(ctx);
+            }
+        }
+    }
+
+    /// What was begun for waiters is taken back.
+    pub(super) fn nobody_waits(&mut self, ctx: &mut Context<'_>) {
+        match mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Idle | Stage::Leasing(_) => {}
+            Stage::Entering(Enter { session, step }) => match step {
+                Step::Asked { serial, what: What::Create, .. } => self.owe_call(ctx, session, DebtCall::create(serial)),
+                Step::Asked { serial, what: What::Adopt, .. } => self.owe_call(ctx, session, DebtCall::put(serial)),
+                Step::Clearing | Step::Paused(_) => self.wake_debt(ctx, session),
+            },
+            Stage::Waiting(contender) => {
+                contender.close(ctx);
+                self.owe_key(ctx, contender.session, contender.own.modified);
+            }
+            held @ Stage::Held(_) => self.stage = held,
+        }
+    }
+}

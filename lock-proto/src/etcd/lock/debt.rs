@@ -1,0 +1,370 @@
+//! What is owed to the store: keys that must go, whatever becomes of whoever put them there (requirements E3, E6, U1).
+//!
+//! There is one debt for each lease under whose key something may be left. It ends by a confirmed delete; if a create of ours may still
+//! be under way, the key is watched for one more TTL after that, and what appears is deleted. A key on a lease that
+//! is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its lease is revoked.
+
+use super::context::Watched;
+use super::{Context, Lock};
+use crate::etcd::message::KeyValue;
+use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
+use crate::etcd::seam::WatchId;
+use crate::etcd::sessions::SessionId;
+use crate::event::{Event, Release};
+use crate::id::LockId;
+use crate::time::Instant;
+
+/// A request about the key that was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DebtCall {
+    serial: u64,
+    emitted: Instant,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// An attempt that nobody waits for any more.
+    Create,
+    /// A write of the key that nobody waits for any more.
+    Put,
+    Look,
+    Delete,
+}
+
+impl DebtCall {
+    pub(super) const fn create(serial: u64) -> Self {
+        Self { serial, emitted: Instant::ZERO, kind: Kind::Create }
+    }
+
+    pub(super) const fn put(serial: u64) -> Self {
+        Self { serial, emitted: Instant::ZERO, kind: Kind::Put }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Todo {
+    /// The key is in use: nothing to do until it is left.
+    Rest,
+    /// Find out whether it is there.
+    Look,
+    /// Delete it, if its last change is this one.
+    Delete(i64),
+    /// It is gone, but may come back: watch it until then.
+    Watch {
+        watch: Option<Watched>,
+        until: Option<Instant>,
+    },
+    Nothing,
+}
+
+/// What is owed under one lease.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Debt {
+    pub(super) session: SessionId,
+    todo: Todo,
+    /// The key may be there when it is left, whatever comes: a create may yet land, or an end was not confirmed.
+    unsettled: bool,
+    call: Option<DebtCall>,
+    again: Option<Instant>,
+    tries: u32,
+}
+
+/// A release whose answer somebody waits for. The delete itself is a debt, and goes on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GiveBack {
+    pub(super) id: LockId,
+    pub(super) session: SessionId,
+    /// When it is answered with what is known.
+    pub(super) until: Instant,
+    /// The end of the hold's validity.
+    pub(super) valid_until: Instant,
+    /// A delete, emitted while the hold was valid, ended Unknown.
+    pub(super) maybe: bool,
+}
+
+impl Debt {
+    const fn new(session: SessionId) -> Self {
+        Self { session, todo: Todo::Rest, unsettled: false, call: None, again: None, tries: 0 }
+    }
+
+    pub(super) fn awaits(&self, serial: u64) -> bool {
+        self.call.is_some_and(|call| call.serial == serial)
+    }
+
+    /// A request is under way whose answer says whether the key is there.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.call.is_some()
+    }
+
+    pub(super) const fn is_only_a_watch(&self) -> bool {
+        self.call.is_none() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
+    }
+
+    pub(super) fn watches(&self, id: WatchId) -> bool {
+        matches!(self.todo, Todo::Watch { watch: Some(watch), .. } if watch.id == id)
+    }
+
+    pub(super) fn watched(&mut self, id: WatchId) -> Option<&mut Watched> {
+        match &mut self.todo {
+            Todo::Watch { watch, .. } => watch.as_mut().filter(|watch| watch.id == id),
+            Todo::Rest | Todo::Look | Todo::Delete(_) | Todo::Nothing => None,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.call.is_some() {
+            return None;
+        }
+        match self.todo {
+            Todo::Look | Todo::Delete(_) => self.again,
+            Todo::Watch { until, .. } => until.max(self.again.filter(|_| until.is_some())),
+            Todo::Rest | Todo::Nothing => None,
+        }
+    }
+}
+
+impl Lock {
+    fn debt(&mut self, session: SessionId) -> &mut Debt {
+        let place = self.debts.iter().position(|debt| debt.session == session).unwrap_or_else(|| {
+            self.debts.push(Debt::new(session));
+            self.debts.len() - 1
+        });
+        &mut self.debts[place]
+    }
+
+    /// The key is there, its last change is `modified`, and it must go.
+    pub(super) fn owe_key(&mut self, ctx: &mut Context<'_>, session: SessionId, modified: i64) {
+        self.owe(ctx, session, Todo::Delete(modified));
+    }
+
+    /// The key was there, and nobody wants it any more.
+    pub(super) fn owe_look(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        self.owe(ctx, session, Todo::Look);
+    }
+
+    fn owe(&mut self, ctx: &mut Context<'_>, session: SessionId, todo: Todo) {
+        let debt = self.debt(session);
+        debt.todo = todo;
+        debt.again = None;
+        debt.tries = 0;
+        self.work(ctx, session);
+    }
+
+    /// A request is under way for a key that nobody wants any more.
+    pub(super) fn owe_call(&mut self, ctx: &Context<'_>, session: SessionId, call: DebtCall) {
+        let debt = self.debt(session);
+        debt.todo = Todo::Look;
+        debt.call = Some(DebtCall { emitted: ctx.now, ..call });
+    }
+
+    /// The key is there, or may yet be, and an attempt goes on that will find out.
+    pub(super) fn owe_unsettled(&mut self, ctx: &Context<'_>, session: SessionId) {
+        if !ctx.sessions.get(session).is_some_and(|found| found.is_gone()) {
+            self.debt(session).unsettled = true;
+        }
+    }
+
+    /// The key is wanted again: what is owed rests until it is left.
+    pub(super) fn rest_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        let Some(debt) = self.debts.iter_mut().find(|debt| debt.session == session) else { return };
+        if let Todo::Watch { watch: Some(watch), .. } = debt.todo {
+            ctx.close_watch(watch.id);
+        }
+        // What has not been found out yet may be there still when the key is left.
+        debt.unsettled |= matches!(debt.todo, Todo::Look | Todo::Delete(_));
+        debt.todo = Todo::Rest;
+        self.debts.retain(|debt| debt.session != session || debt.unsettled);
+    }
+
+    /// The key is left, and it is not known whether it is there.
+    pub(super) fn wake_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        if self.debts.iter().any(|debt| debt.session == session && debt.todo == Todo::Rest) {
+            self.owe_look(ctx, session);
+        }
+    }
+
+    /// Sends what is to be sent now.
+    fn work(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        let Some(lease) = ctx.lease(session) else { return };
+        let (queue, now) = (self.queue.clone(), ctx.now);
+        let debt = self.debt(session);
+        if debt.call.is_some() || debt.again.is_some_and(|at| at > now) {
+            return;
+        }
+        let (kind, request) = match &mut debt.todo {
+            Todo::Look => (Kind::Look, Request::Look { queue, lease, before: None }),
+            Todo::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
+            Todo::Watch { watch: watch @ None, .. } => {
+                *watch = Some(Watched::new(ctx, queue.key(lease)));
+                return;
+            }
+            // Once more at its end.
+            Todo::Watch { until: Some(until), .. } if *until <= now => {
+                (Kind::Look, Request::Look { queue, lease, before: None })
+            }
+            Todo::Watch { .. } | Todo::Rest | Todo::Nothing => return,
+        };
+        debt.again = None;
+        let serial = ctx.send(session, request);
+        self.debt(session).call = Some(DebtCall { serial, emitted: now, kind });
+    }
+
+    pub(super) fn debts_due(&mut self, ctx: &mut Context<'_>) {
+        let due = |debt: &&Debt| debt.deadline().is_some_and(|at| at <= ctx.now);
+        let sessions: alloc::vec::Vec<_> = self.debts.iter().filter(due).map(|debt| debt.session).collect();
+        for session in sessions {
+            self.work(ctx, session);
+        }
+    }
+
+    pub(super) fn debt_answered(&mut self, ctx: &mut Context<'_>, place: usize, reply: &Reply) {
+        let Some(debt) = self.debts.get_mut(place) else { return };
+        let Some(call) = debt.call.take() else { return };
+        let session = debt.session;
+        match reply {
+            Reply::Done(Found::Queue { own, done, others, .. }) => {
+                // A delete that was not done is tried again at once, but not in a circle.
+                debt.tries = if call.kind == Kind::Delete && own.is_some() { debt.tries.saturating_add(1) } else { 0 };
+                debt.again = debt.tries.checked_sub(2).map(|tries| ctx.now + ctx.pause(tries));
+                if own.is_none() {
+                    self.deleted(ctx, session, *done && call.kind == Kind::Delete, *others);
+                }
+                self.seen(ctx, session, call.kind, *own);
+            }
+            // A create or a write that was not executed leaves what was there before.
+            Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !debt.unsettled => {
+                debt.todo = Todo::Nothing;
+            }
+            Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                if let Reply::Unknown(_) = reply {
+                    debt.unsettled |= call.kind == Kind::Create;
+                    for back in self.giving_back.iter_mut().filter(|back| back.session == session) {
+                        back.maybe |= call.kind == Kind::Delete && call.emitted < back.valid_until;
+                    }
+                }
+                let again = ctx.now + ctx.pause(debt.tries);
+                debt.tries = debt.tries.saturating_add(1);
+                debt.again = Some(again);
+                // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
+                if ctx.sessions.get(session).is_none_or(|found| found.is_lost()) {
+                    debt.todo = Todo::Nothing;
+                }
+            }
+        }
+        self.drop_paid();
+        self.enter_cleared(ctx, session);
+    }
+
+    /// The key was seen, there or not there.
+    fn seen(&mut self, ctx: &mut Context<'_>, session: SessionId, kind: Kind, own: Option<Seen>) {
+        let lost = ctx.sessions.get(session).is_none_or(|found| found.is_lost());
+        let ttl = ctx.ttl(session);
+        let debt = self.debt(session);
+        debt.todo = match (own, debt.todo) {
+            (Some(own), _) => Todo::Delete(own.modified),
+            // It was watched for long enough.
+            (None, Todo::Watch { watch, until: Some(until) }) if until <= ctx.now => {
+                if let Some(watch) = watch {
+                    ctx.close_watch(watch.id);
+                }
+                debt.unsettled = false;
+                Todo::Nothing
+            }
+            (None, watch @ Todo::Watch { .. }) => watch,
+            (None, _) if debt.unsettled && !lost => Todo::Watch { watch: None, until: Some(ctx.now + ttl) },
+            (None, _) => Todo::Nothing,
+        };
+        // A read that a waiter of ours has been waiting for comes first; it knows best what to do about the key.
+        if kind != Kind::Look || own.is_none() || !self.clears(session) {
+            self.work(ctx, session);
+        }
+    }
+
+    /// Whether the head waits for this debt.
+    fn clears(&self, session: SessionId) -> bool {
+        matches!(&self.stage, super::Stage::Entering(enter) if enter.session == session)
+    }
+
+    pub(super) fn debt_watching(&mut self, ctx: &mut Context<'_>, place: usize) {
+        // What happened before the watch was open is not told: read once more.
+        let Some(debt) = self.debts.get_mut(place).filter(|debt| debt.call.is_none()) else { return };
+        let (session, queue) = (debt.session, self.queue.clone());
+        let Some(lease) = ctx.lease(session) else { return };
+        let serial = ctx.send(session, Request::Look { queue, lease, before: None });
+        self.debt(session).call = Some(DebtCall { serial, emitted: ctx.now, kind: Kind::Look });
+    }
+
+    pub(super) fn debt_changed(&mut self, ctx: &mut Context<'_>, place: usize, kv: &KeyValue, gone: bool) {
+        let Some(debt) = self.debts.get_mut(place) else { return };
+        if gone || debt.call.is_some() {
+            return;
+        }
+        let Todo::Watch { watch, .. } = debt.todo else { return };
+        if let Some(watch) = watch {
+            ctx.close_watch(watch.id);
+        }
+        let session = debt.session;
+        self.owe(ctx, session, Todo::Delete(kv.mod_revision));
+    }
+
+    /// The lease is lost: its keys go with it.
+    pub(super) fn debts_lost(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        let gone = ctx.sessions.get(session).is_none_or(|found| found.is_gone());
+        for debt in self.debts.iter_mut().filter(|debt| debt.session == session) {
+            if let Todo::Watch { watch: Some(watch), .. } = debt.todo {
+                ctx.close_watch(watch.id);
+            }
+            // A delete under way still answers a release, unless there can be nothing to delete.
+            if gone || debt.call.is_none_or(|call| call.kind != Kind::Delete) {
+                debt.call = None;
+                debt.todo = Todo::Nothing;
+            }
+            debt.unsettled = false;
+        }
+        if gone {
+            self.deleted(ctx, session, false, false);
+        }
+        self.drop_paid();
+    }
+
+    fn drop_paid(&mut self) {
+        self.debts
+            .retain(|debt| debt.call.is_some() || debt.unsettled || !matches!(debt.todo, Todo::Nothing | Todo::Rest));
+    }
+
+    // --- releases ---
+
+    /// Answers the releases of a key that is gone: deleted by us, or found absent.
+    fn deleted(&mut self, ctx: &mut Context<'_>, session: SessionId, done: bool, others: bool) {
+        self.giving_back.retain(|back| {
+            if back.session != session {
+                return true;
+            }
+            let release = match () {
+                // Gone, after a delete of ours that may have done it while the key was still ours.
+                () if done || back.maybe => Release::Released,
+                () if others => Release::Taken,
+                () => Release::Expired,
+            };
+            ctx.end(back.id, Event::Released(release));
+            false
+        });
+    }
+
+    /// The next attempt of this client has taken the key over: it was passed on within the client.
+    pub(super) fn passed_on_within(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        self.deleted(ctx, session, true, false);
+    }
+
+    pub(super) fn end_releases(&mut self, ctx: &mut Context<'_>) {
+        self.giving_back.retain(|back| {
+            if back.until > ctx.now {
+                return true;
+            }
+            ctx.end(back.id, Event::Released(Release::Unknown));
+            false
+        });
+    }
+}

@@ -1,0 +1,203 @@
+//! One key that is first in its queue, and the holders that it is passed on to (requirements E7, E8, H5).
+
+use bytes::Bytes;
+use core::time::Duration;
+
+use super::{Context, LeaseKind, Waiter, Watched};
+use crate::etcd::config::Config;
+use crate::etcd::request::{LeaseId, Queue, Seen};
+use crate::etcd::sessions::SessionId;
+use crate::event::{Fence, Renew};
+use crate::id::LockId;
+use crate::time::Instant;
+
+/// Low bits of a fencing token that count the grants of one turn (requirement E8).
+const GRANT_BITS: u32 = 16;
+
+/// The key that a holder has, for transactions of its own on the same etcd: they are executed only while it still holds the lock
+/// if they compare `mod_revision` (requirement E8).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct OwnerKey {
+    /// The key: `name/<lease id>`.
+    pub key: Bytes,
+    /// The revision of its creation.
+    pub create_revision: i64,
+    /// The revision of its last change.
+    pub mod_revision: i64,
+    /// The revision at which ownership was proven: what `etcdctl lock` calls `ETCD_LOCK_REV`. It grows with every turn of any client.
+    pub revision: i64,
+    /// The lease that it hangs on.
+    pub lease: LeaseId,
+}
+
+/// Where the holder is on its way to the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// The key is written, or gets a full life, before the holder is told.
+    Preparing,
+    /// Told, and not claimed yet.
+    Offered,
+    /// Claimed.
+    Held,
+}
+
+/// A write of the key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Write {
+    pub(super) value: Bytes,
+    /// The value of the last put. Another may be wanted by now.
+    pub(super) sent: Option<Bytes>,
+    /// Whoever proclaims waits for an answer until then; `None` for taking over.
+    pub(super) proclaim: Option<Instant>,
+    pub(super) asked: Instant,
+    pub(super) call: Option<WriteCall>,
+    pub(super) again: Option<Instant>,
+    pub(super) tries: u32,
+}
+
+/// The request under way for a [`Write`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WriteCall {
+    Put(u64),
+    /// A put ended Unknown: read what came of it (requirement E7).
+    Look(u64),
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Hold {
+    pub(super) session: SessionId,
+    pub(super) key: Seen,
+    pub(super) value: Bytes,
+    /// The revision that proves ownership.
+    pub(super) revision: i64,
+    /// Grants since then.
+    pub(super) grants: u64,
+    pub(super) waiter: Waiter,
+    pub(super) phase: Phase,
+    /// When the holder was told, or its preparation began.
+    pub(super) since: Instant,
+    /// It was told that its validity ends soon.
+    pub(super) warned: bool,
+    pub(super) turn_end: Instant,
+    /// The watch on the own key, and when it is to be opened.
+    pub(super) own: Option<Watched>,
+    pub(super) watch_at: Instant,
+    /// The revision up to which the key is known to be there, and the reading that is to find out.
+    pub(super) known: i64,
+    pub(super) look: Option<u64>,
+    /// Since when the watch had been telling when that reading was asked for.
+    pub(super) looked_for: i64,
+    pub(super) look_again: Option<Instant>,
+    /// Somebody guards transactions by the key as it is.
+    pub(super) guarded: bool,
+    pub(super) write: Option<Write>,
+    /// A full life was asked for at this instant.
+    pub(super) extending: Option<Instant>,
+}
+
+impl Hold {
+    pub(super) fn new(
+        ctx: &Context<'_>,
+        session: SessionId,
+        key: Seen,
+        revision: i64,
+        value: Bytes,
+        waiter: Waiter,
+        own: Option<Watched>,
+    ) -> Self {
+        let ttl = ctx.ttl(session);
+        Self {
+            session,
+            key,
+            value,
+            revision,
+            grants: 0,
+            waiter,
+            phase: Phase::Preparing,
+            since: ctx.now,
+            warned: false,
+            turn_end: ctx.now + ctx.config.turn,
+            own,
+            watch_at: ctx.now + ctx.config.watch_own_after.unwrap_or(ttl / 3),
+            known: revision,
+            look: None,
+            looked_for: 0,
+            look_again: None,
+            guarded: false,
+            write: None,
+            extending: None,
+        }
+    }
+
+    pub(super) const fn id(&self) -> LockId {
+        self.waiter.id
+    }
+
+    pub(super) fn awaits(&self, serial: u64) -> bool {
+        let write = self.write.as_ref().and_then(|write| write.call).is_some_and(|call| match call {
+            WriteCall::Put(own) | WriteCall::Look(own) => own == serial,
+        });
+        write || self.look == Some(serial)
+    }
+
+    pub(super) fn max_hold_end(&self) -> Option<Instant> {
+        match self.waiter.renew {
+            Renew::AtMost(most) => Some(self.since + most),
+            Renew::Auto | Renew::Manual => None,
+        }
+    }
+
+    /// The end of validity, given that of the session.
+    pub(super) fn until(&self, session: Instant) -> Instant {
+        self.max_hold_end().map_or(session, |end| session.min(end))
+    }
+
+    /// The fencing token: the proof's revision and the number of the grant since (requirement E8).
+    pub(super) fn fence(&self) -> Fence {
+        Fence(self.revision.unsigned_abs() << GRANT_BITS | self.grants)
+    }
+
+    pub(super) fn owner_key(&self, queue: &Queue, lease: LeaseId) -> OwnerKey {
+        OwnerKey {
+            key: queue.key(lease),
+            create_revision: self.key.created,
+            mod_revision: self.key.modified,
+            revision: self.revision,
+            lease,
+        }
+    }
+
+    /// Whether the turn may go on with `next` (requirement A8).
+    pub(super) fn may_pass_on(&self, now: Instant, next: &Waiter) -> bool {
+        self.write.is_none()
+            && self.waiter.lease == LeaseKind::Shared
+            && next.lease == LeaseKind::Shared
+            && now < self.turn_end
+            && self.grants + 1 < 1 << GRANT_BITS
+    }
+
+    /// How long before the end of validity the holder is warned.
+    pub(super) fn at_risk(config: &Config, ttl: Duration) -> Duration {
+        config.at_risk.unwrap_or(ttl / 4)
+    }
+
+    pub(super) fn deadline(&self, ctx: &Context<'_>) -> Instant {
+        let ttl = ctx.ttl(self.session);
+        let until = self.until(ctx.until(self.session));
+        let phase = match self.phase {
+            Phase::Preparing => until,
+            Phase::Offered => until.min(self.since + ttl / 3),
+            Phase::Held if self.warned => until,
+            Phase::Held => until.back(Self::at_risk(ctx.config, ttl)),
+        };
+        let watch = if self.own.is_none() { self.watch_at } else { Instant::MAX };
+        let look = self.look_again.filter(|_| self.look.is_none()).unwrap_or(Instant::MAX);
+        let write = self.write.as_ref().map_or(Instant::MAX, |write| {
+            let again = write.again.filter(|_| write.call.is_none()).unwrap_or(Instant::MAX);
+            again.min(write.proclaim.unwrap_or(Instant::MAX))
+        });
+        phase.min(watch).min(look).min(write)
+    }
+}

@@ -1,0 +1,487 @@
+//! The machine of one name in one client: who waits, who contends, who holds, and what is owed.
+//!
+//! Waiters of the same name queue first in, first out, and have one key in the store's queue between them (requirement E7). At any time
+//! the client has at most one live key under a name for each of its leases: that of the contender, or that of the hold.
+
+mod contend;
+mod context;
+mod debt;
+mod held;
+mod hold;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use contend::{Contender, Enter};
+pub(crate) use context::{Context, Watched};
+use debt::{Debt, GiveBack};
+use hold::{Hold, Phase};
+
+use super::message::KeyValue;
+use super::request::{Queue, Reply};
+use super::seam::WatchId;
+use super::session::News;
+use super::sessions::SessionId;
+use crate::error::Misuse;
+use crate::event::{Answer, Blocked, ErrorClass, Event, Failure, Loss, Release, Renew, Report, ServerError, Wait};
+use crate::id::LockId;
+use crate::time::Instant;
+
+pub use hold::OwnerKey;
+
+/// Which lease an acquisition hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LeaseKind {
+    /// The client's.
+    Shared,
+    /// One of its own, of so many seconds.
+    Own(i64),
+}
+
+/// One acquisition that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Waiter {
+    pub(crate) id: LockId,
+    pub(crate) lease: LeaseKind,
+    pub(crate) renew: Renew,
+    pub(crate) wait: Wait,
+    pub(crate) since: Instant,
+    /// What its key is to hold: a candidate's proposal.
+    pub(crate) value: Bytes,
+    /// It is a candidate: taking over is always written to the store, where others observe it.
+    pub(crate) candidate: bool,
+}
+
+impl Waiter {
+    fn deadline(&self) -> Option<Instant> {
+        match self.wait {
+            Wait::For(limit) => Some(self.since + limit),
+            Wait::Try | Wait::Forever => None,
+        }
+    }
+}
+
+/// What the client does about the name right now.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Stage {
+    /// Nothing: nobody waits.
+    Idle,
+    /// The head's lease is being granted.
+    Leasing(SessionId),
+    /// On the way into the queue.
+    Entering(Enter),
+    /// In the queue, behind somebody else.
+    Waiting(Contender),
+    Held(Box<Hold>),
+}
+
+/// A hold that was lost, for as long as its guard is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct LostHold {
+    id: LockId,
+    session: SessionId,
+    /// The last change of its key; `None` if the key is gone, or is given back already.
+    modified: Option<i64>,
+    valid_until: Instant,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Lock {
+    queue: Queue,
+    waiters: VecDeque<Waiter>,
+    /// When waits run out, of those that do.
+    waits: BTreeSet<(Instant, LockId)>,
+    stage: Stage,
+    lost: Vec<LostHold>,
+    debts: Vec<Debt>,
+    giving_back: Vec<GiveBack>,
+    /// What was last heard, for reports.
+    answer: Answer,
+    blocked: Option<Blocked>,
+    tries: u32,
+    /// The sessions that it depends on, as they were told.
+    pub(crate) joined: Vec<SessionId>,
+}
+
+impl Lock {
+    pub(crate) fn new(queue: Queue) -> Self {
+        Self {
+            queue,
+            waiters: VecDeque::new(),
+            waits: BTreeSet::new(),
+            stage: Stage::Idle,
+            lost: Vec::new(),
+            debts: Vec::new(),
+            giving_back: Vec::new(),
+            answer: Answer::Silent,
+            blocked: None,
+            tries: 0,
+            joined: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Nothing is left to do or to remember.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+            && self.waiters.is_empty()
+            && self.lost.is_empty()
+            && self.debts.is_empty()
+            && self.giving_back.is_empty()
+    }
+
+    /// Nothing is left that a shutdown has to wait for: what could still land hangs on a lease that is revoked next.
+    pub(crate) fn is_drained(&self) -> bool {
+        matches!(self.stage, Stage::Idle) && self.giving_back.is_empty() && self.debts.iter().all(Debt::is_only_a_watch)
+    }
+
+    pub(crate) const fn is_held(&self) -> bool {
+        matches!(self.stage, Stage::Held(_))
+    }
+
+    /// The sessions that its keys hang on.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        let stage = match &self.stage {
+            Stage::Idle => None,
+            Stage::Leasing(session) => Some(*session),
+            Stage::Entering(enter) => Some(enter.session),
+            Stage::Waiting(contender) => Some(contender.session),
+            Stage::Held(hold) => Some(hold.session),
+        };
+        let lost = self.lost.iter().map(|lost| lost.session);
+        stage.into_iter().chain(lost).chain(self.debts.iter().map(|debt| debt.session))
+    }
+
+    /// The end of validity, if this acquisition holds the lock.
+    pub(crate) fn valid_until(&self, id: LockId, sessions: &super::sessions::Sessions) -> Option<Instant> {
+        match &self.stage {
+            Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Held => {
+                Some(hold.until(sessions.get(hold.session)?.until()))
+            }
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => None,
+        }
+    }
+
+    /// The key that this acquisition holds.
+    pub(crate) fn owner(&self, id: LockId, sessions: &super::sessions::Sessions) -> Option<OwnerKey> {
+        match &self.stage {
+            Stage::Held(hold) if hold.id() == id && hold.phase != Phase::Preparing => {
+                Some(hold.owner_key(&self.queue, sessions.get(hold.session)?.lease))
+            }
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => None,
+        }
+    }
+
+    // --- verbs ---
+
+    pub(crate) fn acquire(&mut self, ctx: &mut Context<'_>, waiter: Waiter) {
+        let first = self.waiters.is_empty() && matches!(self.stage, Stage::Idle);
+        if !first && waiter.wait == Wait::Try {
+            // Busy in this client: no attempt is made (requirement A5).
+            let report = Report { waited: Duration::ZERO, nodes: Box::default() };
+            return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
+        }
+        if let Some(deadline) = waiter.deadline() {
+            self.waits.insert((deadline, waiter.id));
+        }
+        let id = waiter.id;
+        self.waiters.push_back(waiter);
+        if first {
+            self.start(ctx);
+        } else {
+            ctx.tell(id, Event::Blocked(Blocked::Local));
+        }
+    }
+
+    /// The guard comes back: `release`.
+    pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+        let preparing = matches!(&self.stage, Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Preparing);
+        let waiting = preparing || self.waiters.iter().any(|waiter| waiter.id == id);
+        if waiting || self.giving_back.iter().any(|back| back.id == id) {
+            return Err(Misuse::NotHeld(id));
+        }
+        self.return_guard(ctx, id, true);
+        Ok(())
+    }
+
+    /// Whatever state the acquisition is in, it is over: what `Drop` calls.
+    pub(crate) fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
+        if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
+            self.giving_back.swap_remove(place);
+            ctx.ended.push(id);
+        } else if let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) {
+            self.leave_queue(ctx, place);
+            ctx.ended.push(id);
+        } else {
+            self.return_guard(ctx, id, false);
+        }
+    }
+
+    /// Answers who waits, gives back what is held (requirement U2).
+    pub(crate) fn shut_down(&mut self, ctx: &mut Context<'_>) {
+        self.waits.clear();
+        while let Some(waiter) = self.waiters.pop_back() {
+            ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
+        }
+        self.nobody_waits(ctx);
+        while let Some(lost) = self.lost.first() {
+            self.return_guard(ctx, lost.id, true);
+        }
+        if let Stage::Held(hold) = &self.stage {
+            let id = hold.id();
+            match hold.phase {
+                Phase::Held => {
+                    ctx.tell(id, Event::Lost(Loss::ShutDown));
+                    self.return_guard(ctx, id, true);
+                }
+                Phase::Offered | Phase::Preparing => {
+                    ctx.end(id, Event::Failed(Failure::ShuttingDown));
+                    self.give_back(ctx, None);
+                }
+            }
+        }
+    }
+
+    /// The end of a shutdown: who still waits for a release is answered.
+    pub(crate) fn stop(&mut self, ctx: &mut Context<'_>) {
+        for back in self.giving_back.drain(..) {
+            ctx.end(back.id, Event::Released(Release::Unknown));
+        }
+    }
+
+    // --- facts ---
+
+    pub(crate) fn reply(&mut self, ctx: &mut Context<'_>, serial: u64, reply: &Reply) {
+        if let Some(place) = self.debts.iter().position(|debt| debt.awaits(serial)) {
+            return self.debt_answered(ctx, place, reply);
+        }
+        match &self.stage {
+            Stage::Entering(enter) if enter.awaits(serial) => self.enter_answered(ctx, reply),
+            Stage::Waiting(contender) if contender.awaits(serial) => self.look_answered(ctx, reply),
+            Stage::Held(hold) if hold.awaits(serial) => self.hold_answered(ctx, serial, reply),
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => {}
+        }
+    }
+
+    /// Something happened to a session that this name depends on.
+    pub(crate) fn session(&mut self, ctx: &mut Context<'_>, session: SessionId, news: &News) {
+        if let News::Lost(_) | News::Refused(_) = news {
+            self.debts_lost(ctx, session);
+        }
+        match (&mut self.stage, news) {
+            (Stage::Leasing(own), News::Alive) if *own == session => self.enter(ctx, session),
+            (Stage::Leasing(own), News::Trouble(answer)) if *own == session => {
+                self.answer = answer.clone();
+                self.tell_blocked(ctx, Blocked::Unreachable);
+                self.end_try(ctx);
+            }
+            (Stage::Leasing(own), News::Refused(answer)) if *own == session => {
+                self.answer = answer.clone();
+                self.stage = Stage::Idle;
+                self.fail_all(ctx, &Failure::Refused);
+            }
+            (Stage::Leasing(own), News::Lost(_)) if *own == session => self.start(ctx),
+            (Stage::Entering(enter), News::Lost(_)) if enter.session == session => self.start(ctx),
+            (Stage::Waiting(contender), News::Lost(_)) if contender.session == session => {
+                contender.close(ctx);
+                self.start(ctx);
+            }
+            (Stage::Held(hold), News::Lost(loss)) if hold.session == session => {
+                let loss = *loss;
+                self.lose(ctx, loss);
+            }
+            (Stage::Held(hold), News::Renewed(emitted)) if hold.session == session => {
+                let emitted = *emitted;
+                self.renewed(ctx, emitted);
+            }
+            (Stage::Held(hold), News::Unrenewed(answer)) if hold.session == session => {
+                let answer = answer.clone();
+                self.unrenewed(ctx, answer);
+            }
+            (
+                Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_),
+                News::Alive
+                | News::Renewed(_)
+                | News::Unrenewed(_)
+                | News::Trouble(_)
+                | News::Refused(_)
+                | News::Lost(_),
+            ) => {}
+        }
+    }
+
+    /// The watch is open: everything after `revision` is told.
+    pub(crate) fn watching(&mut self, ctx: &mut Context<'_>, watch: WatchId, revision: i64) {
+        if let Some(watched) = self.watched(watch) {
+            watched.open = Some(revision);
+        }
+        if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
+            return self.debt_watching(ctx, place);
+        }
+        match &self.stage {
+            Stage::Waiting(_) => self.look(ctx),
+            Stage::Held(_) => self.look_after(ctx),
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => {}
+        }
+    }
+
+    /// A watched key has changed.
+    pub(crate) fn changed(&mut self, ctx: &mut Context<'_>, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
+        if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
+            return self.debt_changed(ctx, place, kv, gone);
+        }
+        match &mut self.stage {
+            Stage::Waiting(contender) => {
+                if contender.changed(watch, revision, kv, gone) {
+                    self.look(ctx);
+                }
+            }
+            Stage::Held(hold) => {
+                if hold.own.is_some_and(|own| own.id == watch) {
+                    self.own_key_changed(ctx, revision, kv, gone);
+                }
+            }
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => {}
+        }
+    }
+
+    /// The watch is not open at present.
+    pub(crate) fn deaf(&mut self, ctx: &Context<'_>, watch: WatchId) {
+        if let Some(watched) = self.watched(watch) {
+            watched.open = None;
+        }
+        if let Stage::Waiting(contender) = &mut self.stage {
+            contender.poll_later(ctx.now);
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn timeout(&mut self, ctx: &mut Context<'_>) {
+        self.end_waits(ctx);
+        match &self.stage {
+            Stage::Entering(_) => self.enter_due(ctx),
+            Stage::Waiting(_) => self.look(ctx),
+            Stage::Held(_) => self.watch_over(ctx),
+            Stage::Idle | Stage::Leasing(_) => {}
+        }
+        self.debts_due(ctx);
+        self.end_releases(ctx);
+    }
+
+    /// The next thing to happen by itself, and what it is.
+    pub(crate) fn deadline(&self, ctx: &Context<'_>) -> Option<(Instant, &'static str)> {
+        let stage = match &self.stage {
+            Stage::Idle | Stage::Leasing(_) => None,
+            Stage::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
+            Stage::Waiting(contender) => contender.deadline().map(|at| (at, "another look at the queue")),
+            Stage::Held(hold) => Some((hold.deadline(ctx), "a hold")),
+        };
+        let waits = self.waits.first().map(|(at, _)| (*at, "end of a wait"));
+        let releases = self.giving_back.iter().map(|back| back.until).min().map(|at| (at, "end of a release"));
+        let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "what is owed"));
+        [stage, waits, releases, debts].into_iter().flatten().min()
+    }
+
+    // --- inside ---
+
+    fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
+        let stage = match &mut self.stage {
+            Stage::Waiting(contender) => contender.watched(watch),
+            Stage::Held(hold) => hold.own.as_mut().filter(|own| own.id == watch),
+            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => None,
+        };
+        match stage {
+            Some(watched) => Some(watched),
+            None => self.debts.iter_mut().find_map(|debt| debt.watched(watch)),
+        }
+    }
+
+    fn report(&self, now: Instant, since: Instant) -> Report {
+        Report { waited: now.since(since), nodes: Box::new([self.answer.clone()]) }
+    }
+
+    /// Ends the waits that have run out.
+    fn end_waits(&mut self, ctx: &mut Context<'_>) {
+        while let Some((at, id)) = self.waits.first().copied() {
+            if at > ctx.now {
+                return;
+            }
+            self.waits.pop_first();
+            let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) else { continue };
+            let report = self.report(ctx.now, self.waiters[place].since);
+            self.leave_queue(ctx, place);
+            ctx.end(id, Event::Failed(Failure::TimedOut(report)));
+        }
+    }
+
+    /// Takes a waiter out of the queue.
+    fn leave_queue(&mut self, ctx: &mut Context<'_>, place: usize) {
+        let Some(waiter) = self.waiters.remove(place) else { return };
+        if let Some(deadline) = waiter.deadline() {
+            self.waits.remove(&(deadline, waiter.id));
+        }
+        if place == 0 {
+            self.new_head(ctx, waiter.lease);
+        }
+    }
+
+    /// The next one to get the lock.
+    fn next_waiter(&mut self) -> Option<Waiter> {
+        let waiter = self.waiters.pop_front()?;
+        if let Some(deadline) = waiter.deadline() {
+            self.waits.remove(&(deadline, waiter.id));
+        }
+        Some(waiter)
+    }
+
+    /// Puts a waiter back to the front, who had been next.
+    fn back_to_front(&mut self, waiter: Waiter) {
+        if let Some(deadline) = waiter.deadline() {
+            self.waits.insert((deadline, waiter.id));
+        }
+        self.waiters.push_front(waiter);
+    }
+
+    /// Tells the head why it waits, when that changes.
+    fn tell_blocked(&mut self, ctx: &mut Context<'_>, why: Blocked) {
+        if let Some(head) = self.waiters.front()
+            && self.blocked != Some(why)
+        {
+            self.blocked = Some(why);
+            ctx.tell(head.id, Event::Blocked(why));
+        }
+    }
+
+    /// The only attempt of a try has failed.
+    fn end_try(&mut self, ctx: &mut Context<'_>) {
+        let Some(head) = self.waiters.front().filter(|head| head.wait == Wait::Try) else { return };
+        let (id, report) = (head.id, self.report(ctx.now, head.since));
+        self.leave_queue(ctx, 0);
+        ctx.end(id, Event::Failed(Failure::TimedOut(report)));
+    }
+
+    /// Nobody can have the lock: all waiters are told why.
+    fn fail_all(&mut self, ctx: &mut Context<'_>, failure: &dyn Fn(Report) -> Failure) {
+        self.waits.clear();
+        while let Some(waiter) = self.waiters.pop_front() {
+            let report = self.report(ctx.now, waiter.since);
+            ctx.end(waiter.id, Event::Failed(failure(report)));
+        }
+        self.nobody_waits(ctx);
+    }
+
+    /// A key that is no contender's stands in the way (requirement E2).
+    fn fail_foreign(&mut self, ctx: &mut Context<'_>, key: &[u8]) {
+        let text = alloc::format!("the key {} is in the way, and is not of this lock", key.escape_ascii());
+        self.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });
+        self.fail_all(ctx, &Failure::KeyInUse);
+    }
+}

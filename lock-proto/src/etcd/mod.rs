@@ -1,0 +1,65 @@
+//! Locks and elections on etcd (3.4 or later), in one queue with the Go concurrency package and `etcdctl`.
+//!
+//! The store keeps the queue: each contender has a key `name/<lease id>`, and whose key was created first holds the lock. Waiters watch
+//! instead of polling. One lease keeps all locks of a client alive.
+//!
+//! [`Client`] is the whole machine. It asks its host for connections, calls and streams; HTTP/2 and gRPC are the host's:
+//!
+//! ```
+//! use lock_proto::etcd::message::{LeaseGrantResponse, ResponseHeader};
+//! use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply};
+//! use lock_proto::redis::Acquire;
+//! use lock_proto::{ClientId, Instant};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let now = Instant::from_millis(1); // your clock
+//! let id = ClientId::from_bits(0x5eed); // 128 random bits of yours
+//! let mut client = Client::new(now, Config::parse("etcd://127.0.0.1:2379")?, id, 7)?;
+//!
+//! // A wish for a lock: the machine wants a connection, and a lease.
+//! let lock = client.acquire(now, &Acquire::new("invoice:42"))?;
+//! let Some(Output::Connect { conn, .. }) = client.poll_output() else { unreachable!() };
+//! client.handle_connected(now, conn);
+//! let Some(Output::Call { rpc, request: Rpc::Grant(grant), .. }) = client.poll_output() else { unreachable!() };
+//!
+//! // This is where your gRPC client would make the call.
+//! let header = Some(ResponseHeader { member_id: 1, revision: 1 });
+//! client.handle_reply(now, rpc, Ok(RpcReply::Grant(LeaseGrantResponse { header, id: grant.id, ttl: grant.ttl })));
+//!
+//! // With a lease, it enters the queue by one transaction.
+//! assert!(matches!(client.poll_output(), Some(Output::Call { request: Rpc::Txn(_), .. })));
+//! assert_eq!(client.valid_until(lock), None, "not held yet");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! How it waits, passes on and loses a lock is drawn in `docs/etcd.md` of the repository.
+
+mod channel;
+mod client;
+mod config;
+mod election;
+mod lock;
+mod locks;
+pub mod message;
+mod output;
+mod query;
+mod request;
+mod rpc;
+mod seam;
+mod session;
+mod sessions;
+mod status;
+mod url;
+
+pub use channel::{Channel, ChannelConfig, ChannelOutput};
+pub use client::Client;
+pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
+pub use election::{ElectionEvent, Leader, QueryId};
+pub use lock::OwnerKey;
+pub use locks::Locks;
+pub use output::{Output, Token};
+pub use request::{Found, LeaseId, Queue, Refusal, Reply, Request, Seen};
+pub use rpc::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
+pub use seam::{LocksOutput, WatchId};
+pub use url::{Endpoint, UrlError};

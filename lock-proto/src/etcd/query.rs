@@ -1,0 +1,195 @@
+//! One question about an election, or one observation of it (requirement E10).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use super::config::Config;
+use super::election::{ElectionEvent, Leader, QueryId};
+use super::lock::Watched;
+use super::request::{Found, Queue, Refusal, Reply, Request};
+use super::seam::{LocksOutput, WatchId};
+use super::session::{answer, pause};
+use crate::event::{Answer, ErrorClass, Failure, Report};
+use crate::id::{CallId, NodeId};
+use crate::time::Instant;
+
+/// Calls of queries are told from those of names by this bit.
+pub(crate) const OF_QUERY: u32 = 1 << 30;
+/// How often an observer reads while its watch cannot be opened.
+const POLL: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Query {
+    pub(crate) id: QueryId,
+    queue: Queue,
+    /// The watch of an observer.
+    pub(crate) watch: Option<Watched>,
+    /// When a question is given up; `None` for an observer.
+    until: Option<Instant>,
+    since: Instant,
+    call: Option<u64>,
+    /// The revision of the last reading, and the last at which something happened.
+    known: i64,
+    news: i64,
+    told: Option<ElectionEvent>,
+    again: Option<Instant>,
+    tries: u32,
+    answer: Answer,
+}
+
+/// What a query sees of its surroundings.
+pub(crate) struct QueryContext<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) seed: u64,
+    pub(crate) slot: u32,
+    pub(crate) serial: &'a mut u64,
+    pub(crate) out: &'a mut VecDeque<LocksOutput>,
+}
+
+impl Query {
+    pub(crate) const fn new(id: QueryId, queue: Queue, now: Instant, until: Option<Instant>) -> Self {
+        Self {
+            id,
+            queue,
+            watch: None,
+            until,
+            since: now,
+            call: None,
+            known: 0,
+            news: 1,
+            told: None,
+            again: None,
+            tries: 0,
+            answer: Answer::Silent,
+        }
+    }
+
+    /// Begins: an observer watches all keys of the queue, then reads.
+    pub(crate) fn start(&mut self, ctx: &mut QueryContext<'_>, watch: Option<WatchId>) {
+        if let Some(watch) = watch {
+            let (key, end) = self.queue.range();
+            ctx.out.push_back(LocksOutput::Watch { watch, key: key.clone(), end: end.clone() });
+            self.watch = Some(Watched { id: watch, open: None });
+        }
+        self.read(ctx);
+    }
+
+    fn tell(&mut self, ctx: &mut QueryContext<'_>, event: ElectionEvent) {
+        if self.told.as_ref() != Some(&event) {
+            self.told = Some(event.clone());
+            ctx.out.push_back(LocksOutput::Election { query: self.id, event });
+        }
+    }
+
+    fn read(&mut self, ctx: &mut QueryContext<'_>) {
+        let due = self.again.is_none_or(|at| at <= ctx.now);
+        let polled = self.again.is_some() && self.watch.is_some();
+        if self.call.is_some() || !due || (self.news <= self.known && !polled) {
+            return;
+        }
+        self.again = None;
+        *ctx.serial += 1;
+        let call = CallId { name: ctx.slot | OF_QUERY, node: NodeId(0), serial: *ctx.serial };
+        let request = Request::First { queue: self.queue.clone() };
+        ctx.out.push_back(LocksOutput::Send { call, request, patience: ctx.config.request_timeout });
+        self.call = Some(call.serial);
+    }
+
+    /// True if the query has ended.
+    pub(crate) fn answered(&mut self, ctx: &mut QueryContext<'_>, serial: u64, reply: &Reply) -> bool {
+        if self.call != Some(serial) {
+            return false;
+        }
+        self.call = None;
+        match reply {
+            Reply::Done(Found::Queue { revision, older, .. }) => {
+                self.known = self.known.max(*revision).max(self.news);
+                self.tries = 0;
+                let event = match older {
+                    None => ElectionEvent::NoLeader,
+                    Some(kv) => ElectionEvent::Leader(Leader {
+                        key: kv.key.clone(),
+                        value: kv.value.clone(),
+                        create_revision: kv.create_revision,
+                        mod_revision: kv.mod_revision,
+                    }),
+                };
+                self.tell(ctx, event);
+                if self.watch.is_some_and(|watch| watch.open.is_none()) {
+                    self.again = Some(ctx.now + POLL);
+                }
+                self.until.is_some()
+            }
+            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                self.answer = answer(reply);
+                self.fail(ctx, Failure::Refused);
+                true
+            }
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                self.answer = answer(reply);
+                self.again = Some(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.tries));
+                self.tries = self.tries.saturating_add(1);
+                if self.watch.is_some() {
+                    self.tell(ctx, ElectionEvent::Disconnected);
+                }
+                false
+            }
+        }
+    }
+
+    fn fail(&mut self, ctx: &mut QueryContext<'_>, failure: impl FnOnce(Report) -> Failure) {
+        let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
+        self.tell(ctx, ElectionEvent::Failed(failure(report)));
+    }
+
+    pub(crate) fn watching(&mut self, ctx: &mut QueryContext<'_>, revision: i64) {
+        if let Some(watch) = &mut self.watch {
+            watch.open = Some(revision);
+        }
+        // Reading now and then, as one does without a watch, has an end; the pause after a failure has not.
+        if self.tries == 0 {
+            self.again = None;
+        }
+        // Heard again: whoever was told `Disconnected` is told how things stand.
+        if self.told == Some(ElectionEvent::Disconnected) {
+            self.known = 0;
+        }
+        self.news = self.news.max(revision);
+        self.read(ctx);
+    }
+
+    pub(crate) fn changed(&mut self, ctx: &mut QueryContext<'_>, revision: i64) {
+        self.news = self.news.max(revision);
+        self.read(ctx);
+    }
+
+    pub(crate) fn deaf(&mut self, ctx: &mut QueryContext<'_>) {
+        if let Some(watch) = &mut self.watch {
+            watch.open = None;
+        }
+        self.again.get_or_insert(ctx.now + POLL);
+        self.tell(ctx, ElectionEvent::Disconnected);
+    }
+
+    /// True if the query has ended.
+    pub(crate) fn timeout(&mut self, ctx: &mut QueryContext<'_>) -> bool {
+        if self.until.is_some_and(|until| until <= ctx.now) {
+            self.fail(ctx, Failure::TimedOut);
+            return true;
+        }
+        self.read(ctx);
+        false
+    }
+
+    pub(crate) fn shut_down(&mut self, ctx: &mut QueryContext<'_>) {
+        self.tell(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let again = self.again.filter(|_| self.call.is_none());
+        [again, self.until].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,476 @@
+//! Typed requests and replies: the seam between the hub and whatever speaks to etcd.
+//!
+//! Bring your own etcd client here: [`Request::rpc`] gives the call, [`Request::read`] turns its answer into a [`Reply`].
+//! All of them are linearizable.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use bytes::Bytes;
+
+use super::message::{
+    ASCEND, BY_CREATE, COMPARE_CREATE, COMPARE_MOD, Compare, CompareWith, DESCEND, DeleteRangeRequest, KeyValue,
+    LeaseGrantRequest, LeaseRevokeRequest, Op, OpResponse, PutRequest, RangeRequest, RangeResponse, RequestOp,
+    TxnRequest, TxnResponse,
+};
+use super::rpc::{Rpc, RpcReply};
+use crate::event::{Cause, ServerError};
+use crate::fault::{Breach, Fault};
+
+/// The id of a lease: positive, chosen by the client.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(i64);
+
+impl LeaseId {
+    /// A lease id from random bits: they are made positive.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        let id = (bits & i64::MAX as u64) as i64;
+        Self(if id == 0 { 1 } else { id })
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseId({self})")
+    }
+}
+
+/// The queue of a lock or an election: all keys `name/…`, in the order of their creation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Queue {
+    prefix: Bytes,
+    end: Bytes,
+}
+
+impl Queue {
+    /// The queue of the lock whose full name (prefix and name) is `name`.
+    #[must_use]
+    pub fn new(prefix: &[u8], name: &[u8]) -> Self {
+        let key = [prefix, name, b"/"].concat();
+        let mut end = key.clone();
+        if let Some(last) = end.last_mut() {
+            // The slash is not the greatest byte, so this is the first key after all that begin with the prefix.
+            *last += 1;
+        }
+        Self { prefix: key.into(), end: end.into() }
+    }
+
+    /// What all its keys begin with: the name and a slash.
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// The name, byte for byte.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.prefix[..self.prefix.len() - 1]
+    }
+
+    pub(crate) const fn range(&self) -> (&Bytes, &Bytes) {
+        (&self.prefix, &self.end)
+    }
+
+    /// The key of a contender: the name, a slash and its lease in lower-case hexadecimal, without padding (requirement E2).
+    #[must_use]
+    pub fn key(&self, lease: LeaseId) -> Bytes {
+        let mut key = Vec::with_capacity(self.prefix.len() + 16);
+        key.extend_from_slice(&self.prefix);
+        let mut shift = (63 - lease.get().leading_zeros()) & !3;
+        loop {
+            let digit = (lease.get() >> shift) as u8 & 0xf;
+            key.push(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+            if shift == 0 {
+                break;
+            }
+            shift -= 4;
+        }
+        key.into()
+    }
+
+    /// Whether a key in the queue's range is no contender's: its rest is not a bare lease id in lower-case hexadecimal (requirement E2).
+    #[must_use]
+    pub fn is_foreign(&self, key: &[u8]) -> bool {
+        match key.strip_prefix(&*self.prefix) {
+            Some(rest) => {
+                rest.is_empty() || rest.len() > 16 || !rest.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+            }
+            None => true,
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Queue({})", self.name().escape_ascii())
+    }
+}
+
+/// One request to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Request {
+    /// Enter the queue: put the key if it is absent, and say which contender is next before it (requirement E3). `alone`: only if the whole
+    /// queue is empty, so that a try leaves nothing behind.
+    Create {
+        /// The queue.
+        queue: Queue,
+        /// The contender's lease.
+        lease: LeaseId,
+        /// The value.
+        value: Bytes,
+        /// Put nothing if anybody is in the queue.
+        alone: bool,
+    },
+    /// Read the own key, and the newest one that was created before `before`.
+    Look {
+        /// The queue.
+        queue: Queue,
+        /// The contender's lease.
+        lease: LeaseId,
+        /// The revision of creation of the own key; `None` to read the own key alone.
+        before: Option<i64>,
+    },
+    /// Write the own key if its last change is `modified`: to adopt it, to pass it on, to proclaim (requirement E6).
+    Put {
+        /// The queue.
+        queue: Queue,
+        /// The contender's lease.
+        lease: LeaseId,
+        /// The new value.
+        value: Bytes,
+        /// The revision of its last change.
+        modified: i64,
+        /// The revision of its creation.
+        before: i64,
+    },
+    /// Delete the own key if its last change is `modified` (requirement E6).
+    Delete {
+        /// The queue.
+        queue: Queue,
+        /// The contender's lease.
+        lease: LeaseId,
+        /// The revision of its last change.
+        modified: i64,
+    },
+    /// Read who leads: the contender whose key was created first.
+    First {
+        /// The queue.
+        queue: Queue,
+    },
+    /// Make a lease.
+    Grant {
+        /// Its id.
+        lease: LeaseId,
+        /// Life without a sign of life, in seconds.
+        ttl: i64,
+    },
+    /// End a lease; its keys go with it.
+    Revoke {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// A sign of life.
+    KeepAlive {
+        /// The lease.
+        lease: LeaseId,
+    },
+}
+
+/// A key as it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// The revision of its creation.
+    pub created: i64,
+    /// The revision of its last change.
+    pub modified: i64,
+}
+
+/// What a request found or did.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Found {
+    /// To everything about one queue.
+    Queue {
+        /// The store's revision.
+        revision: i64,
+        /// Whether the write was done. True for a read.
+        done: bool,
+        /// The own key, as it is after this request.
+        own: Option<Seen>,
+        /// The contender next before the own key (of [`Request::First`]: the first of all). Not read when a write was not done, but for
+        /// `Create` with `alone`.
+        older: Option<KeyValue>,
+        /// Whether anybody is in the queue, the own key not counted. Known from a `Delete` that was not done only.
+        others: bool,
+    },
+    /// To [`Request::Grant`] and [`Request::KeepAlive`].
+    Lease {
+        /// Life from the request on, in seconds; 0 or less if there is no such lease.
+        ttl: i64,
+    },
+    /// To [`Request::Revoke`]: it is gone.
+    Revoked,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reply {
+    /// Done, and this is what was found.
+    Done(Found),
+    /// Certainly not executed: the server said so.
+    Refused(Refusal),
+    /// It may have been executed, or may yet be (requirement M8).
+    Unknown(Cause),
+    /// It never left.
+    NotSent(Cause),
+}
+
+/// Why a server did not execute a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// There is no such lease.
+    LeaseNotFound,
+    /// There is such a lease already.
+    LeaseExists,
+    /// Anything else: see its class.
+    Error(ServerError),
+}
+
+impl Request {
+    /// The call; `None` for [`Request::KeepAlive`], which goes over its stream.
+    #[must_use]
+    pub fn rpc(&self) -> Option<Rpc> {
+        Some(match self {
+            Self::Create { queue, lease, value, alone } => {
+                let key = queue.key(*lease);
+                let (prefix, end) = queue.range();
+                let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
+                let newest = newest(queue, 0, if *alone { 1 } else { 2 });
+                Rpc::Txn(TxnRequest {
+                    compare: vec![Compare {
+                        target: COMPARE_CREATE,
+                        key: first,
+                        range_end: until,
+                        with: Some(CompareWith::CreateRevision(0)),
+                        ..Compare::default()
+                    }],
+                    success: vec![op_put(key.clone(), value, *lease), op_range(newest.clone())],
+                    failure: vec![op_range(one(key)), op_range(newest)],
+                })
+            }
+            Self::Look { queue, lease, before } => {
+                let mut success = vec![op_range(one(queue.key(*lease)))];
+                success.extend(before.map(|before| op_range(newest(queue, before - 1, 1))));
+                Rpc::Txn(TxnRequest { success, ..TxnRequest::default() })
+            }
+            Self::Put { queue, lease, value, modified, before } => {
+                let key = queue.key(*lease);
+                Rpc::Txn(TxnRequest {
+                    compare: vec![unchanged(key.clone(), *modified)],
+                    success: vec![op_put(key.clone(), value, *lease), op_range(newest(queue, before - 1, 1))],
+                    failure: vec![op_range(one(key))],
+                })
+            }
+            Self::Delete { queue, lease, modified } => {
+                let key = queue.key(*lease);
+                let (prefix, end) = queue.range();
+                let count = RangeRequest {
+                    key: prefix.clone(),
+                    range_end: end.clone(),
+                    count_only: true,
+                    ..RangeRequest::default()
+                };
+                let delete = DeleteRangeRequest { key: key.clone(), range_end: Bytes::new() };
+                Rpc::Txn(TxnRequest {
+                    compare: vec![unchanged(key.clone(), *modified)],
+                    success: vec![RequestOp { request: Some(Op::Delete(delete)) }],
+                    failure: vec![op_range(one(key)), op_range(count)],
+                })
+            }
+            Self::First { queue } => {
+                let (prefix, end) = queue.range();
+                Rpc::Range(RangeRequest {
+                    key: prefix.clone(),
+                    range_end: end.clone(),
+                    limit: 1,
+                    sort_order: ASCEND,
+                    sort_target: BY_CREATE,
+                    ..RangeRequest::default()
+                })
+            }
+            Self::Grant { lease, ttl } => Rpc::Grant(LeaseGrantRequest { ttl: *ttl, id: lease.get() }),
+            Self::Revoke { lease } => Rpc::Revoke(LeaseRevokeRequest { id: lease.get() }),
+            Self::KeepAlive { .. } => return None,
+        })
+    }
+
+    /// What an answer to this request means. An answer that such a request cannot have is a broken protocol, and what became of the
+    /// request is then unknown.
+    #[must_use]
+    pub fn read(&self, answer: RpcReply) -> Reply {
+        self.found(answer).map_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply))), Reply::Done)
+    }
+
+    fn found(&self, answer: RpcReply) -> Option<Found> {
+        match (self, answer) {
+            (Self::Create { queue, lease, alone, .. }, RpcReply::Txn(txn)) => {
+                let own = queue.key(*lease);
+                let (revision, done, mut answers) = opened(txn)?;
+                if done {
+                    skip_write(&mut answers)?;
+                    let older = answers.range()?.kvs.into_iter().find(|kv| kv.key != own);
+                    let own = Seen { created: revision, modified: revision };
+                    return Some(Found::Queue { revision, done, own: Some(own), older, others: false });
+                }
+                let own_key = answers.range()?.kvs.into_iter().next();
+                let older = answers.range()?.kvs.into_iter().next().filter(|kv| *alone && kv.key != own);
+                Some(Found::Queue { revision, done, own: seen(own_key, revision)?, older, others: false })
+            }
+            (Self::Look { before, .. }, RpcReply::Txn(txn)) => {
+                let (revision, done, mut answers) = opened(txn)?;
+                let own = seen(answers.range()?.kvs.into_iter().next(), revision)?;
+                let older = match before {
+                    Some(before) => older(answers.range()?, *before)?,
+                    None => None,
+                };
+                done.then_some(Found::Queue { revision, done, own, older, others: false })
+            }
+            (Self::Put { before, .. }, RpcReply::Txn(txn)) => {
+                let (revision, done, mut answers) = opened(txn)?;
+                if done {
+                    skip_write(&mut answers)?;
+                    let own = Some(Seen { created: *before, modified: revision });
+                    let older = older(answers.range()?, *before)?;
+                    return Some(Found::Queue { revision, done, own, older, others: false });
+                }
+                let own = seen(answers.range()?.kvs.into_iter().next(), revision)?;
+                Some(Found::Queue { revision, done, own, older: None, others: false })
+            }
+            (Self::Delete { .. }, RpcReply::Txn(txn)) => {
+                let (revision, done, mut answers) = opened(txn)?;
+                if done {
+                    return Some(Found::Queue { revision, done, own: None, older: None, others: false });
+                }
+                let own = seen(answers.range()?.kvs.into_iter().next(), revision)?;
+                let others = answers.range()?.count > i64::from(own.is_some());
+                Some(Found::Queue { revision, done, own, older: None, others })
+            }
+            (Self::First { .. }, RpcReply::Range(range)) => {
+                let revision = range.header.map(|header| header.revision).filter(|revision| *revision > 0)?;
+                let older = range.kvs.into_iter().next();
+                if older.as_ref().is_some_and(|kv| kv.create_revision <= 0 || kv.mod_revision < kv.create_revision) {
+                    return None;
+                }
+                Some(Found::Queue { revision, done: true, own: None, older, others: false })
+            }
+            (Self::Grant { lease, .. }, RpcReply::Grant(grant)) => {
+                // A lease that lives no time would be no lease.
+                (grant.id == lease.get() && grant.ttl > 0).then_some(Found::Lease { ttl: grant.ttl })
+            }
+            (Self::Revoke { .. }, RpcReply::Revoke(_)) => Some(Found::Revoked),
+            (
+                Self::Create { .. }
+                | Self::Look { .. }
+                | Self::Put { .. }
+                | Self::Delete { .. }
+                | Self::First { .. }
+                | Self::Grant { .. }
+                | Self::Revoke { .. }
+                | Self::KeepAlive { .. },
+                _,
+            ) => None,
+        }
+    }
+}
+
+/// The answers of a transaction's operations, one after the other.
+struct Answers(vec::IntoIter<super::message::ResponseOp>);
+
+impl Answers {
+    fn next(&mut self) -> Option<OpResponse> {
+        self.0.next()?.response
+    }
+
+    fn range(&mut self) -> Option<RangeResponse> {
+        match self.next()? {
+            OpResponse::Range(range) => Some(range),
+            OpResponse::Put(_) | OpResponse::Delete(_) => None,
+        }
+    }
+}
+
+fn skip_write(answers: &mut Answers) -> Option<()> {
+    match answers.next()? {
+        OpResponse::Put(_) => Some(()),
+        OpResponse::Range(_) | OpResponse::Delete(_) => None,
+    }
+}
+
+/// The parts of a transaction's answer, if it has them.
+fn opened(txn: TxnResponse) -> Option<(i64, bool, Answers)> {
+    let revision = txn.header?.revision;
+    (revision > 0).then(|| (revision, txn.succeeded, Answers(txn.responses.into_iter())))
+}
+
+/// A key of the own name. The outer `None` is a key that cannot be.
+#[expect(clippy::option_option, reason = "absent, and impossible")]
+fn seen(kv: Option<KeyValue>, revision: i64) -> Option<Option<Seen>> {
+    let Some(kv) = kv else { return Some(None) };
+    let possible = kv.create_revision > 0 && kv.mod_revision >= kv.create_revision && kv.mod_revision <= revision;
+    possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
+}
+
+/// The newest key that was created before `before`.
+#[expect(clippy::option_option, reason = "absent, and impossible")]
+fn older(range: RangeResponse, before: i64) -> Option<Option<KeyValue>> {
+    let Some(kv) = range.kvs.into_iter().next() else { return Some(None) };
+    (kv.create_revision > 0 && kv.create_revision < before).then_some(Some(kv))
+}
+
+fn unchanged(key: Bytes, modified: i64) -> Compare {
+    Compare { target: COMPARE_MOD, key, with: Some(CompareWith::ModRevision(modified)), ..Compare::default() }
+}
+
+fn op_put(key: Bytes, value: &Bytes, lease: LeaseId) -> RequestOp {
+    RequestOp { request: Some(Op::Put(PutRequest { key, value: value.clone(), lease: lease.get() })) }
+}
+
+const fn op_range(range: RangeRequest) -> RequestOp {
+    RequestOp { request: Some(Op::Range(range)) }
+}
+
+fn one(key: Bytes) -> RangeRequest {
+    RangeRequest { key, keys_only: true, ..RangeRequest::default() }
+}
+
+/// The newest keys of the queue, of those created at `upto` or before; 0 for all.
+fn newest(queue: &Queue, upto: i64, limit: i64) -> RangeRequest {
+    let (prefix, end) = queue.range();
+    RangeRequest {
+        key: prefix.clone(),
+        range_end: end.clone(),
+        limit,
+        sort_order: DESCEND,
+        sort_target: BY_CREATE,
+        keys_only: true,
+        max_create_revision: upto,
+        ..RangeRequest::default()
+    }
+}

@@ -1,0 +1,72 @@
+//! What the hub tells its surroundings.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::election::{ElectionEvent, QueryId};
+use super::request::Request;
+use crate::event::Event;
+use crate::id::{CallId, LockId};
+
+/// One watch of the hub. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchId(pub(crate) u64);
+
+impl WatchId {
+    /// For whoever uses a [`Channel`](super::Channel) alone: the caller sees to it that no number is used twice.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// What the hub tells its surroundings. One ordered queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LocksOutput {
+    /// Send this request, and give the answer to `handle_reply`. If it is not answered within `patience`, give the connection up and
+    /// answer `Unknown`, or `NotSent` if it had not left.
+    Send {
+        /// To be given back with the answer.
+        call: CallId,
+        /// The request.
+        request: Request,
+        /// How long an answer may take.
+        patience: Duration,
+    },
+    /// Watch a key from now on, until told otherwise: `handle_watching` when it is open, and again after each re-opening;
+    /// `handle_changed` for each change; `handle_deaf` while it cannot be heard. Never from an earlier revision: etcd parks such a
+    /// watch, and works that off every 100 ms only (requirement E5).
+    Watch {
+        /// To be given back with what happens.
+        watch: WatchId,
+        /// The key, or the first of a range.
+        key: Bytes,
+        /// Where the range ends, exclusive; empty for the one key.
+        end: Bytes,
+    },
+    /// Watch it no longer. What still comes is dropped.
+    Unwatch {
+        /// Which one.
+        watch: WatchId,
+    },
+    /// Tell an acquisition or a candidacy.
+    Event {
+        /// Which one.
+        lock: LockId,
+        /// What.
+        event: Event,
+    },
+    /// Tell whoever asks about or observes an election.
+    Election {
+        /// Which question or observation.
+        query: QueryId,
+        /// What.
+        event: ElectionEvent,
+    },
+    /// The shutdown is over.
+    Stopped {
+        /// Keys and leases that may be left, until their TTL ends: their ends were not confirmed in time.
+        unreleased: u32,
+    },
+}

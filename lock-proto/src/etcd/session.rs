@@ -1,0 +1,378 @@
+//! A session: one lease, kept alive until it is revoked or lost (requirements E1, T1, T2).
+
+use alloc::collections::BTreeSet;
+use core::time::Duration;
+
+use super::config::Config;
+use super::request::{Found, LeaseId, Refusal, Reply, Request};
+use crate::event::{Answer, ErrorClass, Loss};
+use crate::retry::{doubled, jitter};
+use crate::time::Instant;
+
+/// The first pause before something that failed is tried again, and the longest.
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+
+/// The pause after `tries` failures.
+pub(super) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
+    let (first, max) = PAUSE;
+    let pause = doubled(first, tries, max);
+    pause + jitter(seed, n, pause / 2)
+}
+
+/// One lease of this client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Session {
+    pub(crate) lease: LeaseId,
+    /// The one that all locks without a lease of their own share.
+    pub(crate) shared: bool,
+    /// The names that depend on it.
+    pub(crate) users: BTreeSet<u32>,
+    /// What was asked for, in seconds.
+    asked: i64,
+    /// What was granted last.
+    granted: Duration,
+    state: State,
+    call: Option<Call>,
+    /// When the next request is due.
+    due: Option<Instant>,
+    tries: u32,
+    /// An earlier grant may have landed.
+    may_exist: bool,
+    /// Kept alive until told otherwise.
+    renewing: bool,
+    /// A sign of life is wanted that is emitted at this instant or later.
+    wanted: Option<Instant>,
+    until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum State {
+    Granting,
+    /// An earlier grant had landed, it is not known when: a sign of life decides.
+    Checking,
+    Alive,
+    /// Over for its users, who may still have guards out; its keys are left alone until those come back (requirement H6).
+    Lost(Loss),
+    Revoking,
+    Over,
+}
+
+/// The request under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Call {
+    serial: u64,
+    emitted: Instant,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    Grant,
+    KeepAlive,
+    Revoke,
+}
+
+/// What its users are told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum News {
+    /// Granted.
+    Alive,
+    /// Kept alive by a request emitted at this instant.
+    Renewed(Instant),
+    /// A sign of life was not confirmed.
+    Unrenewed(Answer),
+    /// It could not be granted so far; it goes on trying.
+    Trouble(Answer),
+    /// It will not be granted.
+    Refused(Answer),
+    /// It is lost.
+    Lost(Loss),
+}
+
+/// What a session sees of its surroundings.
+pub(crate) struct SessionContext<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) seed: u64,
+    /// Emits a request and gives its serial.
+    pub(crate) send: &'a mut dyn FnMut(Request, Duration) -> u64,
+    /// A fresh lease id.
+    pub(crate) fresh: &'a mut dyn FnMut() -> LeaseId,
+}
+
+impl Session {
+    pub(crate) fn new(lease: LeaseId, shared: bool, seconds: i64, now: Instant) -> Self {
+        Self {
+            lease,
+            shared,
+            users: BTreeSet::new(),
+            asked: seconds,
+            granted: Duration::from_secs(seconds.unsigned_abs()),
+            state: State::Granting,
+            call: None,
+            due: Some(now),
+            tries: 0,
+            may_exist: false,
+            renewing: true,
+            wanted: None,
+            until: Instant::ZERO,
+        }
+    }
+
+    pub(crate) const fn is_alive(&self) -> bool {
+        matches!(self.state, State::Alive)
+    }
+
+    pub(crate) const fn is_lost(&self) -> bool {
+        matches!(self.state, State::Lost(_) | State::Revoking | State::Over)
+    }
+
+    /// The server said that there is no such lease (any more): nor is there a key on it.
+    pub(crate) const fn is_gone(&self) -> bool {
+        matches!(self.state, State::Lost(Loss::Gone) | State::Over)
+    }
+
+    pub(crate) const fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    /// The end of validity of all that hangs on it.
+    pub(crate) const fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Life without a sign of life.
+    pub(crate) const fn ttl(&self) -> Duration {
+        self.granted
+    }
+
+    /// How long a request about it or its keys may stay unanswered.
+    pub(crate) fn patience(&self, config: &Config) -> Duration {
+        config.request_timeout.min(self.granted / 5)
+    }
+
+    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let expiry = self.is_alive().then_some((self.until, "end of a lease"));
+        let due = self.due.filter(|_| self.call.is_none()).map(|at| (at, "lease"));
+        [expiry, due].into_iter().flatten().min()
+    }
+
+    /// A full life from now on, also for one that is not kept alive by itself.
+    pub(crate) fn extend(&mut self, ctx: &mut SessionContext<'_>) {
+        self.wanted = Some(ctx.now);
+        self.due = Some(ctx.now);
+        self.work(ctx);
+    }
+
+    /// From now on it lives only as long as it is extended.
+    pub(crate) const fn stop_renewing(&mut self) {
+        self.renewing = false;
+    }
+
+    /// The server said so, or the clock.
+    pub(crate) fn lose(&mut self, loss: Loss) -> Option<News> {
+        if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
+            return None;
+        }
+        self.state = State::Lost(loss);
+        self.call = None;
+        self.due = None;
+        Some(News::Lost(loss))
+    }
+
+    /// Nobody depends on it any more. A shared one lives on until the client ends.
+    pub(crate) fn unused(&mut self, ctx: &mut SessionContext<'_>) {
+        if !(self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive)) {
+            self.revoke(ctx);
+        }
+    }
+
+    /// Ends it, with whatever hangs on it.
+    pub(crate) fn revoke(&mut self, ctx: &mut SessionContext<'_>) {
+        let granting = self.call.is_some_and(|call| call.what == What::Grant);
+        match self.state {
+            State::Granting if !granting && !self.may_exist => self.state = State::Over,
+            State::Lost(Loss::Gone) => self.state = State::Over,
+            State::Granting | State::Checking | State::Alive | State::Lost(_) => {
+                self.state = State::Revoking;
+                // A grant under way is answered first: revoked before, it could still land.
+                self.call = self.call.filter(|_| granting);
+                self.tries = 0;
+                self.due = Some(ctx.now);
+                self.work(ctx);
+            }
+            State::Revoking | State::Over => {}
+        }
+    }
+
+    pub(crate) fn timeout(&mut self, ctx: &mut SessionContext<'_>) -> Option<News> {
+        if self.is_alive() && self.until <= ctx.now {
+            let news = self.lose(Loss::Expired);
+            if self.users.is_empty() {
+                self.revoke(ctx);
+            }
+            return news;
+        }
+        self.work(ctx);
+        None
+    }
+
+    /// Sends what is due.
+    fn work(&mut self, ctx: &mut SessionContext<'_>) {
+        if self.call.is_some() || self.due.is_none_or(|at| at > ctx.now) {
+            return;
+        }
+        let lease = self.lease;
+        let (what, request) = match self.state {
+            State::Granting => (What::Grant, Request::Grant { lease, ttl: self.asked }),
+            State::Checking | State::Alive => (What::KeepAlive, Request::KeepAlive { lease }),
+            State::Revoking => (What::Revoke, Request::Revoke { lease }),
+            State::Lost(_) | State::Over => return,
+        };
+        let serial = (ctx.send)(request, self.patience(ctx.config));
+        self.due = None;
+        self.call = Some(Call { serial, emitted: ctx.now, what });
+    }
+
+    /// At once, but not in a circle.
+    fn again(&mut self, ctx: &mut SessionContext<'_>) {
+        if self.tries > 0 {
+            return self.retry(ctx);
+        }
+        self.tries = 1;
+        self.due = Some(ctx.now);
+        self.work(ctx);
+    }
+
+    fn retry(&mut self, ctx: &SessionContext<'_>) {
+        self.due = Some(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.tries));
+        self.tries = self.tries.saturating_add(1);
+    }
+
+    /// Until when a life of `ttl` counts that was asked for at `emitted` (requirement T1).
+    fn valid(emitted: Instant, ttl: Duration, config: &Config) -> Instant {
+        emitted + ttl.saturating_sub(ttl / config.drift.divisor + config.drift.margin)
+    }
+
+    /// The answer to a request of this session; `None` if it is nobody's business.
+    pub(crate) fn answered(&mut self, ctx: &mut SessionContext<'_>, serial: u64, reply: &Reply) -> Option<News> {
+        let call = self.call.take_if(|call| call.serial == serial)?;
+        match (call.what, self.state) {
+            (What::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
+            (What::Grant, State::Revoking) => {
+                let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
+                if landed || self.may_exist {
+                    self.due = Some(ctx.now);
+                    self.work(ctx);
+                } else {
+                    self.state = State::Over;
+                }
+                None
+            }
+            (What::KeepAlive, State::Alive | State::Checking) => self.sign_answered(ctx, call, reply),
+            (What::Revoke, State::Revoking) => {
+                match reply {
+                    // Refused for good: it is not kept alive, so it ends by itself.
+                    Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.state = State::Over,
+                    Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                        self.state = State::Over;
+                    }
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.retry(ctx),
+                }
+                None
+            }
+            (What::Grant | What::KeepAlive | What::Revoke, _) => None,
+        }
+    }
+
+    fn grant_answered(&mut self, ctx: &mut SessionContext<'_>, call: Call, reply: &Reply) -> Option<News> {
+        match reply {
+            Reply::Done(Found::Lease { ttl }) => {
+                self.live(ctx, call.emitted, *ttl);
+                self.state = State::Alive;
+                Some(News::Alive)
+            }
+            Reply::Done(_) => {
+                self.retry(ctx);
+                None
+            }
+            Reply::Refused(Refusal::LeaseExists) if self.may_exist => {
+                self.state = State::Checking;
+                self.due = Some(ctx.now);
+                self.work(ctx);
+                None
+            }
+            Reply::Refused(Refusal::LeaseExists) => {
+                self.lease = (ctx.fresh)();
+                self.again(ctx);
+                None
+            }
+            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                self.state = State::Lost(if self.may_exist { Loss::Expired } else { Loss::Gone });
+                Some(News::Refused(Answer::Rejected(error.clone())))
+            }
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                self.may_exist |= matches!(reply, Reply::Unknown(_));
+                self.retry(ctx);
+                Some(News::Trouble(answer(reply)))
+            }
+        }
+    }
+
+    fn sign_answered(&mut self, ctx: &mut SessionContext<'_>, call: Call, reply: &Reply) -> Option<News> {
+        match reply {
+            Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
+                let granted = self.state == State::Checking;
+                self.live(ctx, call.emitted, *ttl);
+                self.state = State::Alive;
+                Some(if granted { News::Alive } else { News::Renewed(call.emitted) })
+            }
+            // It has ended before it was of use.
+            Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
+                self.state = State::Granting;
+                self.again(ctx);
+                None
+            }
+            Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                self.due = Some(ctx.now + self.granted / 12);
+                Some(News::Unrenewed(answer(reply)))
+            }
+        }
+    }
+
+    /// A life of `ttl` seconds counts from `emitted` on.
+    fn live(&mut self, ctx: &mut SessionContext<'_>, emitted: Instant, ttl: i64) {
+        self.granted = Duration::from_secs(ttl.unsigned_abs());
+        self.until = self.until.max(Self::valid(emitted, self.granted, ctx.config));
+        self.tries = 0;
+        self.wanted = self.wanted.filter(|at| emitted < *at);
+        let third = self.granted / 3;
+        self.due = if self.wanted.is_some() {
+            Some(ctx.now)
+        } else if self.renewing {
+            Some(
+                emitted
+                    + third.saturating_sub(jitter(
+                        ctx.seed ^ self.lease.get().unsigned_abs(),
+                        emitted.as_nanos(),
+                        third / 10,
+                    )),
+            )
+        } else {
+            None
+        };
+        self.work(ctx);
+    }
+}
+
+/// A failure, as an acquisition is told.
+pub(super) fn answer(reply: &Reply) -> Answer {
+    match reply {
+        Reply::Done(_) => Answer::Granted,
+        Reply::Refused(Refusal::Error(error)) => Answer::Rejected(error.clone()),
+        Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => Answer::Silent,
+        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
+        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
+    }
+}

@@ -1,0 +1,245 @@
+//! The sessions of a client: one that its locks share, and those of locks with a lease of their own (requirement E1).
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use super::config::Config;
+use super::request::{LeaseId, Reply, Request};
+use super::seam::LocksOutput;
+use super::session::{News, Session, SessionContext, pause};
+use crate::deadlines::Deadlines;
+use crate::event::Loss;
+use crate::id::{CallId, ClientId, NodeId};
+use crate::retry::mix;
+use crate::time::Instant;
+
+/// A session of this client, by its slot. A slot is used again only once nobody depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SessionId(u32);
+
+/// Calls of sessions are told from those of names by this bit.
+pub(crate) const OF_SESSION: u32 = 1 << 31;
+
+/// All sessions of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sessions {
+    list: BTreeMap<SessionId, Session>,
+    free: u32,
+    shared: Option<SessionId>,
+    deadlines: Deadlines,
+    /// What users have to be told, in order.
+    news: VecDeque<(SessionId, News)>,
+    /// Leases so far, to tell them apart.
+    leases: u64,
+    /// Leases in a row that the server did not know of, before it had confirmed a sign of life.
+    unknown: u32,
+    client: ClientId,
+    seed: u64,
+}
+
+/// The surroundings of a step.
+pub(crate) struct Around<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) serial: &'a mut u64,
+    pub(crate) out: &'a mut VecDeque<LocksOutput>,
+}
+
+impl Sessions {
+    pub(crate) const fn new(client: ClientId, seed: u64) -> Self {
+        Self {
+            list: BTreeMap::new(),
+            free: 0,
+            shared: None,
+            deadlines: Deadlines::new(),
+            news: VecDeque::new(),
+            leases: 0,
+            unknown: 0,
+            client,
+            seed,
+        }
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.list.get(&id)
+    }
+
+    pub(crate) fn first_deadline(&self) -> Option<(Instant, &'static str)> {
+        let (at, slot) = self.deadlines.first()?;
+        let reason =
+            self.list.get(&SessionId(slot)).and_then(Session::deadline).map_or("a lease", |(_, reason)| reason);
+        Some((at, reason))
+    }
+
+    /// The session that is due at `now`.
+    pub(crate) fn due(&self, now: Instant) -> Option<SessionId> {
+        let (at, slot) = self.deadlines.first()?;
+        (at <= now && at < Instant::MAX).then_some(SessionId(slot))
+    }
+
+    pub(crate) fn next_news(&mut self) -> Option<(SessionId, News)> {
+        self.news.pop_front()
+    }
+
+    /// The shared session, made if there is none.
+    pub(crate) fn shared(&mut self, now: Instant, config: &Config) -> SessionId {
+        if let Some(id) = self.shared {
+            return id;
+        }
+        let id = self.open(now, true, seconds(config.session_ttl));
+        self.shared = Some(id);
+        id
+    }
+
+    /// A session of a lock's own.
+    pub(crate) fn own(&mut self, now: Instant, seconds: i64) -> SessionId {
+        self.open(now, false, seconds)
+    }
+
+    fn open(&mut self, now: Instant, shared: bool, seconds: i64) -> SessionId {
+        let mut slot = self.free;
+        while self.list.contains_key(&SessionId(slot)) {
+            slot = (slot + 1) % OF_SESSION;
+        }
+        self.free = (slot + 1) % OF_SESSION;
+        let lease = self.fresh();
+        // A server that grants leases and then does not know of them is not asked in a circle.
+        let due = match self.unknown.checked_sub(2) {
+            None => now,
+            Some(tries) => now + pause(self.seed, now.as_nanos(), tries),
+        };
+        self.list.insert(SessionId(slot), Session::new(lease, shared, seconds, due));
+        self.deadlines.set(slot, Some(due));
+        SessionId(slot)
+    }
+
+    /// A lease id that nobody has (requirement E1): a hash of the client's random id and a number.
+    fn fresh(&mut self) -> LeaseId {
+        self.leases += 1;
+        fresh(self.client, self.leases)
+    }
+
+    pub(crate) fn join(&mut self, id: SessionId, user: u32) {
+        if let Some(session) = self.list.get_mut(&id) {
+            session.users.insert(user);
+        }
+    }
+
+    pub(crate) fn leave(&mut self, around: &mut Around<'_>, id: SessionId, user: u32) {
+        let left =
+            self.list.get_mut(&id).is_some_and(|session| session.users.remove(&user) && session.users.is_empty());
+        if left {
+            self.step(around, id, |session, ctx| {
+                session.unused(ctx);
+                None
+            });
+        }
+    }
+
+    /// Its users are told by way of the news.
+    pub(crate) fn lose(&mut self, id: SessionId, loss: Loss) {
+        let Some(session) = self.list.get_mut(&id) else { return };
+        if let Some(news) = session.lose(loss) {
+            self.tell(id, news);
+        }
+        self.after(id);
+    }
+
+    fn tell(&mut self, id: SessionId, news: News) {
+        match news {
+            News::Lost(Loss::Gone) => self.unknown = self.unknown.saturating_add(1),
+            News::Renewed(_) => self.unknown = 0,
+            News::Alive | News::Unrenewed(_) | News::Trouble(_) | News::Refused(_) | News::Lost(_) => {}
+        }
+        self.news.push_back((id, news));
+    }
+
+    pub(crate) fn timeout(&mut self, around: &mut Around<'_>, id: SessionId) {
+        self.step(around, id, Session::timeout);
+    }
+
+    pub(crate) fn answered(&mut self, around: &mut Around<'_>, call: CallId, reply: &Reply) {
+        let id = SessionId(call.name & !OF_SESSION);
+        self.step(around, id, |session, ctx| session.answered(ctx, call.serial, reply));
+    }
+
+    pub(crate) fn extend(&mut self, around: &mut Around<'_>, id: SessionId) {
+        self.step(around, id, |session, ctx| {
+            session.extend(ctx);
+            None
+        });
+    }
+
+    pub(crate) fn stop_renewing(&mut self, id: SessionId) {
+        if let Some(session) = self.list.get_mut(&id) {
+            session.stop_renewing();
+        }
+    }
+
+    /// The end of the client: every lease that nobody depends on is revoked, the shared one too. True once none is left.
+    pub(crate) fn drain(&mut self, around: &mut Around<'_>) -> bool {
+        let idle = self.list.iter().filter(|(_, session)| session.users.is_empty()).map(|(id, _)| *id);
+        for id in idle.collect::<alloc::vec::Vec<_>>() {
+            self.step(around, id, |session, ctx| {
+                session.revoke(ctx);
+                None
+            });
+        }
+        self.list.is_empty()
+    }
+
+    /// How many leases there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    fn step(
+        &mut self,
+        around: &mut Around<'_>,
+        id: SessionId,
+        f: impl FnOnce(&mut Session, &mut SessionContext<'_>) -> Option<News>,
+    ) {
+        let Some(session) = self.list.get_mut(&id) else { return };
+        let Around { now, config, serial, out } = around;
+        let mut send = |request: Request, patience| {
+            **serial += 1;
+            let call = CallId { name: id.0 | OF_SESSION, node: NodeId(0), serial: **serial };
+            out.push_back(LocksOutput::Send { call, request, patience });
+            **serial
+        };
+        let (client, leases) = (self.client, &mut self.leases);
+        let mut fresh = || {
+            *leases += 1;
+            fresh(client, *leases)
+        };
+        let mut ctx = SessionContext { now: *now, config, seed: self.seed, send: &mut send, fresh: &mut fresh };
+        if let Some(news) = f(session, &mut ctx) {
+            self.tell(id, news);
+        }
+        self.after(id);
+    }
+
+    /// What follows from a step.
+    fn after(&mut self, id: SessionId) {
+        let Some(session) = self.list.get(&id) else { return };
+        if session.is_lost() && self.shared == Some(id) {
+            self.shared = None;
+        }
+        if session.users.is_empty() && (session.is_over() || session.is_gone()) {
+            self.list.remove(&id);
+            self.deadlines.set(id.0, None);
+        } else {
+            self.deadlines.set(id.0, session.deadline().map(|(at, _)| at));
+        }
+    }
+}
+
+fn fresh(client: ClientId, number: u64) -> LeaseId {
+    let bits = client.bits();
+    LeaseId::from_bits(mix(mix(bits as u64, number) ^ (bits >> 64) as u64, number))
+}
+
+/// A TTL in etcd's whole seconds, rounded up.
+pub(crate) fn seconds(ttl: core::time::Duration) -> i64 {
+    let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    whole.max(1) as i64
+}

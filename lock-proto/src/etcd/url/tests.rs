@@ -1,0 +1,85 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use alloc::format;
+use alloc::string::String;
+
+fn places(url: &str) -> String {
+    let (endpoints, _) = parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+    endpoints.into_iter().map(|endpoint| format!("{endpoint} ")).collect()
+}
+
+#[test]
+fn urls_name_members_and_a_login() {
+    assert_eq!(places("etcd://localhost"), "localhost:2379 ");
+    assert_eq!(places("ETCD://A.Example:1,127.0.0.1,[::1]:7/"), "a.example:1 127.0.0.1:2379 [::1]:7 ");
+    let (endpoints, user) = parse("etcd://app:s%40c%2Crt@h:1,i").unwrap();
+    assert_eq!(user, Some(("app".into(), Secret::new("s@c,rt"))));
+    assert_eq!(endpoints[1].target, Target::Tcp { host: "i".into(), port: 2379 });
+    assert_eq!("h:1".parse(), Ok(endpoints[0].clone()));
+}
+
+#[test]
+fn every_error_names_what_is_wrong_and_what_is_allowed() {
+    for (url, wrong, allowed) in [
+        ("", "no scheme", "etcd://"),
+        ("localhost:2379", "no scheme", "etcd://"),
+        ("://h", "no scheme", "etcd://"),
+        ("http://h", "`http`", "etcd://"),
+        ("redis://h", "`redis`", "etcd://"),
+        ("etcds://h", "`etcds://`", "TLS is not supported"),
+        ("https://h", "`https://`", "TLS is not supported"),
+        ("etcd://h ", "byte 8", "visible ASCII"),
+        ("etcd://", "no host", "etcd://host"),
+        ("etcd://,", "no host", "host1:2379,host2:2379"),
+        ("etcd://a,,b", "no host", "host1:2379,host2:2379"),
+        ("etcd://a,", "no host", "host1:2379,host2:2379"),
+        ("etcd://u:p@", "no host", "etcd://host"),
+        ("etcd://:2379", "no host", "etcd://host"),
+        ("etcd://u@h", "user and a password", "user:password@"),
+        ("etcd://u:@h", "user and a password", "user:password@"),
+        ("etcd://:p@h", "user and a password", "user:password@"),
+        ("etcd://@h", "user and a password", "user:password@"),
+        ("etcd://u:a@b@h", "user or password", "percent-encoded"),
+        ("etcd://u:a/b@h", "user or password", "percent-encoded"),
+        ("etcd://u:%4@h", "password", "%25"),
+        ("etcd://u:%ff@h", "password", "UTF-8"),
+        ("etcd://h:0", "port 0 must be", "1 to 65535"),
+        ("etcd://h:65536,i", "port 65536 must be", "1 to 65535"),
+        ("etcd://h:x", "port must be", "1 to 65535"),
+        ("etcd://::1", "host must be", "IPv6 address in brackets"),
+        ("etcd://h/locks", "no path", "Config::prefix"),
+        ("etcd://h?ttl=1", "no parameters", "Config"),
+        ("etcd://h/?ttl=1", "no parameters", "Config"),
+        ("etcd://h#1", "fragment", "%23"),
+    ] {
+        let message = parse(url).expect_err(url).to_string();
+        assert!(message.contains(wrong) && message.contains(allowed), "{url}: {message}");
+    }
+}
+
+#[test]
+fn no_error_and_no_debug_shows_a_password() {
+    for middle in ["", "/", "?", "#", "@", ":", "%", ",", "\n", "[", "]", "&", "="] {
+        let password = format!("zqzq{middle}xkxk");
+        for url in [
+            format!("etcd://user:{password}@host:badport"),
+            format!("etcd://:{password}@host:70000/x"),
+            format!("etcd://user:{password}@host?color=1"),
+            format!("etcd://user:{password}@host/one"),
+            format!("etcd://user:{password}@"),
+            format!("etcd://user:{password}"),
+            format!("etcd://user:{password}@host,other"),
+            format!("https://user:{password}@host"),
+            format!("http://user:{password}@host"),
+            format!("user:{password}@host"),
+        ] {
+            let shown = match parse(&url) {
+                // By the rules of URLs a password ends at the last @ of the authority.
+                Ok(parsed) => format!("{parsed:?}").replace("\"xkxk\"", "").replace("\"xkxk:2379\"", ""),
+                Err(error) => format!("{error:?} {error}"),
+            };
+            assert!(!shown.contains("zqzq") && !shown.contains("xkxk"), "{url}: {shown}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Unary calls.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+
+use prost::Message;
+
+use super::connection::Pending;
+use super::refusal::Refusal;
+use super::span::Span;
+use super::user::Asker;
+use super::{Cluster, ClusterOutput, Condition, Fate, txn};
+use crate::etcd::message::{
+    AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+};
+use crate::etcd::{Rpc, RpcReply};
+use crate::time::Instant;
+
+/// A token: whose it is, and until when which member knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) known: BTreeMap<usize, Instant>,
+}
+
+impl Cluster {
+    pub(super) fn call(&mut self, conn: u64, rpc: u64, token: Option<String>, request: Rpc) {
+        let Some(member) = self.connections.get(&conn).map(|connection| connection.member) else { return };
+        if let Err(refusal) = self.check(member, token.as_deref(), &request) {
+            self.emit(ClusterOutput::Reply { conn, rpc, reply: Err(refusal.status()) });
+            return;
+        }
+        let handed_on = is_proposal(&request) && !self.has_noticed(member);
+        let until = self.now + self.config.request_timeout;
+        let call = Pending { member, conn, rpc, token, request, until, handed_on };
+        if self.gets_on(member) {
+            self.answer(&call);
+        } else {
+            self.pending.push_back(call);
+        }
+    }
+
+    /// Executes a call, and answers.
+    pub(super) fn answer(&mut self, call: &Pending) {
+        let reply = self.execute(call.member, call.token.as_deref(), &call.request);
+        // The answer is made before watches hear of the change; which is sent first is left open by etcd.
+        self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply: reply.map_err(Refusal::status) });
+        self.publish();
+    }
+
+    /// A call that nobody waits for any more: it may still have been taken.
+    pub(super) fn call_unheard(&mut self, member: usize, token: Option<String>, request: Rpc) {
+        if !is_proposal(&request) || !self.survives() {
+            return;
+        }
+        let call = Pending { member, conn: 0, rpc: 0, token, request, until: self.now, handed_on: true };
+        if self.gets_on(member) {
+            self.execute_unheard(&call);
+        } else {
+            self.ghosts.push_back(call);
+        }
+    }
+
+    pub(super) fn execute_unheard(&mut self, call: &Pending) {
+        // Whether it is done or refused: nobody will know.
+        let _ = self.execute(call.member, call.token.as_deref(), &call.request);
+        self.publish();
+    }
+
+    /// Whether a proposal without an answer is applied.
+    pub(super) fn survives(&mut self) -> bool {
+        match self.config.fate {
+            Fate::Chance => self.rng.one_in(2),
+            Fate::Applied => true,
+            Fate::Dropped => false,
+        }
+    }
+
+    /// What a member finds out by itself.
+    fn check(&self, member: usize, token: Option<&str>, request: &Rpc) -> Result<(), Refusal> {
+        match request {
+            Rpc::Range(range) => txn::check_range(range)?,
+            Rpc::Txn(txn) => txn::check(txn, self.config.max_txn_ops)?,
+            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => {}
+        }
+        if !is_proposal(request) {
+            return Ok(());
+        }
+        if self.conditions.contains(&Condition::TooManyRequests) {
+            return Err(Refusal::TOO_MANY_REQUESTS);
+        }
+        self.asker(member, token)?;
+        let size = match request {
+            Rpc::Txn(txn) => txn.encoded_len(),
+            Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => 0,
+        };
+        if size > self.config.max_request { Err(Refusal::TOO_LARGE) } else { Ok(()) }
+    }
+
+    fn execute(&mut self, member: usize, token: Option<&str>, request: &Rpc) -> Result<RpcReply, Refusal> {
+        self.refresh(member, token);
+        match request {
+            Rpc::Range(range) => self.range(member, token, range).map(RpcReply::Range),
+            Rpc::Txn(txn) => self.txn(member, token, txn).map(RpcReply::Txn),
+            Rpc::Grant(grant) => self.grant(member, token, *grant).map(RpcReply::Grant),
+            Rpc::Revoke(revoke) => self.revoke_lease(member, token, *revoke).map(RpcReply::Revoke),
+            Rpc::Authenticate(login) => self.authenticate(member, login).map(RpcReply::Authenticate),
+        }
+    }
+
+    fn header(&self, member: usize) -> Option<ResponseHeader> {
+        Some(ResponseHeader { member_id: self.members[member].id, revision: self.store.revision() })
+    }
+
+    fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {
+        self.asker(member, token)?.may_read(&Span::new(&range.key, &range.range_end))?;
+        Ok(RangeResponse { header: self.header(member), ..txn::read(&self.store, range) })
+    }
+
+    fn txn(&mut self, member: usize, token: Option<&str>, request: &TxnRequest) -> Result<TxnResponse, Refusal> {
+        self.asker(member, token)?.may_run(request)?;
+        if self.conditions.contains(&Condition::NoSpace) && txn::puts(request) {
+            return Err(Refusal::NO_SPACE);
+        }
+        let response = txn::run(&mut self.store, request)?;
+        Ok(TxnResponse { header: self.header(member), ..response })
+    }
+
+    fn grant(
+        &mut self,
+        member: usize,
+        token: Option<&str>,
+        request: LeaseGrantRequest,
+    ) -> Result<LeaseGrantResponse, Refusal> {
+        self.asker(member, token)?;
+        if self.conditions.contains(&Condition::NoSpace) {
+            return Err(Refusal::NO_SPACE);
+        }
+        let mut id = request.id;
+        while id == 0 {
+            id = i64::try_from(self.rng.next() >> 1).unwrap_or(0);
+        }
+        let ttl = self.store.leases_mut().grant(self.now, id, request.ttl, self.config.min_ttl)?;
+        Ok(LeaseGrantResponse { header: self.header(member), id, ttl })
+    }
+
+    fn revoke_lease(
+        &mut self,
+        member: usize,
+        token: Option<&str>,
+        request: LeaseRevokeRequest,
+    ) -> Result<LeaseRevokeResponse, Refusal> {
+        let asker = self.asker(member, token)?;
+        if let Some(lease) = self.store.leases().get(request.id) {
+            lease.keys.iter().try_for_each(|key| asker.may_write(&Span::One(key.clone())))?;
+        }
+        self.store.revoke(request.id)?;
+        Ok(LeaseRevokeResponse { header: self.header(member) })
+    }
+
+    fn authenticate(&mut self, member: usize, request: &AuthenticateRequest) -> Result<AuthenticateResponse, Refusal> {
+        if self.config.users.is_empty() {
+            return Err(Refusal::AUTH_NOT_ENABLED);
+        }
+        if !self.config.users.get(&request.name).is_some_and(|user| user.accepts(&request.password)) {
+            return Err(Refusal::AUTH_FAILED);
+        }
+        let token = format!("{:016x}.{}", self.rng.next(), self.logins.len() + 1);
+        let until = self.now + self.config.token_ttl;
+        let known = (0..self.members.len()).filter(|member| self.members[*member].up).map(|member| (member, until));
+        self.logins.insert(token.clone(), Login { user: request.name.clone(), known: known.collect() });
+        Ok(AuthenticateResponse { header: self.header(member), token })
+    }
+
+    /// Who asks with this token. A token where there is no authentication is an invalid one.
+    pub(super) fn asker(&self, member: usize, token: Option<&str>) -> Result<Asker<'_>, Refusal> {
+        let Some(token) = token else {
+            return Ok(if self.config.users.is_empty() { Asker::Anybody } else { Asker::Nobody });
+        };
+        let login = self.logins.get(token).filter(|login| login.known.get(&member).is_some_and(|at| self.now < *at));
+        let user = login.and_then(|login| self.config.users.get(&login.user));
+        user.map(Asker::User).ok_or(Refusal::INVALID_TOKEN)
+    }
+
+    /// A token that is used lives on, on the member that it is used on.
+    pub(super) fn refresh(&mut self, member: usize, token: Option<&str>) {
+        let until = self.now + self.config.token_ttl;
+        let login = token.and_then(|token| self.logins.get_mut(token));
+        if let Some(at) = login.and_then(|login| login.known.get_mut(&member))
+            && self.now < *at
+        {
+            *at = until;
+        }
+    }
+}
+
+/// Whether a call goes through the cluster's log at once. (A login reads first.)
+pub(super) fn is_proposal(request: &Rpc) -> bool {
+    match request {
+        Rpc::Range(_) | Rpc::Authenticate(_) => false,
+        Rpc::Txn(txn) => !txn::is_read_only(txn),
+        Rpc::Grant(_) | Rpc::Revoke(_) => true,
+    }
+}

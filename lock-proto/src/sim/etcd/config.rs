@@ -1,0 +1,117 @@
+//! What a simulated cluster is like.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::user::User;
+
+/// What becomes of a proposal that a member has taken and not answered when it crashes, or when it loses its leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fate {
+    /// Chance decides, from the seed.
+    Chance,
+    /// It is applied: at once if there is a leader, else as soon as there is one.
+    Applied,
+    /// It is gone.
+    Dropped,
+}
+
+/// The settings of a [`Cluster`](super::Cluster). Their defaults are those of etcd 3.4.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a ClusterConfig does nothing until it is given to a Cluster"]
+pub struct ClusterConfig {
+    pub(super) members: usize,
+    pub(super) seed: u64,
+    pub(super) request_timeout: Duration,
+    pub(super) election_timeout: Duration,
+    pub(super) sync_interval: Duration,
+    pub(super) lessor_interval: Duration,
+    pub(super) progress_interval: Duration,
+    pub(super) token_ttl: Duration,
+    pub(super) min_ttl: i64,
+    pub(super) max_txn_ops: usize,
+    pub(super) max_request: usize,
+    pub(super) max_message: usize,
+    pub(super) users: BTreeMap<String, User>,
+    pub(super) fate: Fate,
+}
+
+impl ClusterConfig {
+    /// A cluster of this many members (at least one), without data and without authentication. What is left to chance follows from
+    /// `seed`.
+    pub fn new(members: usize, seed: u64) -> Self {
+        Self {
+            members: members.max(1),
+            seed,
+            request_timeout: Duration::from_secs(7),
+            election_timeout: Duration::from_secs(1),
+            sync_interval: Duration::from_millis(100),
+            lessor_interval: Duration::from_millis(500),
+            progress_interval: Duration::from_secs(600),
+            token_ttl: Duration::from_secs(300),
+            min_ttl: 2,
+            max_txn_ops: 128,
+            max_request: 1_572_864,
+            max_message: 1_572_864 + 512 * 1024,
+            users: BTreeMap::new(),
+            fate: Fate::Chance,
+        }
+    }
+
+    /// After how long a member gives up a call that nobody decides. Default 7 s: 5 s and two election timeouts.
+    pub const fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How long it takes to notice that the leader is gone, and to have another. Default 1 s.
+    pub const fn election_timeout(mut self, timeout: Duration) -> Self {
+        self.election_timeout = timeout;
+        self
+    }
+
+    /// The shortest TTL of a lease, in seconds: a shorter one that is asked for becomes that long. Default 2: one and a half election
+    /// timeouts, rounded up.
+    pub const fn min_ttl(mut self, seconds: i64) -> Self {
+        self.min_ttl = seconds;
+        self
+    }
+
+    /// How long a token lives on a member without being used there. Default 5 minutes.
+    pub const fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.token_ttl = ttl;
+        self
+    }
+
+    /// How many conditions, and how many operations of a branch, a transaction may have. Default 128.
+    pub const fn max_txn_ops(mut self, most: usize) -> Self {
+        self.max_txn_ops = most;
+        self
+    }
+
+    /// How many bytes a request may have, and above how many the events for a watch are split if it allows that. Default 1.5 MiB and
+    /// 2 MiB.
+    pub const fn sizes(mut self, request: usize, message: usize) -> Self {
+        (self.max_request, self.max_message) = (request, message);
+        self
+    }
+
+    /// How often the members tell the revision to a watch that asked for it and that nothing happened to. Default 10 minutes.
+    pub const fn progress_interval(mut self, interval: Duration) -> Self {
+        self.progress_interval = interval;
+        self
+    }
+
+    /// Adds a user. The first one turns authentication on.
+    pub fn user(mut self, user: User) -> Self {
+        self.users.insert(user.name.clone(), user);
+        self
+    }
+
+    /// What becomes of proposals when a member crashes. Default: [`Fate::Chance`].
+    pub const fn fate(mut self, fate: Fate) -> Self {
+        self.fate = fate;
+        self
+    }
+}

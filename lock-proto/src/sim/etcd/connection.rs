@@ -1,0 +1,62 @@
+//! What a member knows of a connection.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+
+use super::ClusterOutput;
+use super::watch::Watches;
+use crate::etcd::message::LeaseKeepAliveRequest;
+use crate::etcd::{Rpc, StreamKind, StreamSend};
+use crate::time::Instant;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Connection {
+    pub(super) member: usize,
+    pub(super) streams: BTreeMap<u64, Stream>,
+    /// On a slow member: what it has not looked at, with when it will.
+    pub(super) inbox: VecDeque<(Instant, Inbound)>,
+    /// On a slow member: what it has not sent, with when it will.
+    pub(super) outbox: VecDeque<(Instant, ClusterOutput)>,
+}
+
+impl Connection {
+    pub(super) const fn new(member: usize) -> Self {
+        Self { member, streams: BTreeMap::new(), inbox: VecDeque::new(), outbox: VecDeque::new() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Stream {
+    pub(super) token: Option<String>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// Signs of life that wait for a leader, with how long.
+    KeepAlive(VecDeque<(Instant, LeaseKeepAliveRequest)>),
+    /// The watches, and when their progress is told next.
+    Watch(Watches, Instant),
+}
+
+/// What a client has sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Inbound {
+    Call { rpc: u64, token: Option<String>, request: Rpc },
+    Open { stream: u64, kind: StreamKind, token: Option<String> },
+    Send { stream: u64, message: StreamSend },
+    Close { stream: u64 },
+}
+
+/// A call that waits for a leader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pending {
+    pub(super) member: usize,
+    pub(super) conn: u64,
+    pub(super) rpc: u64,
+    pub(super) token: Option<String>,
+    pub(super) request: Rpc,
+    pub(super) until: Instant,
+    /// It was handed on to a leader that was believed in: it may be in somebody's log.
+    pub(super) handed_on: bool,
+}

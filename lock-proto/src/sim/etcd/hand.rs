@@ -1,0 +1,162 @@
+//! Looking in from outside, and changing things by hand, as another client or an operator would.
+//!
+//! None of it waits for a leader.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use super::refusal::Refusal;
+use super::span::Span;
+use super::user::User;
+use super::{Cluster, connection::Kind};
+use crate::etcd::Status;
+use crate::etcd::message::KeyValue;
+use crate::time::Instant;
+
+/// A lease, seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Lease {
+    /// Its id.
+    pub id: i64,
+    /// The life that it was granted, in seconds.
+    pub ttl: i64,
+    /// When it will have expired. It is revoked some time after.
+    pub expires: Instant,
+    /// The keys that hang on it.
+    pub keys: Vec<Bytes>,
+}
+
+impl Cluster {
+    /// Every key, in order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<KeyValue> {
+        self.store.range(&Span::From(Bytes::new())).map(|(key, entry)| entry.to_kv(key)).collect()
+    }
+
+    /// A key, if there is such.
+    #[must_use]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValue> {
+        let key = Bytes::copy_from_slice(key.as_ref());
+        self.store.range(&Span::One(key)).map(|(key, entry)| entry.to_kv(key)).next()
+    }
+
+    /// Every lease, by its id.
+    #[must_use]
+    pub fn leases(&self) -> Vec<Lease> {
+        let seen = self.store.leases().iter().map(|(id, lease)| Lease {
+            id,
+            ttl: lease.ttl,
+            expires: lease.expires,
+            keys: lease.keys.iter().cloned().collect(),
+        });
+        seen.collect()
+    }
+
+    /// The store's revision.
+    #[must_use]
+    pub const fn revision(&self) -> i64 {
+        self.store.revision()
+    }
+
+    /// How often each method was called, by its path; opening a stream is a call as well.
+    #[must_use]
+    pub const fn calls(&self) -> &BTreeMap<&'static str, u64> {
+        &self.calls
+    }
+
+    /// How many connections are open.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// How many streams are open.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        self.connections.values().map(|connection| connection.streams.len()).sum()
+    }
+
+    /// How many watches wait to be brought up to date. A client that never watches from the past never has one (requirement E5).
+    #[must_use]
+    pub fn parked_count(&self) -> usize {
+        let streams = self.connections.values().flat_map(|connection| connection.streams.values());
+        let parked = streams.map(|stream| match &stream.kind {
+            Kind::KeepAlive(_) => 0,
+            Kind::Watch(watches, _) => watches.parked_count(),
+        });
+        parked.sum()
+    }
+
+    /// Writes a key.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such lease.
+    pub fn put(
+        &mut self,
+        now: Instant,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        lease: i64,
+    ) -> Result<(), Status> {
+        self.advance(now);
+        if lease != 0 && self.store.leases().get(lease).is_none() {
+            return Err(Refusal::LEASE_NOT_FOUND.status());
+        }
+        let mut change = self.store.write();
+        change.put(&Bytes::copy_from_slice(key.as_ref()), &Bytes::copy_from_slice(value.as_ref()), lease);
+        change.end();
+        self.publish();
+        Ok(())
+    }
+
+    /// Deletes a key; whether it was there.
+    pub fn delete(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
+        self.advance(now);
+        let mut change = self.store.write();
+        let deleted = change.delete(&Span::One(Bytes::copy_from_slice(key.as_ref())));
+        change.end();
+        self.publish();
+        deleted > 0
+    }
+
+    /// Ends a lease, and deletes its keys; whether it was there.
+    pub fn revoke(&mut self, now: Instant, lease: i64) -> bool {
+        self.advance(now);
+        let there = self.store.revoke(lease).is_ok();
+        self.publish();
+        there
+    }
+
+    /// Forgets what happened before `revision`. Watches that begin earlier end.
+    ///
+    /// # Errors
+    ///
+    /// If it is forgotten already, or has not come yet.
+    pub fn compact(&mut self, now: Instant, revision: i64) -> Result<(), Status> {
+        self.advance(now);
+        for member in &mut self.members {
+            // Who is cut off will hear of it all the same: the others have it in their logs.
+            let missed = self.store.history(member.seen + 1, revision.min(self.store.revision()));
+            member.backlog.extend(missed.map(|(revision, events)| (revision, events.clone())));
+            member.seen = member.seen.max(member.backlog.last().map_or(member.seen, |(revision, _)| *revision));
+        }
+        self.store.compact(revision).map_err(Refusal::status)
+    }
+
+    /// Adds a user, or replaces the one of this name, whose tokens become invalid.
+    pub fn set_user(&mut self, now: Instant, user: User) {
+        self.advance(now);
+        self.logins.retain(|_, login| login.user != user.name);
+        self.config.users.insert(user.name.clone(), user);
+    }
+
+    /// Makes every token invalid.
+    pub fn expire_tokens(&mut self, now: Instant) {
+        self.advance(now);
+        self.logins.clear();
+    }
+}

@@ -1,0 +1,165 @@
+//! The keys with their revisions, and what happened to them.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use super::lease::Leases;
+use super::refusal::Refusal;
+use super::span::Span;
+use crate::etcd::message::{DELETED, KeyValue, WatchEvent};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub(super) created: i64,
+    pub(super) modified: i64,
+    /// How often it was written since its creation.
+    pub(super) version: i64,
+    pub(super) value: Bytes,
+    pub(super) lease: i64,
+}
+
+impl Entry {
+    pub(super) fn to_kv(&self, key: &Bytes) -> KeyValue {
+        KeyValue {
+            key: key.clone(),
+            create_revision: self.created,
+            mod_revision: self.modified,
+            value: self.value.clone(),
+            lease: self.lease,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Store {
+    revision: i64,
+    /// The oldest revision that can still be asked for; -1 before the first compaction.
+    compacted: i64,
+    keys: BTreeMap<Bytes, Entry>,
+    /// By revision, in the order of the operations.
+    history: BTreeMap<i64, Vec<WatchEvent>>,
+    leases: Leases,
+}
+
+impl Store {
+    /// An empty one. Its revision is 1, as etcd has it.
+    pub(super) fn new() -> Self {
+        Self { revision: 1, compacted: -1, keys: BTreeMap::new(), history: BTreeMap::new(), leases: Leases::default() }
+    }
+
+    pub(super) const fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    pub(super) const fn compacted(&self) -> i64 {
+        self.compacted
+    }
+
+    pub(super) const fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    pub(super) const fn leases_mut(&mut self) -> &mut Leases {
+        &mut self.leases
+    }
+
+    pub(super) fn range(&self, span: &Span) -> impl Iterator<Item = (&Bytes, &Entry)> {
+        // A map does not take a range whose end is before its start.
+        (!span.is_empty()).then(|| self.keys.range::<Bytes, _>(span.bounds())).into_iter().flatten()
+    }
+
+    /// What happened from revision `first` to `last`.
+    pub(super) fn history(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
+        let range = (first <= last).then(|| self.history.range(first..=last));
+        range.into_iter().flatten().map(|(revision, events)| (*revision, events))
+    }
+
+    /// Begins a change, which gets a revision of its own if it changes anything.
+    pub(super) fn write(&mut self) -> Change<'_> {
+        Change { store: self, events: Vec::new() }
+    }
+
+    /// Ends a lease, and deletes its keys in one revision.
+    pub(super) fn revoke(&mut self, lease: i64) -> Result<(), Refusal> {
+        let keys = self.leases.remove(lease).ok_or(Refusal::LEASE_NOT_FOUND)?;
+        let mut change = self.write();
+        for key in keys {
+            change.delete(&Span::One(key));
+        }
+        change.end();
+        Ok(())
+    }
+
+    /// Forgets what happened before `revision`.
+    pub(super) fn compact(&mut self, revision: i64) -> Result<(), Refusal> {
+        if revision <= self.compacted {
+            return Err(Refusal::COMPACTED);
+        }
+        if revision > self.revision {
+            return Err(Refusal::FUTURE_REVISION);
+        }
+        self.compacted = revision;
+        self.history = self.history.split_off(&revision);
+        // What was deleted at that very revision is forgotten as well; what was written is still the key's value there.
+        if let Some(events) = self.history.get_mut(&revision) {
+            events.retain(|event| event.kind != DELETED);
+        }
+        Ok(())
+    }
+}
+
+/// A change under way: all its operations have one revision.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    store: &'a mut Store,
+    events: Vec<WatchEvent>,
+}
+
+impl Change<'_> {
+    /// The revision that a read of this change's own state has.
+    pub(super) const fn revision(&self) -> i64 {
+        self.store.revision + if self.events.is_empty() { 0 } else { 1 }
+    }
+
+    pub(super) const fn store(&self) -> &Store {
+        self.store
+    }
+
+    /// Writes a key. The lease must exist, or be 0.
+    pub(super) fn put(&mut self, key: &Bytes, value: &Bytes, lease: i64) {
+        let revision = self.store.revision + 1;
+        let old = self.store.keys.get(key);
+        let (created, version) = old.map_or((revision, 1), |old| (old.created, old.version + 1));
+        let bound = old.map_or(0, |old| old.lease);
+        self.store.leases.detach(bound, key);
+        self.store.leases.attach(lease, key);
+        let entry = Entry { created, modified: revision, version, value: value.clone(), lease };
+        self.events.push(WatchEvent { kind: 0, kv: Some(entry.to_kv(key)) });
+        self.store.keys.insert(key.clone(), entry);
+    }
+
+    /// Deletes keys; how many.
+    pub(super) fn delete(&mut self, span: &Span) -> i64 {
+        let revision = self.store.revision + 1;
+        let keys: Vec<Bytes> = self.store.range(span).map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            if let Some(entry) = self.store.keys.remove(key) {
+                self.store.leases.detach(entry.lease, key);
+            }
+            let kv = KeyValue { key: key.clone(), mod_revision: revision, ..KeyValue::default() };
+            self.events.push(WatchEvent { kind: DELETED, kv: Some(kv) });
+        }
+        i64::try_from(keys.len()).unwrap_or(i64::MAX)
+    }
+
+    /// Ends it; the store's revision now.
+    pub(super) fn end(self) -> i64 {
+        if !self.events.is_empty() {
+            self.store.revision += 1;
+            self.store.history.insert(self.store.revision, self.events);
+        }
+        self.store.revision
+    }
+}

@@ -1,0 +1,180 @@
+//! The two kinds of streams.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::connection::{Kind, Stream};
+use super::refusal::Refusal;
+use super::span::Span;
+use super::watch::{Watches, refused};
+use super::{Cluster, ClusterOutput};
+use crate::etcd::message::{
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchCreateRequest, WatchRequest,
+    WatchResponse,
+};
+use crate::etcd::{StreamKind, StreamReceived, StreamSend};
+
+impl Cluster {
+    pub(super) fn open(&mut self, conn: u64, stream: u64, kind: StreamKind, token: Option<String>) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let kind = match kind {
+            StreamKind::KeepAlive => Kind::KeepAlive(VecDeque::new()),
+            StreamKind::Watch => Kind::Watch(Watches::default(), self.now + self.config.progress_interval),
+        };
+        let member = connection.member;
+        connection.streams.insert(stream, Stream { token, kind });
+        if self.has_noticed(member) {
+            self.end(conn, stream, Refusal::NO_LEADER);
+        }
+    }
+
+    pub(super) fn close(&mut self, conn: u64, stream: u64) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.streams.remove(&stream);
+        }
+    }
+
+    /// The member ends a stream.
+    pub(super) fn end(&mut self, conn: u64, stream: u64, why: Refusal) {
+        self.close(conn, stream);
+        self.emit(ClusterOutput::Ended { conn, stream, status: why.status() });
+    }
+
+    pub(super) fn receive(&mut self, conn: u64, stream: u64, message: StreamSend) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let member = connection.member;
+        let Some(open) = connection.streams.get_mut(&stream) else { return };
+        match (&mut open.kind, message) {
+            (Kind::KeepAlive(waiting), StreamSend::KeepAlive(request)) => {
+                waiting.push_back((self.now + self.config.request_timeout, request));
+                self.keep_alive(conn, stream);
+            }
+            (Kind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
+                Some(WatchAsk::Create(want)) => self.watch(conn, stream, &want),
+                Some(WatchAsk::Cancel(cancel)) => {
+                    let response = watches.cancel(cancel.watch_id);
+                    response.into_iter().for_each(|response| self.tell(member, conn, stream, response));
+                }
+                Some(WatchAsk::Progress(_)) => {
+                    self.tell(member, conn, stream, WatchResponse { watch_id: -1, ..WatchResponse::default() });
+                }
+                None => {}
+            },
+            // Such a host is broken; a real server could not even read the message.
+            (Kind::KeepAlive(_), StreamSend::Watch(_)) | (Kind::Watch(..), StreamSend::KeepAlive(_)) => {}
+        }
+    }
+
+    /// Answers the signs of life of a stream, if its member can.
+    pub(super) fn keep_alive(&mut self, conn: u64, stream: u64) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let member = connection.member;
+        if !self.gets_on(member) {
+            return;
+        }
+        let Some(Stream { kind: Kind::KeepAlive(waiting), .. }) =
+            self.connections.get_mut(&conn).and_then(|connection| connection.streams.get_mut(&stream))
+        else {
+            return;
+        };
+        for (_, LeaseKeepAliveRequest { id }) in core::mem::take(waiting) {
+            // The revision is that before the renewal, so that a lease that lives at a revision was not revoked before it.
+            let header = self.header_of(member, self.members[member].applied);
+            let ttl = self.store.leases_mut().renew(self.now, id).unwrap_or_else(|| {
+                // One that has expired is revoked first, and answered then.
+                let _ = self.store.revoke(id);
+                0
+            });
+            let message = StreamReceived::KeepAlive(LeaseKeepAliveResponse { header, id, ttl });
+            self.emit(ClusterOutput::Message { conn, stream, message });
+            self.publish();
+        }
+    }
+
+    fn watch(&mut self, conn: u64, stream: u64, want: &WatchCreateRequest) {
+        let Some(connection) = self.connections.get(&conn) else { return };
+        let member = connection.member;
+        let Some(token) = connection.streams.get(&stream).map(|stream| stream.token.clone()) else { return };
+        self.refresh(member, token.as_deref());
+        let span = match Watches::span(want) {
+            // A watch without end needs the permission for its first key only: so it is in etcd 3.4.
+            Span::From(key) => Span::One(key),
+            span @ (Span::One(_) | Span::Range(..)) => span,
+        };
+        if let Err(refusal) = self.asker(member, token.as_deref()).and_then(|asker| asker.may_read(&span)) {
+            self.tell(member, conn, stream, refused(refusal.reason()));
+            return;
+        }
+        let applied = self.members[member].applied;
+        let Some(Stream { kind: Kind::Watch(watches, _), .. }) =
+            self.connections.get_mut(&conn).and_then(|connection| connection.streams.get_mut(&stream))
+        else {
+            return;
+        };
+        let response = watches.create(want, applied);
+        if watches.has_parked() && self.sync.is_none() {
+            self.sync = Some(self.next_tick(self.config.sync_interval));
+        }
+        self.tell(member, conn, stream, response);
+    }
+
+    pub(super) fn header_of(&self, member: usize, revision: i64) -> Option<ResponseHeader> {
+        Some(ResponseHeader { member_id: self.members[member].id, revision })
+    }
+
+    /// Sends a message of a watch, with its header completed.
+    fn tell(&mut self, member: usize, conn: u64, stream: u64, response: WatchResponse) {
+        let revision = response.header.map_or(self.members[member].applied, |header| header.revision);
+        let header = self.header_of(member, revision);
+        let message = StreamReceived::Watch(WatchResponse { header, ..response });
+        self.emit(ClusterOutput::Message { conn, stream, message });
+    }
+
+    /// Lets every watch of a member do something, and sends what it says.
+    pub(super) fn each_watch(
+        &mut self,
+        member: usize,
+        mut act: impl FnMut(&mut Watches, &super::store::Store, &mut Vec<WatchResponse>),
+    ) {
+        let mut told = Vec::new();
+        for (conn, connection) in self.connections.iter_mut().filter(|(_, c)| c.member == member) {
+            for (stream, open) in &mut connection.streams {
+                let Kind::Watch(watches, _) = &mut open.kind else { continue };
+                let mut out = Vec::new();
+                act(watches, &self.store, &mut out);
+                told.extend(out.into_iter().map(|response| (*conn, *stream, response)));
+            }
+        }
+        for (conn, stream, response) in told {
+            self.tell(member, conn, stream, response);
+        }
+    }
+
+    /// Tells the members that get on, and their watches, what has been applied.
+    pub(super) fn publish(&mut self) {
+        for member in 0..self.members.len() {
+            if self.gets_on(member) {
+                self.catch_up(member);
+            }
+        }
+    }
+
+    /// Applies on a member what it has not applied yet.
+    pub(super) fn catch_up(&mut self, member: usize) {
+        let (from, to) = (self.members[member].seen, self.store.revision());
+        let backlog = core::mem::take(&mut self.members[member].backlog);
+        self.members[member].applied = to;
+        self.members[member].seen = to;
+        if backlog.is_empty() && from == to {
+            return;
+        }
+        let max = self.config.max_message;
+        self.each_watch(member, |watches, store, out| {
+            let old = backlog.iter().map(|(revision, events)| (*revision, events));
+            for (revision, events) in old.chain(store.history(from + 1, to)) {
+                watches.notify(revision, events, max, out);
+            }
+        });
+    }
+}

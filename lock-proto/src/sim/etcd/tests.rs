@@ -1,0 +1,458 @@
+//! What a real server cannot be asked in a test: members, partitions, crashes, slowness. (What it can be asked is compared with one in
+//! lock-tokio/tests/etcd_model.)
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::*;
+use crate::etcd::Code;
+use crate::etcd::message::{
+    AuthenticateRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, Op, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse,
+};
+
+const CALL: u64 = 1_000;
+const WATCH: u64 = 1;
+const KEEP: u64 = 2;
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A cluster with a client on each member, whose connection has the member's number, and time.
+struct Bench {
+    cluster: Cluster,
+    now: Instant,
+    serial: u64,
+}
+
+impl Bench {
+    fn new(config: ClusterConfig) -> Self {
+        let members = config.members;
+        let now = Instant::from_millis(5);
+        let mut cluster = Cluster::new(now, config);
+        for member in 0..members {
+            cluster.handle_connected(now, member, member as u64);
+        }
+        Self { cluster, now, serial: CALL }
+    }
+
+    fn three() -> Self {
+        Self::new(ClusterConfig::new(3, 7))
+    }
+
+    /// Lets time pass, exactly from deadline to deadline.
+    fn pass(&mut self, time: Duration) -> Vec<ClusterOutput> {
+        let end = self.now + time;
+        let mut told = Vec::new();
+        while let Some(at) = self.cluster.next_deadline().filter(|at| *at <= end) {
+            assert!(at >= self.now, "a deadline in the past");
+            self.now = at;
+            self.cluster.handle_timeout(at);
+            told.extend(core::iter::from_fn(|| self.cluster.poll_output()));
+        }
+        self.now = end;
+        told
+    }
+
+    fn call(&mut self, conn: u64, request: &Rpc) -> u64 {
+        self.serial += 1;
+        self.cluster.handle_call(self.now, conn, self.serial, None, request);
+        self.serial
+    }
+
+    fn put(&mut self, conn: u64, key: &'static str, lease: i64) -> u64 {
+        self.call(conn, &put(key, lease))
+    }
+
+    fn open(&mut self, conn: u64, stream: u64, kind: StreamKind) {
+        self.cluster.handle_open(self.now, conn, stream, kind, None);
+    }
+
+    fn watch(&mut self, conn: u64, key: &'static str, start_revision: i64) {
+        let want = WatchCreateRequest { key: key.into(), start_revision, watch_id: 9, ..WatchCreateRequest::default() };
+        let message = StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(want)) });
+        self.cluster.handle_send(self.now, conn, WATCH, &message);
+    }
+
+    fn keep_alive(&mut self, conn: u64, id: i64) {
+        let message = StreamSend::KeepAlive(LeaseKeepAliveRequest { id });
+        self.cluster.handle_send(self.now, conn, KEEP, &message);
+    }
+
+    fn told(&mut self) -> Vec<ClusterOutput> {
+        core::iter::from_fn(|| self.cluster.poll_output()).collect()
+    }
+}
+
+fn put(key: &'static str, lease: i64) -> Rpc {
+    let put = Op::Put(PutRequest { key: key.into(), value: "v".into(), lease });
+    Rpc::Txn(TxnRequest { success: vec![RequestOp { request: Some(put) }], ..TxnRequest::default() })
+}
+
+fn range(key: &'static str) -> Rpc {
+    Rpc::Range(RangeRequest { key: key.into(), ..RangeRequest::default() })
+}
+
+/// How calls were answered: their numbers, and the errors.
+fn replies(told: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
+    let mut replies = Vec::new();
+    for output in told {
+        if let ClusterOutput::Reply { rpc, reply, .. } = output {
+            let error = reply.as_ref().err();
+            replies.push((*rpc, error.map(|status| (status.code, status.message.as_str()))));
+        }
+    }
+    replies
+}
+
+/// The revisions at which watches were told something.
+fn heard(told: &[ClusterOutput]) -> Vec<i64> {
+    let mut revisions = Vec::new();
+    for output in told {
+        if let ClusterOutput::Message { message: StreamReceived::Watch(WatchResponse { events, .. }), .. } = output {
+            revisions.extend(events.iter().filter_map(|event| Some(event.kv.as_ref()?.mod_revision)));
+        }
+    }
+    revisions
+}
+
+const NO_LEADER: (Code, &str) = (Code::Unavailable, "etcdserver: no leader");
+const TIMED_OUT: (Code, &str) = (Code::Unavailable, "etcdserver: request timed out");
+
+#[test]
+fn members_answer_from_one_store() {
+    let mut b = Bench::three();
+    b.put(0, "k", 0);
+    b.call(2, &range("k"));
+    let told = b.told();
+    let Some(ClusterOutput::Reply { reply: Ok(RpcReply::Range(found)), .. }) = told.last() else { panic!("{told:?}") };
+    assert_eq!(found.kvs.len(), 1);
+    // Each says who it is.
+    let header = found.header.unwrap();
+    assert_eq!((header.revision, header.member_id), (2, b.cluster.members[2].id));
+}
+
+#[test]
+fn a_member_that_is_cut_off_waits_and_then_gives_up() {
+    let mut b = Bench::three();
+    b.open(1, WATCH, StreamKind::Watch);
+    b.watch(1, "k", 0);
+    b.told();
+    b.cluster.isolate(b.now, 1);
+    let early = b.put(1, "early", 0);
+    let told = b.pass(SECOND * 3 + MS * 999);
+    assert_eq!(told, vec![], "it looks three times before it ends streams");
+    let told = b.pass(MS);
+    let ended = ClusterOutput::Ended { conn: 1, stream: WATCH, status: Status::new(NO_LEADER.0, NO_LEADER.1) };
+    assert_eq!(told, vec![ended]);
+    let (late, read) = (b.put(1, "late", 0), b.call(1, &range("k")));
+    b.open(1, WATCH, StreamKind::Watch);
+    assert!(matches!(&b.told()[..], [ClusterOutput::Ended { .. }]));
+    let told = b.pass(SECOND * 8);
+    let late = (late, Some((Code::Unknown, "context deadline exceeded")));
+    assert_eq!(replies(&told), vec![(early, Some(TIMED_OUT)), late, (read, Some(TIMED_OUT))]);
+    // The others never noticed.
+    let put = b.put(0, "k", 0);
+    assert_eq!(replies(&b.told()), vec![(put, None)]);
+    assert!(b.cluster.get("late").is_none(), "what was never handed on is never applied");
+}
+
+#[test]
+fn a_watch_of_a_member_that_was_cut_off_misses_nothing() {
+    for compact in [false, true] {
+        let mut b = Bench::three();
+        b.open(1, WATCH, StreamKind::Watch);
+        b.watch(1, "k", 0);
+        b.told();
+        b.cluster.isolate(b.now, 1);
+        b.put(0, "k", 0);
+        b.put(0, "other", 0);
+        b.put(0, "k", 0);
+        assert_eq!(heard(&b.told()), vec![], "it hears nothing");
+        // A watch that opens there begins where the member stands, not where the cluster does.
+        b.watch(1, "k", 0);
+        if compact {
+            b.cluster.compact(b.now, 4).unwrap();
+            b.put(0, "k", 0);
+        }
+        b.pass(MS * 500);
+        b.cluster.heal(b.now, 1);
+        let expected = if compact { vec![2, 4, 5] } else { vec![2, 4] };
+        assert_eq!(heard(&b.told()), expected, "compacted: {compact}");
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_does_what_had_to_wait() {
+    let mut b = Bench::three();
+    b.open(1, KEEP, StreamKind::KeepAlive);
+    b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 5 }));
+    b.told();
+    b.cluster.isolate(b.now, 1);
+    b.pass(SECOND * 2);
+    b.keep_alive(1, 5);
+    let (write, read) = (b.put(1, "k", 0), b.call(1, &range("k")));
+    assert_eq!(b.told(), vec![]);
+    b.cluster.heal(b.now, 1);
+    let told = b.told();
+    let changed = (Code::Unavailable, "etcdserver: leader changed");
+    assert_eq!(replies(&told), vec![(write, None), (read, Some(changed))]);
+    assert!(matches!(told.last(), Some(ClusterOutput::Message { conn: 1, stream: KEEP, .. })), "{told:?}");
+}
+
+#[test]
+fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
+    let mut b = Bench::three();
+    b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
+    b.put(1, "k", 5);
+    b.told();
+    b.pass(MS * 1_900);
+    let old = b.cluster.leader().unwrap();
+    b.cluster.isolate(b.now, old);
+    assert_eq!(b.cluster.leader(), None);
+    b.pass(MS * 999);
+    assert_eq!(b.cluster.leader(), None);
+    b.pass(MS);
+    assert!(b.cluster.leader().is_some_and(|new| new != old));
+    // Two seconds and the election timeout, and then it is found at the next look.
+    let lease = b.cluster.leases().remove(0);
+    assert_eq!(lease.expires, b.now + SECOND * 3);
+    b.pass(SECOND * 3 - MS);
+    assert!(b.cluster.get("k").is_some());
+    b.pass(MS * 501);
+    assert!(b.cluster.get("k").is_none() && b.cluster.leases().is_empty());
+}
+
+#[test]
+fn handing_over_renews_leases() {
+    let mut b = Bench::three();
+    b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
+    b.told();
+    b.pass(SECOND);
+    let old = b.cluster.leader();
+    assert!(b.cluster.change_leader(b.now));
+    assert_ne!(b.cluster.leader(), old);
+    assert_eq!(b.cluster.leases()[0].expires, b.now + SECOND * 3);
+    assert!(!Bench::new(ClusterConfig::new(1, 1)).cluster.change_leader(b.now), "there is nobody else");
+}
+
+#[test]
+fn an_expired_lease_is_found_late_and_not_saved() {
+    let mut b = Bench::new(ClusterConfig::new(1, 1));
+    b.open(0, KEEP, StreamKind::KeepAlive);
+    b.pass(MS * 200);
+    b.call(0, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
+    b.put(0, "k", 5);
+    b.told();
+    b.pass(MS * 2_299);
+    assert!(b.cluster.get("k").is_some(), "it is looked for every half second");
+    let mut saved = b.cluster.clone();
+    b.pass(MS);
+    assert!(b.cluster.get("k").is_none());
+    // A sign of life after the end comes too late, also before the end was found.
+    saved.handle_send(b.now.back(MS), 0, KEEP, &StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 5 }));
+    let told: Vec<_> = core::iter::from_fn(|| saved.poll_output()).collect();
+    let [ClusterOutput::Message { message: StreamReceived::KeepAlive(answer), .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((answer.ttl, saved.keys().len()), (0, 0));
+}
+
+#[test]
+fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
+    for (fate, expected) in [(Fate::Applied, 1), (Fate::Dropped, 0)] {
+        let mut b = Bench::new(ClusterConfig::new(3, 7).fate(fate));
+        b.cluster.slow(b.now, 1, MS * 10, Duration::ZERO);
+        b.put(1, "k", 0);
+        b.pass(MS * 5);
+        b.cluster.crash(b.now, 1);
+        assert_eq!(b.pass(SECOND), vec![ClusterOutput::Dropped { conn: 1 }]);
+        assert_eq!(b.cluster.keys().len(), expected, "{fate:?}");
+        // Applied and not answered, whatever is left to fate.
+        b.cluster.slow(b.now, 2, Duration::ZERO, MS * 10);
+        b.put(2, "answered too late", 0);
+        b.cluster.crash(b.now, 2);
+        assert_eq!(b.pass(SECOND), vec![ClusterOutput::Dropped { conn: 2 }]);
+        assert!(b.cluster.get("answered too late").is_some());
+    }
+    let applied = (0..40).filter(|seed| {
+        let mut b = Bench::new(ClusterConfig::new(3, *seed));
+        b.cluster.slow(b.now, 1, MS * 10, Duration::ZERO);
+        b.put(1, "k", 0);
+        b.cluster.crash(b.now, 1);
+        b.cluster.get("k").is_some()
+    });
+    assert!((8..32).contains(&applied.count()), "chance decides");
+}
+
+#[test]
+fn a_proposal_that_timed_out_may_come_true_later() {
+    let mut b = Bench::new(ClusterConfig::new(3, 7).fate(Fate::Applied));
+    b.cluster.lose_quorum(b.now);
+    let put = b.put(1, "k", 0);
+    assert_eq!(replies(&b.pass(SECOND * 8)), vec![(put, Some(TIMED_OUT))]);
+    assert!(b.cluster.get("k").is_none());
+    b.cluster.restore_quorum(b.now);
+    b.pass(SECOND);
+    assert!(b.cluster.get("k").is_some());
+}
+
+#[test]
+fn two_of_three_gone_is_no_leader() {
+    let mut b = Bench::three();
+    b.cluster.crash(b.now, 1);
+    b.pass(SECOND * 2);
+    assert!(b.cluster.leader().is_some());
+    b.cluster.crash(b.now, 2);
+    b.pass(SECOND * 2);
+    assert_eq!(b.cluster.leader(), None);
+    b.cluster.handle_connected(b.now, 1, 11);
+    assert_eq!(b.told(), vec![ClusterOutput::Dropped { conn: 11 }]);
+    b.cluster.start(b.now, 1);
+    b.cluster.handle_connected(b.now, 1, 12);
+    b.open(12, WATCH, StreamKind::Watch);
+    assert!(matches!(&b.told()[..], [ClusterOutput::Ended { .. }]), "who starts has no leader, and knows it");
+    b.pass(SECOND);
+    assert!(b.cluster.leader().is_some());
+    let put = b.put(12, "k", 0);
+    assert_eq!(replies(&b.told()), vec![(put, None)]);
+}
+
+#[test]
+fn a_stopped_member_says_what_it_has_to_say() {
+    let mut b = Bench::three();
+    b.cluster.slow(b.now, 1, MS * 10, MS * 10);
+    let put = b.put(1, "k", 0);
+    b.cluster.stop(b.now, 1);
+    let told = b.told();
+    assert_eq!(replies(&told), vec![(put, None)]);
+    assert_eq!(told.last(), Some(&ClusterOutput::Dropped { conn: 1 }));
+}
+
+#[test]
+fn a_slow_member_keeps_the_order() {
+    let mut b = Bench::three();
+    b.cluster.slow(b.now, 1, MS * 10, MS * 20);
+    let first = b.put(1, "k", 0);
+    b.pass(MS * 2);
+    b.cluster.slow(b.now, 1, Duration::ZERO, Duration::ZERO);
+    let second = b.call(1, &range("k"));
+    assert_eq!(replies(&b.pass(MS * 7)), vec![]);
+    assert_eq!(replies(&b.pass(MS)), vec![(first, None), (second, None)]);
+}
+
+#[test]
+fn a_watch_from_the_past_is_parked() {
+    let mut b = Bench::new(ClusterConfig::new(1, 1));
+    b.pass(MS * 30);
+    b.put(0, "k", 0);
+    b.open(0, WATCH, StreamKind::Watch);
+    b.watch(0, "k", 2);
+    b.put(0, "k", 0);
+    assert_eq!((heard(&b.told()), b.cluster.parked_count()), (vec![], 1));
+    assert_eq!(heard(&b.pass(MS * 69)), vec![]);
+    assert_eq!(heard(&b.pass(MS)), vec![2, 3], "100 ms after the start, what has come meanwhile too");
+    b.put(0, "k", 0);
+    assert_eq!((heard(&b.told()), b.cluster.parked_count()), (vec![4], 0), "now it hears at once");
+}
+
+#[test]
+fn progress_is_told_to_quiet_watches_that_want_it() {
+    let mut b = Bench::new(ClusterConfig::new(1, 1).progress_interval(SECOND));
+    b.open(0, WATCH, StreamKind::Watch);
+    let want = WatchCreateRequest { key: "k".into(), progress_notify: true, watch_id: 1, ..Default::default() };
+    b.cluster.handle_send(b.now, 0, WATCH, &StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(want)) }));
+    b.put(0, "other", 0);
+    b.told();
+    let told = b.pass(SECOND);
+    let [ClusterOutput::Message { message: StreamReceived::Watch(response), .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((response.watch_id, response.header.unwrap().revision, response.events.len()), (1, 2, 0));
+    b.put(0, "k", 0);
+    b.told();
+    assert_eq!(b.pass(SECOND), vec![], "it has heard something");
+}
+
+#[test]
+fn a_token_is_known_where_it_is_used() {
+    let user = User::new("app", "pw").read_write("k");
+    let config = ClusterConfig::new(2, 1).user(user).token_ttl(SECOND * 10);
+    let mut b = Bench::new(config);
+    let login = AuthenticateRequest { name: "app".into(), password: "pw".into() };
+    b.call(0, &Rpc::Authenticate(login));
+    let told = b.told();
+    let [ClusterOutput::Reply { reply: Ok(RpcReply::Authenticate(login)), .. }] = &told[..] else { panic!("{told:?}") };
+    let token = login.token.clone();
+    let ask = |b: &mut Bench, member: usize| {
+        b.cluster.handle_call(b.now, member as u64, 1, Some(&token), &put("k", 0));
+        replies(&b.told())[0].1.map(|(code, text)| (code, String::from(text)))
+    };
+    for _ in 0..3 {
+        b.pass(SECOND * 6);
+        assert_eq!(ask(&mut b, 0), None);
+    }
+    let invalid = Some((Code::Unauthenticated, "etcdserver: invalid auth token".into()));
+    assert_eq!(ask(&mut b, 1), invalid, "the other member never saw it used");
+    b.cluster.stop(b.now, 0);
+    b.cluster.start(b.now, 0);
+    b.pass(SECOND * 2);
+    b.told();
+    b.cluster.handle_connected(b.now, 0, 0);
+    assert_eq!(ask(&mut b, 0), invalid, "tokens are not on the disk");
+}
+
+#[test]
+fn too_many_requests_are_proposals() {
+    let mut b = Bench::three();
+    b.cluster.set(b.now, Condition::TooManyRequests, true);
+    let (write, read) = (b.put(0, "k", 0), b.call(0, &range("k")));
+    let refused = (Code::ResourceExhausted, "etcdserver: too many requests");
+    assert_eq!(replies(&b.told()), vec![(write, Some(refused)), (read, None)]);
+    b.cluster.set(b.now, Condition::TooManyRequests, false);
+    let write = b.put(0, "k", 0);
+    assert_eq!(replies(&b.told()), vec![(write, None)]);
+}
+
+#[test]
+fn things_are_done_by_hand() {
+    let mut b = Bench::three();
+    b.open(2, WATCH, StreamKind::Watch);
+    b.watch(2, "k", 0);
+    b.told();
+    b.call(0, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 5 }));
+    b.cluster.put(b.now, "k", "v", 5).unwrap();
+    assert_eq!(b.cluster.put(b.now, "k", "v", 6).unwrap_err().code, Code::NotFound);
+    assert!(b.cluster.delete(b.now, "k") && !b.cluster.delete(b.now, "k"));
+    b.cluster.put(b.now, "k", "v", 5).unwrap();
+    assert!(b.cluster.revoke(b.now, 5) && !b.cluster.revoke(b.now, 5));
+    assert_eq!(heard(&b.told()), vec![2, 3, 4, 5]);
+    assert_eq!(b.cluster.calls()["/etcdserverpb.Lease/LeaseGrant"], 1);
+}
+
+#[test]
+fn facts_about_what_is_not_there_are_harmless() {
+    let mut b = Bench::three();
+    let before = b.cluster.clone();
+    b.cluster.handle_disconnected(b.now, 77);
+    b.cluster.handle_send(b.now, 77, 1, &StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 1 }));
+    b.cluster.handle_send(b.now, 0, 1, &StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 1 }));
+    b.cluster.handle_close(b.now, 0, 1);
+    b.cluster.handle_timeout(Instant::ZERO);
+    assert_eq!(b.cluster, before);
+    let delete = Op::Delete(DeleteRangeRequest { key: "k".into(), range_end: "a".into() });
+    let delete = TxnRequest { success: vec![RequestOp { request: Some(delete) }], ..TxnRequest::default() };
+    b.call(77, &Rpc::Txn(delete));
+    assert_eq!(b.told(), vec![]);
+}
+
+#[test]
+fn what_was_sent_before_hanging_up_may_still_be_done() {
+    let mut b = Bench::new(ClusterConfig::new(1, 1).fate(Fate::Applied));
+    b.cluster.slow(b.now, 0, MS * 10, Duration::ZERO);
+    b.put(0, "k", 0);
+    b.cluster.handle_disconnected(b.now, 0);
+    assert!(b.cluster.get("k").is_some());
+    assert_eq!(b.pass(SECOND), vec![]);
+}

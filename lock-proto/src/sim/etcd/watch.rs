@@ -1,0 +1,195 @@
+//! The watches of one stream.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::span::Span;
+use super::store::Store;
+use crate::etcd::message::{ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
+
+/// How many revisions a parked watch is told at once.
+const BATCH: usize = 1_000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Watch {
+    span: Span,
+    /// The first revision that it has not been told.
+    next: i64,
+    /// It began in the past, and has not been brought up to date.
+    parked: bool,
+    /// Its beginning was compacted away. It hears nothing more, and its number stays in use.
+    over: bool,
+    fragment: bool,
+    notify: bool,
+    /// Nothing was told since the last time when the revision could have been.
+    quiet: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Watches {
+    by_id: BTreeMap<i64, Watch>,
+    next_id: i64,
+}
+
+impl Watches {
+    /// What a watch is to hear of.
+    pub(super) fn span(want: &WatchCreateRequest) -> Span {
+        // The first key that there can be stands for none.
+        let first = if want.key.is_empty() { Bytes::from_static(&[0]) } else { want.key.clone() };
+        Span::new(&first, &want.range_end)
+    }
+
+    /// Opens a watch on a member that has applied everything up to `applied`.
+    pub(super) fn create(&mut self, want: &WatchCreateRequest, applied: i64) -> WatchResponse {
+        let span = Self::span(want);
+        if span.is_empty() {
+            return refused("mvcc: watcher range is empty".into());
+        }
+        let id = if want.watch_id == 0 {
+            while self.by_id.contains_key(&self.next_id) {
+                self.next_id += 1;
+            }
+            self.next_id += 1;
+            self.next_id - 1
+        } else {
+            want.watch_id
+        };
+        if self.by_id.contains_key(&id) {
+            return refused("mvcc: duplicate watch ID provided on the WatchStream".into());
+        }
+        let next = if want.start_revision == 0 { applied + 1 } else { want.start_revision };
+        let watch = Watch {
+            span,
+            next,
+            parked: next <= applied,
+            over: false,
+            fragment: want.fragment,
+            notify: want.progress_notify,
+            quiet: true,
+        };
+        self.by_id.insert(id, watch);
+        WatchResponse { watch_id: id, created: true, ..WatchResponse::default() }
+    }
+
+    /// Ends a watch; whether there was one.
+    pub(super) fn cancel(&mut self, id: i64) -> Option<WatchResponse> {
+        self.by_id.remove(&id)?;
+        Some(WatchResponse { watch_id: id, canceled: true, ..WatchResponse::default() })
+    }
+
+    pub(super) fn has_parked(&self) -> bool {
+        self.parked_count() > 0
+    }
+
+    pub(super) fn parked_count(&self) -> usize {
+        self.by_id.values().filter(|watch| watch.parked).count()
+    }
+
+    pub(super) fn wants_progress(&self) -> bool {
+        self.by_id.values().any(|watch| watch.notify && !watch.over)
+    }
+
+    /// One revision has been applied.
+    pub(super) fn notify(&mut self, revision: i64, events: &[WatchEvent], max: usize, out: &mut Vec<WatchResponse>) {
+        for (id, watch) in &mut self.by_id {
+            if watch.parked || watch.over || revision < watch.next {
+                continue;
+            }
+            watch.next = revision + 1;
+            let events = watch.of_interest(events);
+            watch.tell(*id, revision, events, max, out);
+        }
+    }
+
+    /// Brings the parked watches up to date, as etcd does now and then.
+    pub(super) fn sync(&mut self, store: &Store, applied: i64, max: usize, out: &mut Vec<WatchResponse>) {
+        for (id, watch) in &mut self.by_id {
+            if !watch.parked {
+                continue;
+            }
+            if watch.next < store.compacted() {
+                watch.parked = false;
+                watch.over = true;
+                // Whose header has no revision; and it is not called cancelled if what was compacted was revision 0.
+                let compact_revision = store.compacted();
+                out.push(WatchResponse { watch_id: *id, canceled: compact_revision != 0, compact_revision, ..told(0) });
+                continue;
+            }
+            let mut found = Vec::new();
+            let mut revisions = 0;
+            watch.parked = false;
+            for (revision, events) in store.history(watch.next, applied) {
+                let events = watch.of_interest(events);
+                if events.is_empty() {
+                    continue;
+                }
+                if revisions == BATCH {
+                    watch.parked = true;
+                    watch.next = revision;
+                    break;
+                }
+                revisions += 1;
+                found.extend(events);
+            }
+            if !watch.parked {
+                watch.next = applied + 1;
+            }
+            watch.tell(*id, applied, found, max, out);
+        }
+    }
+
+    /// It is time to tell the revision to those that asked for it.
+    pub(super) fn progress(&mut self, applied: i64, out: &mut Vec<WatchResponse>) {
+        for (id, watch) in &mut self.by_id {
+            if watch.notify && watch.quiet && !watch.parked && !watch.over {
+                out.push(WatchResponse { watch_id: *id, ..told(applied) });
+            }
+            watch.quiet = true;
+        }
+    }
+}
+
+impl Watch {
+    fn of_interest(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
+        let wanted = |event: &&WatchEvent| event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
+        events.iter().filter(wanted).cloned().collect()
+    }
+
+    /// Tells events, in one message or in fragments of at most about `max` bytes.
+    fn tell(&mut self, id: i64, revision: i64, events: Vec<WatchEvent>, max: usize, out: &mut Vec<WatchResponse>) {
+        if events.is_empty() {
+            return;
+        }
+        self.quiet = false;
+        let whole = WatchResponse { watch_id: id, events, ..told(revision) };
+        if !self.fragment || whole.encoded_len() < max {
+            out.push(whole);
+            return;
+        }
+        let empty = WatchResponse { watch_id: id, fragment: true, ..told(revision) };
+        let mut part = empty.clone();
+        for event in whole.events {
+            part.events.push(event);
+            if part.events.len() > 1 && part.encoded_len() >= max {
+                let over = part.events.pop();
+                out.push(core::mem::replace(&mut part, empty.clone()));
+                part.events.extend(over);
+            }
+        }
+        part.fragment = false;
+        out.push(part);
+    }
+}
+
+/// A watch that was refused has no number: whoever asked must know it by the order.
+pub(super) fn refused(reason: String) -> WatchResponse {
+    WatchResponse { watch_id: -1, created: true, canceled: true, cancel_reason: reason, ..WatchResponse::default() }
+}
+
+fn told(revision: i64) -> WatchResponse {
+    WatchResponse { header: Some(ResponseHeader { member_id: 0, revision }), ..WatchResponse::default() }
+}

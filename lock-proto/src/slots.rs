@@ -1,0 +1,72 @@
+//! Generational ids: a slot is used again, an id never (requirement M6).
+
+use alloc::vec::Vec;
+
+const NOBODY: u32 = u32::MAX;
+
+/// Which owner each id belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Slot {
+    generation: u32,
+    owner: u32,
+}
+
+impl Slots {
+    /// How many ids are in use.
+    pub(crate) const fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// A new id, as slot and generation.
+    pub(crate) fn take(&mut self, owner: u32) -> (u32, u32) {
+        if let Some(slot) = self.free.pop() {
+            let found = &mut self.slots[slot as usize];
+            found.owner = owner;
+            return (slot, found.generation);
+        }
+        self.slots.push(Slot { generation: 0, owner });
+        ((self.slots.len() - 1) as u32, 0)
+    }
+
+    /// Whose it is; `None` if it has ended.
+    pub(crate) fn owner(&self, slot: u32, generation: u32) -> Option<u32> {
+        let found = self.slots.get(slot as usize)?;
+        (found.generation == generation && found.owner != NOBODY).then_some(found.owner)
+    }
+
+    /// The id has ended.
+    pub(crate) fn end(&mut self, slot: u32) {
+        let Some(found) = self.slots.get_mut(slot as usize).filter(|found| found.owner != NOBODY) else { return };
+        found.owner = NOBODY;
+        // A slot whose generations are used up is not used again, so that no id ever comes back.
+        if let Some(next) = found.generation.checked_add(1) {
+            found.generation = next;
+            self.free.push(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m6_a_slot_is_used_again_and_an_id_never() {
+        let mut slots = Slots::default();
+        let first = slots.take(7);
+        assert_eq!(slots.owner(first.0, first.1), Some(7));
+        slots.end(first.0);
+        slots.end(first.0);
+        assert_eq!((slots.owner(first.0, first.1), slots.len()), (None, 0));
+        let second = slots.take(8);
+        assert_eq!((second.0, slots.owner(second.0, second.1)), (first.0, Some(8)));
+        assert_ne!(first, second);
+        assert_eq!(slots.owner(first.0, first.1), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Cases A, C and U: taking, giving up and giving back while answers are lost.
+
+use lock_proto::redis::{Acquire, Wait};
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+/// Case A13: the create is executed, its answer is lost, and whoever unlocks is told that there is nothing to unlock, while the key stays
+/// in the queue. A create that ended Unknown is owed: whoever gives up, its key goes (requirement E3).
+#[test]
+fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
+    for fate in [Fate::Unanswered, Fate::Reset, Fate::Late(ms(1_300)), Fate::Late(ms(5_000))] {
+        for give_up_after in [1, 600, 1_050] {
+            let mut w = World::new(2);
+            warm(&mut w, 0);
+            w.every(0, Kind::Create, Some(fate.clone()));
+            let lock = w.acquire(0, Acquire::new("a"));
+            w.run_for(ms(give_up_after));
+            w.abandon(0, lock);
+            w.every(0, Kind::Create, None);
+            // It may land late, and is seen then; it must not stay.
+            w.run_for(secs(6));
+            assert!(w.queue("a").is_empty(), "{fate:?} {give_up_after} {}", w.describe());
+            let next = w.hold(1, Acquire::new("a"));
+            w.run_for(secs(20));
+            assert!(w.is_held(1, next));
+            assert!(w.queue("a").len() == 1);
+            w.end();
+        }
+    }
+}
+
+/// Case A13, for those who go on waiting: the own key is taken over by a guarded put, and given back like any other (requirements E3 and
+/// E6).
+#[test]
+fn catalogue_a13_a_client_does_not_wait_for_its_own_ghost() {
+    let mut w = World::new(1);
+    warm(&mut w, 0);
+    w.fate(0, Kind::Create, Fate::Reset);
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(100), "it is held", |w| w.is_held(0, lock));
+    assert_eq!(w.count(0, Kind::Put), 1);
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    w.run_for(secs(30));
+    assert!(w.queue("a").is_empty());
+    w.end();
+}
+
+/// Case C8: a cancelled acquisition hangs in its own clean-up while the server is out of reach. It is over at once; the delete goes on in
+/// the background, and for no longer than the lease lives (requirement E3).
+#[test]
+fn catalogue_c8_giving_up_does_not_wait_for_the_server() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.cut(1);
+    let told = w.told(1).len();
+    w.abandon(1, second);
+    assert!(w.verb(1, |hub, now| hub.claim(now, second)).is_err(), "it has ended");
+    w.run_for(secs(12));
+    assert_eq!(w.told(1).len(), told);
+    assert_eq!(w.queue("a").len(), 1, "the key has gone with its lease");
+    let requests = w.requests(1);
+    w.run_for(secs(60));
+    assert!(w.requests(1) <= requests + 40, "{}", w.describe());
+    assert!(w.is_held(0, first));
+    w.heal(1);
+    w.run_for(secs(5));
+    w.end();
+}
+
+/// Case C8: with the server back in time, the key is deleted as soon as it can be.
+#[test]
+fn catalogue_c8_the_clean_up_goes_on_in_the_background() {
+    let mut w = World::new(2);
+    w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.cut(1);
+    w.abandon(1, second);
+    w.run_for(secs(3));
+    assert_eq!(w.queue("a").len(), 2);
+    w.heal(1);
+    w.expect(secs(4), "the key is deleted", |w| w.queue("a").len() == 1);
+    assert!(w.store.leases.contains_key(&w.lease(1)), "by a delete, not by the end of the lease");
+    w.end();
+}
+
+/// Case C9: the caller's time is over, the lease lives, and the lock goes to a waiter who is not there any more. A wait that runs out
+/// deletes its key, and the next one gets the lock.
+#[test]
+fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
+    let mut w = World::new(3);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a").wait(Wait::For(secs(2))));
+    w.run_for(ms(10));
+    let third = w.acquire(2, Acquire::new("a"));
+    w.run_for(ms(1_995));
+    let Some(Failure::TimedOut(report)) = failure(&w, 1, second) else { panic!("{}", w.describe()) };
+    assert!(report.is_busy() && report.waited == secs(2));
+    assert_eq!(w.queue("a").len(), 2);
+    w.release(0, first);
+    w.expect(ms(5), "the third has it", |w| w.is_held(2, third));
+    assert_eq!(w.told(1).iter().filter(|(lock, _)| *lock == second).count(), 2, "blocked, and timed out");
+    w.end();
+}
+
+/// Case C9: the time is over at the very moment at which the lock becomes free.
+#[test]
+fn catalogue_c9_giving_up_and_winning_at_one_moment() {
+    for us in (0..4_000).step_by(100) {
+        let mut w = World::new(3);
+        let first = w.hold(0, Acquire::new("a"));
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(10));
+        let third = w.acquire(2, Acquire::new("a"));
+        w.run_for(ms(10));
+        w.leave_unclaimed(1);
+        w.release(0, first);
+        w.run_for(Duration::from_micros(us));
+        w.abandon(1, second);
+        w.expect(ms(10), "the third has it", |w| w.is_held(2, third));
+        assert_eq!(w.queue("a").len(), 1);
+        w.end();
+    }
+}
+
+/// Case U4: the delete's answer is lost, the lock is taken again under the same key, and the repeated delete removes that. Each delete is
+/// guarded by the last change that it is meant for (requirement E6).
+#[test]
+fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
+    for late in [200, 900, 1_100, 1_500, 3_000, 8_000] {
+        let mut w = World::new(2);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.fate(0, Kind::Delete, Fate::Late(ms(late)));
+        w.release(0, lock);
+        let next = w.acquire(0, Acquire::new("a"));
+        let other = w.acquire(1, Acquire::new("a"));
+        w.expect(secs(3), "the next hold", |w| w.is_held(0, next) || w.is_held(1, other));
+        for _ in 0..200 {
+            w.run_for(ms(50));
+            let held = (w.is_held(0, next), w.is_held(1, other));
+            let mine = w.queue("a").iter().any(|kv| kv.lease == w.lease(0));
+            assert!(held != (true, true) && (!held.0 || mine), "late by {late} ms {}", w.describe());
+        }
+        assert!(w.is_held(0, next) || w.is_held(1, other));
+        w.end();
+    }
+}
+
+/// Case U4: a delete whose answer was lost is repeated, and that it finds nothing is no alarm (requirement U1).
+#[test]
+fn catalogue_u4_a_delete_without_an_answer_is_repeated() {
+    for fate in [Fate::Reset, Fate::Unanswered, Fate::Lost] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.fate(0, Kind::Delete, fate);
+        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+        assert!(w.queue("a").is_empty());
+        assert!(w.count(0, Kind::Delete) >= 2);
+        w.end();
+    }
+}
+
+/// Case U10: an unlock that deletes whatever key it is given. Ours compares, and leaves the next holder's key alone, also after a loss
+/// (requirements E6 and U1).
+#[test]
+fn catalogue_u10_an_unlock_removes_nothing_but_its_own() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    let key = w.queue("a")[0].key.clone();
+    w.pause(0);
+    w.delete_by_hand(&key);
+    w.expect(ms(5), "the next one has it", |w| w.is_held(1, second));
+    w.resume(0);
+    // It does not know yet.
+    assert!(lost(&w, 0, first).is_none());
+    assert_eq!(give_back(&mut w, 0, first), Release::Taken);
+    w.run_for(secs(20));
+    assert!(w.is_held(1, second) && w.queue("a").len() == 1);
+    w.end();
+}

@@ -1,0 +1,252 @@
+//! The contract of every machine, as the hub keeps it: M1 to M9, T2, U2, and what a caller can do wrong.
+
+use core::fmt::Debug;
+use core::hash::Hash;
+use std::collections::BTreeSet;
+
+use lock_proto::etcd::{ElectionEvent, Found, Locks, LocksOutput, Reply};
+use lock_proto::redis::{Acquire, Renew, Wait};
+use lock_proto::{ClientId, Instant, Invalid, Misuse};
+
+use super::*;
+use crate::world::{Fate, Kind, config};
+
+#[test]
+fn d2_the_hub_is_a_value() {
+    fn value<T: Clone + Debug + Eq + Hash + Send + Sync + 'static>() {}
+    value::<Locks>();
+    let run = || {
+        let mut w = World::new(2);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.acquire(1, Acquire::new("a"));
+        w.run_for(secs(7));
+        w.release(0, lock);
+        w.run_for(ms(700));
+        w.clients.remove(1).hub
+    };
+    assert_eq!(run(), run(), "equal histories, equal machines");
+}
+
+#[test]
+fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(secs(5));
+    let until = w.clients[0].hub.valid_until(lock);
+    let hub = &mut w.clients[0].hub;
+    hub.handle_timeout(w.now);
+    hub.handle_timeout(Instant::ZERO);
+    hub.extend(Instant::ZERO, lock).unwrap();
+    let sent = core::iter::from_fn(|| hub.poll_output()).collect::<Vec<_>>();
+    let [LocksOutput::Send { call, .. }] = &sent[..] else { panic!("{sent:?}") };
+    hub.handle_reply(Instant::ZERO, *call, &Reply::Done(Found::Lease { ttl: 10 }));
+    assert!(hub.valid_until(lock) > until, "counted from the latest time that was told");
+    assert_eq!(hub.valid_until(lock), Some(w.now + ms(9_898)));
+}
+
+/// After a pause the first word is `Lost`, whatever the first input is, and what arrives with it resurrects nothing.
+#[test]
+fn m2_t2_after_a_pause_the_first_word_is_lost() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    let waiter = w.acquire(0, Acquire::new("a"));
+    w.expect(secs(4), "a sign of life is under way", |w| w.count(0, Kind::KeepAlive) == 1);
+    w.pause(0);
+    let told = w.told(0).len();
+    w.run_for(secs(60));
+    w.resume(0);
+    assert_eq!(w.told(0)[told], (lock, Event::Lost(Loss::Expired)), "{}", w.describe());
+    assert!(!w.is_held(0, lock));
+    w.run_for(secs(1));
+    assert!(!w.is_held(0, lock) && w.is_held(0, waiter));
+    assert_eq!(w.events(0, lock).iter().filter(|event| matches!(event, Event::Renewed { .. })).count(), 0);
+    w.release(0, lock);
+    w.end();
+}
+
+/// `Lost` comes before any request that follows from it.
+#[test]
+fn m2_lost_is_queued_before_what_follows_from_it() {
+    let mut w = World::new(1);
+    w.hold(0, Acquire::new("a"));
+    w.acquire(0, Acquire::new("a"));
+    let at = w.now + secs(60);
+    let hub = &mut w.clients[0].hub;
+    hub.handle_timeout(at);
+    let outputs: Vec<LocksOutput> = core::iter::from_fn(|| hub.poll_output()).collect();
+    assert!(matches!(outputs[0], LocksOutput::Event { event: Event::Lost(Loss::Expired), .. }), "{outputs:?}");
+    assert!(outputs[1..].iter().any(|output| matches!(output, LocksOutput::Send { .. })), "the waiter contends anew");
+}
+
+#[test]
+fn m3_draining_changes_nothing_and_queued_output_is_due_now() {
+    let mut w = World::new(1);
+    let (now, hub) = (w.now, &mut w.clients[0].hub);
+    hub.acquire(now, &Acquire::new("a")).unwrap();
+    assert_eq!(hub.next_deadline(), Some(now));
+    let before = hub.clone();
+    let outputs: Vec<LocksOutput> = core::iter::from_fn(|| hub.poll_output()).collect();
+    assert_eq!(outputs.len(), 1);
+    assert_ne!(*hub, before);
+    assert_eq!(hub.next_deadline(), None, "the answer is somebody else's to wait for");
+}
+
+/// Ids do not come back: a slot is used again, an id is not.
+#[test]
+fn m6_a_stale_id_is_nobodys_lock() {
+    let mut w = World::new(1);
+    let mut seen = BTreeSet::new();
+    let first = w.hold(0, Acquire::new("a"));
+    give_back(&mut w, 0, first);
+    for _ in 0..100 {
+        let lock = w.hold(0, Acquire::new("a"));
+        assert!(seen.insert(lock) && lock != first);
+        let stale = Misuse::Stale(first);
+        assert_eq!(w.verb(0, |hub, now| hub.release(now, first)), Err(stale));
+        assert_eq!(w.verb(0, |hub, now| hub.claim(now, first)), Err(stale));
+        assert_eq!(w.verb(0, |hub, now| hub.extend(now, first)), Err(stale));
+        assert_eq!(w.verb(0, |hub, now| hub.owner_guard(now, first)), Err(stale));
+        assert_eq!(w.verb(0, |hub, now| hub.proclaim(now, first, "x".into())), Err(stale));
+        assert_eq!(w.verb(0, |hub, _| (hub.valid_until(first), hub.owner(first))), (None, None));
+        w.abandon(0, first);
+        assert!(w.is_held(0, lock));
+        give_back(&mut w, 0, lock);
+    }
+    let query = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
+    w.run_for(ms(5));
+    w.verb(0, |hub, now| hub.close_query(now, query));
+    let next = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.verb(0, |hub, now| hub.close_query(now, query));
+    w.run_for(ms(5));
+    assert_eq!(w.heard(0, next), [ElectionEvent::NoLeader]);
+    w.end();
+}
+
+/// A held lock costs nothing but the session's signs of life: no timer of its own runs before its warning.
+#[test]
+fn m7_quiet_locks_cost_nothing() {
+    let mut w = World::with(1, |config| config.watch_own_after(secs(3_600)));
+    for n in 0..500 {
+        w.hold(0, Acquire::new(format!("lock-{n}")));
+    }
+    let mut wakes = 0;
+    let end = w.now + secs(30);
+    while w.now < end {
+        let due = w.clients[0].hub.next_deadline().unwrap();
+        w.run_for(due.since(w.now).max(Duration::from_nanos(1)));
+        w.run_for(ms(2));
+        wakes += 1;
+    }
+    assert!(wakes <= 12, "woken {wakes} times in thirty seconds");
+}
+
+/// What never left is no debt; what may have arrived is one.
+#[test]
+fn m8_not_sent_is_a_definite_no() {
+    for (not_sent, debts) in [(true, 0), (false, 1)] {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        let cause = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+        let reply = if not_sent { Reply::NotSent(cause) } else { Reply::Unknown(cause) };
+        w.fate(0, Kind::Create, Fate::Answer(reply));
+        let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.run_for(secs(1));
+        assert!(failure(&w, 0, attempt).is_some());
+        assert_eq!(w.count(0, Kind::Look).min(1), debts, "{}", w.describe());
+        w.end();
+    }
+}
+
+/// A copy that acts on its own is given another id, and then it is another client.
+#[test]
+fn m9_clients_of_other_ids_choose_other_leases() {
+    let mut leases = BTreeSet::new();
+    for id in 0..1_000 {
+        let mut hub = Locks::new(Instant::ZERO, config(), ClientId::from_bits(id), 7).unwrap();
+        hub.acquire(Instant::ZERO, &Acquire::new("a")).unwrap();
+        let Some(LocksOutput::Send { request, .. }) = hub.poll_output() else { panic!() };
+        leases.insert(format!("{request:?}"));
+    }
+    assert_eq!(leases.len(), 1_000);
+}
+
+#[test]
+fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
+    let mut w = World::new(2);
+    let held = w.hold(0, Acquire::new("a"));
+    let local = w.acquire(0, Acquire::new("a"));
+    let own = w.hold(0, Acquire::new("b").ttl(secs(30)));
+    let other = w.hold(1, Acquire::new("c"));
+    let remote = w.acquire(0, Acquire::new("c"));
+    let query = w.verb(0, |hub, now| hub.observe(now, b"c")).unwrap();
+    w.run_for(ms(10));
+    w.shut_down(0, secs(2));
+    assert_eq!(failure(&w, 0, local), Some(Failure::ShuttingDown));
+    assert_eq!(failure(&w, 0, remote), Some(Failure::ShuttingDown));
+    assert_eq!(w.heard(0, query).last(), Some(&ElectionEvent::Failed(Failure::ShuttingDown)));
+    w.run_for(ms(10));
+    for lock in [held, own] {
+        assert_eq!(lost(&w, 0, lock), Some(Loss::ShutDown));
+        assert_eq!(released(&w, 0, lock), Some(Release::Released));
+    }
+    assert_eq!(w.clients[0].stopped, Some(0));
+    assert!(w.store.keys.len() == 1 && w.store.leases.len() == 1 && w.is_held(1, other));
+    assert_eq!(w.verb(0, |hub, now| hub.acquire(now, &Acquire::new("d"))), Err(Misuse::ShuttingDown));
+    assert_eq!(w.verb(0, |hub, now| hub.leader(now, b"d")), Err(Misuse::ShuttingDown));
+    assert_eq!(w.verb(0, |hub, _| hub.next_deadline()), None);
+    w.end();
+}
+
+/// What is still under way when a shutdown begins is waited for, and taken back.
+#[test]
+fn u2_a_shutdown_waits_for_what_is_under_way() {
+    for us in (0..5_000).step_by(250) {
+        for fate in [None, Some(Fate::Slow(ms(200), ms(200))), Some(Fate::Late(ms(300)))] {
+            for kind in [Kind::Grant, Kind::Create] {
+                let mut w = World::new(1);
+                if let Some(fate) = fate.clone() {
+                    w.fate(0, kind, fate);
+                }
+                w.acquire(0, Acquire::new("a"));
+                w.run_for(Duration::from_micros(us));
+                w.end();
+            }
+        }
+    }
+}
+
+#[test]
+fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
+    let mut w = World::with(1, |config| config.max_locks(2));
+    let before = w.clients[0].hub.clone();
+    let try_it = |w: &mut World, want: Acquire| w.verb(0, |hub, now| hub.acquire(now, &want)).map(drop);
+    let name = |len| Misuse::Invalid(Invalid::NameLength { len, max: 512 });
+    assert_eq!(try_it(&mut w, Acquire::new("")), Err(name(0)));
+    assert_eq!(try_it(&mut w, Acquire::new([b'x'; 513])), Err(name(513)));
+    assert_eq!(w.verb(0, |hub, now| hub.leader(now, b"")), Err(name(0)));
+    assert_eq!(w.verb(0, |hub, now| hub.observe(now, &[0; 600])), Err(name(600)));
+    let ttl = try_it(&mut w, Acquire::new("a").ttl(Duration::ZERO));
+    assert!(matches!(ttl, Err(Misuse::Invalid(Invalid::Ttl { .. }))), "{ttl:?}");
+    let hold = try_it(&mut w, Acquire::new("a").renew(Renew::AtMost(Duration::ZERO)));
+    assert_eq!(hold, Err(Misuse::Invalid(Invalid::MaxHold)));
+    assert_eq!(w.clients[0].hub, before);
+    let waiting = w.acquire(0, Acquire::new("a"));
+    let behind = w.acquire(0, Acquire::new("a"));
+    assert_eq!(try_it(&mut w, Acquire::new("b")), Err(Misuse::TooMany { limit: 2 }));
+    for lock in [waiting, behind] {
+        let not_held = Err(Misuse::NotHeld(lock));
+        assert_eq!(w.verb(0, |hub, now| hub.release(now, lock)), not_held);
+        assert_eq!(w.verb(0, |hub, now| hub.extend(now, lock)), not_held);
+        assert_eq!(w.verb(0, |hub, now| hub.claim(now, lock)), not_held);
+        assert_eq!(w.verb(0, |hub, now| hub.owner_guard(now, lock)).map(drop), not_held);
+    }
+    w.run_for(ms(10));
+    assert_eq!(w.verb(0, |hub, now| hub.claim(now, waiting)), Err(Misuse::NotHeld(waiting)), "claimed already");
+    // Released twice.
+    w.abandon(0, behind);
+    w.release(0, waiting);
+    assert_eq!(w.verb(0, |hub, now| hub.release(now, waiting)), Err(Misuse::NotHeld(waiting)));
+    w.run_for(ms(10));
+    assert_eq!(w.verb(0, |hub, now| hub.release(now, waiting)), Err(Misuse::Stale(waiting)));
+    w.end();
+}

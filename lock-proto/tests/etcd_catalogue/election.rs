@@ -1,0 +1,212 @@
+//! Cases E: elections.
+
+use lock_proto::etcd::{ElectionEvent, Leader};
+use lock_proto::redis::{Acquire, Wait};
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
+    if let ElectionEvent::Leader(leader) = event { Some(leader) } else { None }
+}
+
+/// Case E1: a candidate's lease ends, its predecessor leaves, and it is elected without a key; and the other way round, a key without a
+/// candidate. Who is told to lead is who observers see (requirements E4 and E10).
+#[test]
+fn catalogue_e1_no_phantom_leads() {
+    let mut w = World::new(3);
+    let first = w.campaign(0, "a", "one");
+    w.expect(ms(10), "the first leads", |w| w.is_held(0, first));
+    let second = w.campaign(1, "a", "two");
+    w.run_for(ms(10));
+    let query = w.verb(2, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.cut(1);
+    w.run_for(secs(11));
+    w.release(0, first);
+    w.run_for(secs(1));
+    assert!(!was_granted(&w, 1, second));
+    assert_eq!(w.heard(2, query).last(), Some(&ElectionEvent::NoLeader));
+    w.heal(1);
+    w.expect(secs(3), "the second leads", |w| w.is_held(1, second));
+    w.run_for(ms(5));
+    let seen = w.heard(2, query).last().and_then(leader).unwrap();
+    assert_eq!((&seen.key, &seen.value[..]), (&w.queue("a")[0].key, &b"two"[..]));
+    w.end();
+}
+
+/// Case E2: the campaign ends with an error, its key stays, and becomes leader later with nobody behind it. Every end of a candidacy takes
+/// its key along (requirement E3).
+#[test]
+fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
+    for lose in [None, Some(Fate::Reset), Some(Fate::Lost), Some(Fate::Unanswered)] {
+        let mut w = World::new(2);
+        let first = w.campaign(0, "a", "one");
+        w.run_for(ms(10));
+        let want = Acquire::new("a").wait(Wait::For(secs(1)));
+        let second = w.verb(1, |hub, now| hub.campaign(now, &want, "two".into())).unwrap();
+        w.run_for(ms(10));
+        w.break_watches(1);
+        if let Some(fate) = lose {
+            w.fate(1, Kind::Delete, fate);
+        }
+        w.run_for(secs(4));
+        assert!(matches!(failure(&w, 1, second), Some(Failure::TimedOut(_))));
+        assert_eq!(w.queue("a").len(), 1);
+        w.release(0, first);
+        w.run_for(secs(1));
+        assert!(w.queue("a").is_empty());
+        w.end();
+    }
+}
+
+/// Case E3: the key was deleted and made again under the same lease: a success without a key, or with another than one's own. The
+/// revision of creation tells them apart (requirement E4).
+#[test]
+fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
+    let mut w = World::new(1);
+    let lock = w.campaign(0, "a", "one");
+    w.run_for(secs(4));
+    assert!(w.is_held(0, lock));
+    let key = w.queue("a")[0].key.clone();
+    w.break_watches(0);
+    w.delete_by_hand(&key);
+    w.put_by_hand(core::str::from_utf8(&key).unwrap(), w.lease(0));
+    w.expect(ms(10), "it is told", |w| lost(w, 0, lock).is_some());
+    assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
+    w.release(0, lock);
+    w.run_for(secs(5));
+    w.store.keys.clear();
+    w.end();
+}
+
+/// Case E4: observers never hear that nobody leads, and go on with a leader who is dead. There are three things to hear: a leader, nobody,
+/// and that nothing can be heard (requirement E10).
+#[test]
+fn catalogue_e4_observers_hear_that_nobody_leads() {
+    let mut w = World::new(2);
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.run_for(ms(10));
+    assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
+    w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    assert_eq!(&w.heard(1, query).last().and_then(leader).unwrap().value[..], b"one");
+    w.break_watches(1);
+    assert_eq!(w.heard(1, query).last(), Some(&ElectionEvent::Disconnected));
+    w.run_for(ms(10));
+    assert_eq!(&w.heard(1, query).last().and_then(leader).unwrap().value[..], b"one");
+    w.kill(0);
+    w.run_for(secs(11));
+    assert_eq!(w.heard(1, query).last(), Some(&ElectionEvent::NoLeader));
+    w.end();
+}
+
+/// Case E5: the lease is released before the work has stopped, and two are active. First the signal, then the work's answer, then the
+/// release: until the guard comes back nothing is sent that would let a successor in (requirements E10 and H6).
+#[test]
+fn catalogue_e5_to_resign_has_two_phases() {
+    let mut w = World::new(2);
+    let first = w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    let second = w.campaign(1, "a", "two");
+    w.run_for(ms(10));
+    w.cut(0);
+    w.expect(secs(10), "the signal", |w| lost(w, 0, first).is_some());
+    w.heal(0);
+    let before = w.requests(0);
+    // Between the local end and the store's lies what is kept for drift.
+    w.run_for(ms(50));
+    assert_eq!(w.requests(0), before, "{}", w.describe());
+    assert!(!was_granted(&w, 1, second) && w.queue("a").len() == 2);
+    w.release(0, first);
+    w.expect(ms(10), "the successor", |w| w.is_held(1, second));
+    assert_eq!(released(&w, 0, first), Some(Release::Released));
+    w.end();
+}
+
+/// Case E6: the stop is not told, or told to somebody who never led. Each election has one end.
+#[test]
+fn catalogue_e6_each_election_has_one_end() {
+    let mut w = World::new(3);
+    let mut all = Vec::new();
+    for round in 0..12 {
+        for client in 0..3 {
+            all.push((client, w.campaign(client, "a", "me")));
+        }
+        w.run_for(ms(20));
+        match round % 4 {
+            0 => {
+                let lease = w.store.keys.values().min_by_key(|kv| kv.create_revision).unwrap().lease;
+                w.revoke_by_hand(lease);
+            }
+            1 => w.break_watches(round % 3),
+            2 => w.run_for(secs(5)),
+            _ => w.cut(round % 3),
+        }
+        w.run_for(secs(11));
+        (0..3).for_each(|client| w.heal(client));
+        for (client, lock) in &all {
+            let _ = w.verb(*client, |hub, now| hub.release(now, *lock));
+        }
+        w.run_for(secs(1));
+    }
+    for _ in 0..all.len() {
+        for (client, lock) in &all {
+            let _ = w.verb(*client, |hub, now| hub.release(now, *lock));
+        }
+        w.run_for(ms(50));
+    }
+    for (client, lock) in &all {
+        let events = w.events(*client, *lock);
+        let count = |f: fn(&Event) -> bool| events.iter().filter(|event| f(event)).count();
+        let (elected, ended) = (count(|e| matches!(e, Event::Granted(_))), count(|e| matches!(e, Event::Released(_))));
+        let lost = count(|e| matches!(e, Event::Lost(_)));
+        assert_eq!((elected, ended), (1, 1), "{events:?}");
+        assert!(lost <= elected);
+        assert!(matches!(events.last(), Some(Event::Released(_))), "{events:?}");
+    }
+    w.end();
+}
+
+/// Case E7: a leader that has given up renews again, and there is no way to give up on purpose. To resign is a verb, and final
+/// (requirements E10 and H2).
+#[test]
+fn catalogue_e7_what_was_resigned_is_not_renewed() {
+    let mut w = World::new(2);
+    let want = Acquire::new("a").ttl(secs(3));
+    let first = w.verb(0, |hub, now| hub.campaign(now, &want, "one".into())).unwrap();
+    w.run_for(ms(10));
+    let second = w.campaign(1, "a", "two");
+    w.fate(0, Kind::KeepAlive, Fate::Slow(ms(1), ms(400)));
+    w.expect(ms(1_200), "a sign of life is under way", |w| w.count(0, Kind::KeepAlive) == 1);
+    w.release(0, first);
+    w.run_for(ms(10));
+    assert!(w.is_held(1, second));
+    let told = w.events(0, first);
+    w.run_for(secs(20));
+    assert_eq!(w.count(0, Kind::KeepAlive), 1);
+    assert_eq!(w.events(0, first), told);
+    assert!(!w.store.leases.contains_key(&w.lease(0)));
+    w.end();
+}
+
+/// Case E8: one constructor adds the slash and another does not, so they read different ranges. There is one name (requirement E2).
+#[test]
+fn catalogue_e8_all_verbs_mean_the_same_queue() {
+    for name in ["a", "a/", "/", "a/b", "\u{0}\u{ff}"] {
+        let mut w = World::new(2);
+        let lock = w.hold(0, Acquire::new(name));
+        let candidate = w.verb(1, |hub, now| hub.campaign(now, &Acquire::new(name), "two".into())).unwrap();
+        w.run_for(ms(10));
+        assert!(was_blocked(&w, 1, candidate, Blocked::Held), "a lock and an election of one name are one queue");
+        let asked = w.verb(1, |hub, now| hub.leader(now, name.as_bytes())).unwrap();
+        let observed = w.verb(1, |hub, now| hub.observe(now, name.as_bytes())).unwrap();
+        w.run_for(ms(10));
+        let key = w.verb(0, |hub, _| hub.owner(lock)).unwrap().key;
+        assert_eq!(w.heard(1, asked).last().and_then(leader).unwrap().key, key);
+        assert_eq!(w.heard(1, observed).last().and_then(leader).unwrap().key, key);
+        w.release(0, lock);
+        w.run_for(ms(10));
+        assert_eq!(&w.heard(1, observed).last().and_then(leader).unwrap().value[..], b"two");
+        w.end();
+    }
+}

@@ -1,0 +1,185 @@
+//! The requirements on elections: E10.
+
+use lock_proto::Misuse;
+use lock_proto::etcd::{ElectionEvent, Refusal, Reply};
+use lock_proto::redis::{Acquire, ErrorClass, ServerError};
+
+use super::*;
+use crate::election::leader;
+use crate::world::{Fate, Kind};
+
+fn value(event: Option<&ElectionEvent>) -> Option<&[u8]> {
+    event.and_then(leader).map(|leader| &leader.value[..])
+}
+
+/// The first revision of a proclamation, if it was confirmed.
+fn proclaimed(w: &World, client: usize, lock: LockId) -> Option<i64> {
+    let revision = |event: &Event| if let Event::Proclaimed { revision } = event { Some(*revision) } else { None };
+    w.events(client, lock).iter().find_map(revision)
+}
+
+#[test]
+fn e10_a_leader_proclaims_and_observers_hear_it() {
+    let mut w = World::new(2);
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let lock = w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    let before = w.queue("a")[0].clone();
+    w.verb(0, |hub, now| hub.proclaim(now, lock, "two".into())).unwrap();
+    w.run_for(ms(5));
+    let after = w.queue("a")[0].clone();
+    assert_eq!(proclaimed(&w, 0, lock), Some(after.mod_revision));
+    assert_eq!(
+        (after.create_revision, after.lease, &after.value[..]),
+        (before.create_revision, before.lease, &b"two"[..])
+    );
+    let seen: Vec<_> = w.heard(1, query).iter().map(|event| value(Some(event)).unwrap_or(b"nobody")).collect();
+    assert_eq!(seen, [&b"nobody"[..], b"one", b"two"]);
+    let told = leader(w.heard(1, query).last().unwrap()).unwrap();
+    assert_eq!((told.create_revision, told.mod_revision), (after.create_revision, after.mod_revision));
+    w.end();
+}
+
+/// A proclamation without an answer is read and made again; it is answered once, and what it says is so.
+#[test]
+fn e10_a_proclamation_without_an_answer_is_made_again() {
+    for fate in [Fate::Reset, Fate::Unanswered, Fate::Lost] {
+        let mut w = World::new(1);
+        let lock = w.campaign(0, "a", "one");
+        w.run_for(ms(10));
+        w.fate(0, Kind::Put, fate);
+        w.verb(0, |hub, now| hub.proclaim(now, lock, "two".into())).unwrap();
+        w.expect(ms(1_100), "the answer", |w| proclaimed(w, 0, lock).is_some());
+        let key = w.queue("a")[0].clone();
+        assert_eq!((proclaimed(&w, 0, lock), &key.value[..]), (Some(key.mod_revision), &b"two"[..]));
+        w.end();
+    }
+}
+
+#[test]
+fn e10_a_proclamation_that_cannot_be_confirmed_says_so() {
+    let mut w = World::new(1);
+    let lock = w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    w.every(0, Kind::Put, Some(Fate::Lost));
+    w.verb(0, |hub, now| hub.proclaim(now, lock, "two".into())).unwrap();
+    let asked = w.now;
+    w.expect(secs(3), "the answer", |w| w.events(0, lock).iter().any(|e| matches!(e, Event::ProclaimFailed(_))));
+    assert_eq!(w.now.since(asked), secs(2));
+    assert!(w.is_held(0, lock), "it goes on leading");
+    w.every(0, Kind::Put, None);
+    w.verb(0, |hub, now| hub.proclaim(now, lock, "three".into())).unwrap();
+    w.expect(secs(2), "the next one", |w| proclaimed(w, 0, lock).is_some());
+    assert_eq!(&w.queue("a")[0].value[..], b"three");
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    w.end();
+}
+
+#[test]
+fn e10_only_a_leader_proclaims() {
+    let mut w = World::new(2);
+    let first = w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    let second = w.campaign(1, "a", "two");
+    w.run_for(ms(10));
+    let attempt = w.verb(1, |hub, now| hub.proclaim(now, second, "me".into()));
+    assert_eq!(attempt, Err(Misuse::NotHeld(second)));
+    give_back(&mut w, 0, first);
+    let attempt = w.verb(0, |hub, now| hub.proclaim(now, first, "me".into()));
+    assert_eq!(attempt, Err(Misuse::Stale(first)));
+    w.run_for(ms(10));
+    assert_eq!(&w.queue("a")[0].value[..], b"two");
+    w.end();
+}
+
+/// Also what is passed on within a client is written, for those who observe.
+#[test]
+fn e10_a_successor_within_the_client_is_seen() {
+    let mut w = World::new(2);
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let first = w.campaign(0, "a", "one");
+    let second = w.campaign(0, "a", "two");
+    let third = w.campaign(0, "a", "two");
+    w.run_for(ms(10));
+    w.release(0, first);
+    w.run_for(ms(10));
+    assert!(w.is_held(0, second));
+    let before = w.queue("a")[0].clone();
+    w.release(0, second);
+    w.run_for(ms(10));
+    assert!(w.is_held(0, third));
+    assert!(w.queue("a")[0].mod_revision > before.mod_revision, "another leader, if of the same value");
+    assert_eq!(w.heard(1, query).iter().filter_map(leader).count(), 3);
+    w.end();
+}
+
+#[test]
+fn e10_a_question_has_one_answer() {
+    let mut w = World::new(2);
+    let nobody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    w.run_for(ms(5));
+    assert_eq!(w.heard(1, nobody), [ElectionEvent::NoLeader]);
+    w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    w.fate(1, Kind::First, Fate::Reset);
+    let somebody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    w.run_for(secs(1));
+    assert_eq!(w.heard(1, somebody).len(), 1);
+    assert_eq!(value(w.heard(1, somebody).last()), Some(&b"one"[..]));
+    w.cut(1);
+    let unheard = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    w.run_for(secs(2));
+    assert!(matches!(w.heard(1, unheard), [ElectionEvent::Failed(Failure::TimedOut(_))]), "{:?}", w.heard(1, unheard));
+    w.heal(1);
+    let class = ErrorClass::Refused;
+    let refusal = Refusal::Error(ServerError { class, text: "etcdserver: permission denied".into() });
+    w.fate(1, Kind::First, Fate::Answer(Reply::Refused(refusal)));
+    let refused = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.run_for(ms(10));
+    assert!(matches!(w.heard(1, refused), [ElectionEvent::Failed(Failure::Refused(_))]), "{:?}", w.heard(1, refused));
+    w.end();
+}
+
+#[test]
+fn e10_a_closed_observation_is_silent() {
+    let mut w = World::new(2);
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.run_for(ms(10));
+    w.verb(1, |hub, now| hub.close_query(now, query));
+    w.campaign(0, "a", "one");
+    w.run_for(secs(5));
+    assert_eq!(w.heard(1, query).len(), 1);
+    assert_eq!(w.verb(1, |hub, _| hub.next_deadline()), None);
+    w.end();
+}
+
+/// The first reading may be answered before the watch is open: what follows is heard as soon as it is, not with the next poll.
+#[test]
+fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
+    let mut w = World::new(2);
+    w.fate(1, Kind::First, Fate::Slow(Duration::ZERO, Duration::ZERO));
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.run_for(ms(5));
+    assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
+    w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    assert_eq!(value(w.heard(1, query).last()), Some(&b"one"[..]));
+    w.end();
+}
+
+/// While its watch is refused an observer reads now and then.
+#[test]
+fn e10_without_a_watch_the_leader_is_read_now_and_then() {
+    let mut w = World::new(2);
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.deafen(1);
+    let lock = w.verb(0, |hub, now| hub.campaign(now, &Acquire::new("a"), "one".into())).unwrap();
+    w.run_for(ms(1_100));
+    assert!(w.is_held(0, lock));
+    w.run_for(ms(1_100));
+    assert_eq!(value(w.heard(1, query).last()), Some(&b"one"[..]), "{:?}", w.heard(1, query));
+    let reads = w.count(1, Kind::First);
+    w.run_for(secs(10));
+    assert!((9..=11).contains(&(w.count(1, Kind::First) - reads)));
+    w.end();
+}

@@ -1,0 +1,73 @@
+//! The failure catalogue of etcd, and the requirements on it: the hub (`etcd::Locks`) against a store, in virtual time.
+//!
+//! `docs/failures.md` lists the cases; their ids are in the names of the tests that begin with `catalogue_`. Names that begin with a
+//! number, as `e5_…`, are those of the requirements in `docs/spec`.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
+
+mod acquire;
+mod contract;
+mod election;
+mod elections;
+mod hold;
+mod hostile;
+mod queue;
+mod rules;
+mod session;
+#[path = "../etcd_explorer/store.rs"]
+mod store;
+mod turns;
+#[cfg(feature = "sim")]
+mod whole;
+mod world;
+
+use core::time::Duration;
+
+use lock_proto::LockId;
+use lock_proto::redis::{Blocked, Event, Failure, Loss, Release};
+use world::World;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Makes the session, so that what follows costs no lease.
+#[track_caller]
+fn warm(w: &mut World, client: usize) {
+    let lock = w.hold(client, lock_proto::redis::Acquire::new("warm-up"));
+    give_back(w, client, lock);
+    w.clients[client].requests.retain(|(_, request)| world::Kind::of(request) == world::Kind::Grant);
+}
+
+/// Gives a lock back and waits for the answer.
+#[track_caller]
+fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
+    w.release(client, lock);
+    w.expect(secs(3), "the release is answered", |w| released(w, client, lock).is_some());
+    released(w, client, lock).unwrap()
+}
+
+fn lost(w: &World, client: usize, lock: LockId) -> Option<Loss> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Lost(loss) = event { Some(*loss) } else { None })
+}
+
+fn released(w: &World, client: usize, lock: LockId) -> Option<Release> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Released(how) = event { Some(*how) } else { None })
+}
+
+fn failure(w: &World, client: usize, lock: LockId) -> Option<Failure> {
+    w.events(client, lock)
+        .iter()
+        .find_map(|event| if let Event::Failed(why) = event { Some(why.clone()) } else { None })
+}
+
+fn was_granted(w: &World, client: usize, lock: LockId) -> bool {
+    w.events(client, lock).iter().any(|event| matches!(event, Event::Granted(_)))
+}
+
+fn was_blocked(w: &World, client: usize, lock: LockId, by: Blocked) -> bool {
+    w.events(client, lock).contains(&Event::Blocked(by))
+}

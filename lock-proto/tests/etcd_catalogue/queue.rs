@@ -1,0 +1,212 @@
+//! Cases M: the queue of a lock, and its watches.
+
+use lock_proto::redis::{Acquire, Wait};
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+/// Case M1: a waiter whose own lease has ended goes on watching its predecessor. Its own key is watched as well, and it queues again at
+/// once (requirement E4).
+#[test]
+fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.revoke_by_hand(w.lease(1));
+    assert_eq!(w.queue("a").len(), 1);
+    w.expect(ms(10), "it is in the queue again", |w| w.queue("a").len() == 2);
+    assert!(!was_granted(&w, 1, second));
+    w.release(0, first);
+    w.expect(ms(5), "it has its turn", |w| w.is_held(1, second));
+    w.end();
+}
+
+/// Case M1, the form with the key alone: deleted by hand, on a lease that lives.
+#[test]
+fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
+    let mut w = World::new(3);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    let third = w.acquire(2, Acquire::new("a"));
+    w.run_for(ms(10));
+    let key = w.queue("a")[1].key.clone();
+    w.delete_by_hand(&key);
+    w.run_for(ms(10));
+    assert_eq!(w.queue("a").len(), 3);
+    assert_eq!(w.queue("a")[2].key, key, "at the end, as everybody who comes");
+    w.release(0, first);
+    w.expect(ms(5), "the third is next", |w| w.is_held(2, third));
+    assert!(!was_granted(&w, 1, second));
+    w.release(2, third);
+    w.expect(ms(5), "then the second", |w| w.is_held(1, second));
+    w.end();
+}
+
+/// Case M2: while a watch is broken the history is compacted, and what happened meanwhile is never told. Whoever was deaf reads again
+/// (requirements E4 and E5).
+#[test]
+fn catalogue_m2_what_a_broken_watch_has_missed_is_read() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.break_watches(1);
+    w.release(0, first);
+    w.run_for(ms(1));
+    assert!(w.queue("a").len() == 1 && !was_granted(&w, 1, second));
+    w.expect(ms(5), "the release is read", |w| w.is_held(1, second));
+    w.end();
+}
+
+/// Case M2, the form in which the watch is refused for good: the queue is read now and then, and a wait that ends leaves no key.
+#[test]
+fn catalogue_m2_without_a_watch_the_queue_is_read_now_and_then() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.deafen(1);
+    w.run_for(secs(2));
+    w.release(0, first);
+    w.expect(ms(1_100), "it is read", |w| w.is_held(1, second));
+    let fourth = w.acquire(0, Acquire::new("a").wait(Wait::For(secs(3))));
+    w.deafen(0);
+    w.run_for(ms(3_010));
+    assert!(matches!(failure(&w, 0, fourth), Some(Failure::TimedOut(_))));
+    assert_eq!(w.queue("a").len(), 1, "no key of it stays");
+    w.end();
+}
+
+/// Case M3: a key that is no lock's, or of a lock with a longer name, stands in the queue and blocks it for ever. It is named at once, and
+/// left alone (requirement E2).
+#[test]
+fn catalogue_m3_foreign_keys_in_the_queue_are_named() {
+    for foreign in ["a/other/5f", "a/data", "a/", "a/5F", "a/00112233445566778", "a/5f "] {
+        for (wait, candidate) in [(Wait::Forever, false), (Wait::Try, false), (Wait::Forever, true)] {
+            let mut w = World::new(1);
+            w.put_by_hand(foreign, 0);
+            let want = Acquire::new("a").wait(wait);
+            let lock = if candidate { w.campaign(0, "a", "me") } else { w.acquire(0, want) };
+            w.run_for(ms(10));
+            let Some(Failure::KeyInUse(report)) = failure(&w, 0, lock) else { panic!("{foreign}: {}", w.describe()) };
+            assert!(report.to_string().contains(foreign), "{report}");
+            assert_eq!(w.store.keys.len(), 1, "nothing but the foreign key is left");
+            w.store.keys.clear();
+            w.end();
+        }
+    }
+}
+
+/// Case M3: also for those who wait already, once it is next before them.
+#[test]
+fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    w.put_by_hand("a/b/1f", 0);
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    assert!(matches!(failure(&w, 1, second), Some(Failure::KeyInUse(_))));
+    // A lock of a longer name that comes later is behind, and harms nobody.
+    let lock = w.hold(1, Acquire::new("c"));
+    w.put_by_hand("c/d/1f", 0);
+    w.run_for(secs(5));
+    assert!(w.is_held(1, lock) && w.is_held(0, first));
+    w.store.keys.retain(|key, _| !key.ends_with(b"/1f"));
+    w.end();
+}
+
+/// Case M4: two lock objects of one session are one owner, and either's unlock frees both. Acquisitions of one client exclude each other,
+/// with one key between them (requirement E7).
+#[test]
+fn catalogue_m4_one_session_is_not_one_owner() {
+    let mut w = World::new(1);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(secs(5));
+    assert!(was_blocked(&w, 0, second, Blocked::Local));
+    assert!(w.is_held(0, first) && !was_granted(&w, 0, second));
+    assert_eq!(w.queue("a").len(), 1);
+    w.abandon(0, second);
+    w.run_for(ms(10));
+    assert!(w.is_held(0, first) && w.queue("a").len() == 1, "whoever gives up frees nobody's lock");
+    w.end();
+}
+
+/// Case M5: a waiter whose session was revoked is told that it holds the lock when the way is free. The reading that would prove it finds
+/// no key of its own (requirement E4).
+#[test]
+fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    let old = w.lease(1);
+    // At one moment, and the waiter is told of the predecessor's key first.
+    let key = w.queue("a")[0].key.clone();
+    w.delete_by_hand(&key);
+    w.revoke_by_hand(old);
+    w.expect(ms(20), "it is granted", |w| w.is_held(1, second));
+    assert_ne!(w.lease(1), old);
+    assert_eq!(w.queue("a").len(), 1);
+    assert_eq!(w.queue("a")[0].lease, w.lease(1));
+    w.abandon(0, first);
+    w.end();
+}
+
+/// Case M6: even a correct lock does not guard another store against a holder that is stopped. Transactions that compare the owner's key
+/// fail from the moment of its loss, and the fencing token of the next one is greater (requirement E8).
+#[test]
+fn catalogue_m6_a_stopped_holder_fails_by_its_guard_and_its_fence() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let guard = w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
+    let passes = |w: &World| w.store.keys.get(&guard.key).is_some_and(|kv| kv.mod_revision == guard.mod_revision);
+    assert!(passes(&w));
+    w.pause(0);
+    let second = w.acquire(1, Acquire::new("a"));
+    w.expect(secs(12), "the next one has it", |w| w.is_held(1, second));
+    assert!(!passes(&w));
+    assert!(w.fence(1, second) > w.fence(0, first));
+    w.resume(0);
+    w.run_for(ms(1));
+    assert!(lost(&w, 0, first).is_some());
+    w.release(0, first);
+    w.end();
+}
+
+/// Case M7: a try loses, deletes its key, the delete fails, and the key becomes the owner later. A try puts a key only if nobody is in the
+/// queue (requirements A5 and E3).
+#[test]
+fn catalogue_m7_a_try_that_loses_leaves_no_key() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    warm(&mut w, 1);
+    let attempt = w.acquire(1, Acquire::new("a").wait(Wait::Try));
+    w.run_for(ms(2));
+    let Some(Failure::TimedOut(report)) = failure(&w, 1, attempt) else { panic!("{}", w.describe()) };
+    assert!(report.is_busy());
+    assert_eq!(w.queue("a").len(), 1);
+    assert_eq!(w.count(1, Kind::Create), 1, "one request, and nothing to clean up");
+    assert_eq!(w.count(1, Kind::Delete), 0);
+    w.release(0, first);
+    w.end();
+}
+
+/// Case M7, the form with a lost answer: what the try has put is deleted, also if the first delete fails.
+#[test]
+fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
+    for delete in [Fate::Lost, Fate::Unanswered, Fate::Reset] {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, Kind::Create, Fate::Unanswered);
+        w.fate(0, Kind::Delete, delete);
+        let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.expect(ms(1_010), "it is answered", |w| failure(w, 0, attempt).is_some());
+        assert_eq!(w.queue("a").len(), 1);
+        w.expect(ms(1_100), "its key is gone", |w| w.queue("a").is_empty());
+        w.run_for(secs(30));
+        assert!(w.queue("a").is_empty());
+        w.end();
+    }
+}

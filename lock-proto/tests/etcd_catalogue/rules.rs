@@ -1,0 +1,475 @@
+//! The requirements on sessions, keys and the queue: E1 to E6, A5, T1.
+
+use lock_proto::Fault;
+use lock_proto::etcd::message::{COMPARE_MOD, Op};
+use lock_proto::etcd::{LeaseId, Queue, Refusal, Reply, Request, Rpc};
+use lock_proto::redis::{Acquire, Answer, Cause, Drift, ErrorClass, Renew, ServerError, Wait};
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+// --- E1, T1 ---
+
+#[test]
+fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
+    let mut w = World::new(1);
+    for n in 0..20 {
+        w.hold(0, Acquire::new(format!("shared-{n}")));
+    }
+    // Whole seconds, rounded up: as long as the session's.
+    w.hold(0, Acquire::new("equal").ttl(ms(9_100)));
+    w.hold(0, Acquire::new("at most").renew(Renew::AtMost(secs(60))));
+    assert_eq!(w.store.leases.len(), 1);
+    w.hold(0, Acquire::new("short").ttl(secs(3)));
+    w.hold(0, Acquire::new("manual").renew(Renew::Manual));
+    assert_eq!(w.store.leases.len(), 3);
+    w.end();
+}
+
+/// The client chooses the id, so a grant without an answer can be made again: that it exists then is no refusal, and its life counts from a
+/// sign of life, since nobody knows when it began.
+#[test]
+fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
+    for fate in [Fate::Reset, Fate::Unanswered] {
+        let mut w = World::new(1);
+        w.fate(0, Kind::Grant, fate);
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(1_200), "it is held", |w| w.is_held(0, lock));
+        let grants = w.sent(0, Kind::Grant);
+        assert_eq!((grants.len(), &grants[0].1), (2, &grants[1].1));
+        let (emitted, _) = w.sent(0, Kind::KeepAlive)[0];
+        assert_eq!(w.grant(0, lock).valid_until, emitted + ms(9_898));
+        assert_eq!(w.store.leases.len(), 1);
+        w.end();
+    }
+}
+
+#[test]
+fn e1_a_lease_that_nobody_waits_for_any_more_is_revoked() {
+    for (fate, give_up_after) in [(Fate::Reset, 5), (Fate::Lost, 5), (Fate::Unanswered, 5), (Fate::Late(ms(300)), 5)] {
+        let mut w = World::new(1);
+        w.fate(0, Kind::Grant, fate.clone());
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(60)));
+        w.run_for(ms(give_up_after));
+        w.abandon(0, lock);
+        w.run_for(secs(2));
+        assert!(w.store.leases.is_empty(), "{fate:?} {}", w.describe());
+        w.end();
+    }
+}
+
+/// The server has a least TTL of its own: what was granted counts, not what was asked for.
+#[test]
+fn t1_e1_the_granted_ttl_counts() {
+    let mut w = World::with(1, |config| config.session_ttl(secs(1)));
+    let start = w.now;
+    let lock = w.hold(0, Acquire::new("a"));
+    assert_eq!(w.grant(0, lock).ttl, secs(2));
+    assert_eq!(w.grant(0, lock).valid_until, start + ms(2_000 - 20 - 2));
+    w.run_for(secs(20));
+    assert!(w.is_held(0, lock));
+    // A third of two seconds, less a tenth of that at most.
+    assert!((29..=34).contains(&w.count(0, Kind::KeepAlive)), "{}", w.count(0, Kind::KeepAlive));
+    w.end();
+    let mut w = World::with(1, |config| config.drift(Drift { divisor: 10, margin: ms(50) }));
+    let start = w.now;
+    let lock = w.hold(0, Acquire::new("a"));
+    assert_eq!(w.grant(0, lock).valid_until, start + ms(10_000 - 1_000 - 50));
+    w.end();
+}
+
+// --- E2 ---
+
+#[test]
+fn e2_the_key_is_the_name_and_the_lease_in_bare_hexadecimal() {
+    for (bits, hex) in
+        [(1, "1"), (0xabc, "abc"), (0x0694_d71e_2f3b_c907, "694d71e2f3bc907"), (u64::MAX, "7fffffffffffffff")]
+    {
+        let key = Queue::new(b"app/", b"stock").key(LeaseId::from_bits(bits));
+        assert_eq!(key, format!("app/stock/{hex}"));
+        assert!(!Queue::new(b"app/", b"stock").is_foreign(&key));
+    }
+    let mut w = World::with(1, |config| config.prefix("app/"));
+    w.hold(0, Acquire::new("stock"));
+    let key = w.queue("app/stock")[0].key.clone();
+    assert_eq!(key, format!("app/stock/{:x}", w.lease(0)));
+    w.end();
+}
+
+/// Somebody else's contender, as `etcdctl lock` makes it, is one like ours.
+#[test]
+fn e2_others_wait_in_the_same_line() {
+    let mut w = World::new(1);
+    w.put_by_hand("a/694d71e2f3bc907", 0);
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(secs(20));
+    assert!(was_blocked(&w, 0, lock, Blocked::Held) && !was_granted(&w, 0, lock));
+    w.delete_by_hand(&"a/694d71e2f3bc907".into());
+    w.expect(ms(5), "it is granted", |w| w.is_held(0, lock));
+    w.end();
+}
+
+// --- E3, A5 ---
+
+/// With a session in place: one transaction to take the lock, one to give it back.
+#[test]
+fn e3_an_uncontended_lock_costs_two_requests() {
+    let mut w = World::new(1);
+    warm(&mut w, 0);
+    let (before, watches) = (w.requests(0), w.clients[0].watches_opened.len());
+    for _ in 0..10 {
+        let lock = w.hold(0, Acquire::new("a"));
+        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    }
+    assert_eq!(w.requests(0) - before, 20, "{}", w.describe());
+    assert_eq!((w.count(0, Kind::Create), w.count(0, Kind::Delete)), (10, 10));
+    assert_eq!(w.clients[0].watches_opened.len(), watches);
+    w.end();
+}
+
+/// A create without an answer may land after the delete that was to remove it. The own key is watched for one more TTL, and deleted when it
+/// appears; then the watch is closed.
+#[test]
+fn e3_what_lands_within_a_ttl_is_deleted() {
+    for late in [1_100, 2_000, 5_000, 9_000] {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, Kind::Create, Fate::Late(ms(late)));
+        let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.run_for(ms(late));
+        assert!(failure(&w, 0, attempt).is_some());
+        w.run_for(ms(20));
+        assert!(w.queue("a").is_empty(), "late by {late} ms {}", w.describe());
+        assert!(w.store.leases.contains_key(&w.lease(0)));
+        w.run_for(secs(25));
+        // All that is left is the session.
+        assert!(w.verb(0, |hub, _| hub.next_deadline_reason()).is_some_and(|(_, why)| why == "lease"));
+        w.end();
+    }
+}
+
+/// The key is found, and may not be written: whoever is told so leaves none.
+#[test]
+fn e3_a_refused_adoption_leaves_no_key() {
+    let mut w = World::new(1);
+    warm(&mut w, 0);
+    let refusal =
+        Refusal::Error(ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() });
+    w.fate(0, Kind::Create, Fate::Reset);
+    w.fate(0, Kind::Put, Fate::Answer(Reply::Refused(refusal)));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(200));
+    assert!(matches!(failure(&w, 0, lock), Some(Failure::Refused(_))));
+    assert!(w.queue("a").is_empty(), "{}", w.describe());
+    w.end();
+}
+
+/// What could not be deleted is taken over by the next attempt; if that does not get on and is given up, the key is deleted after all.
+#[test]
+fn e3_an_attempt_that_does_not_get_on_leaves_no_key() {
+    let cause = Cause::Fault(Fault::Unreachable);
+    let busy = ServerError { class: ErrorClass::Transient, text: "etcdserver: too many requests".into() };
+    for kind in [Kind::Create, Kind::Put] {
+        for reply in [Reply::NotSent(cause.clone()), Reply::Refused(Refusal::Error(busy.clone()))] {
+            let mut w = World::new(1);
+            let lock = w.hold(0, Acquire::new("a"));
+            w.every(0, Kind::Delete, Some(Fate::Lost));
+            w.release(0, lock);
+            w.run_for(ms(1_002));
+            w.every(0, kind, Some(Fate::Answer(reply.clone())));
+            let lock = w.acquire(0, Acquire::new("a"));
+            w.run_for(ms(500));
+            assert!(w.count(0, kind) > 1);
+            w.every(0, kind, None);
+            w.every(0, Kind::Delete, None);
+            w.abandon(0, lock);
+            w.run_for(secs(1));
+            assert!(w.queue("a").is_empty(), "{kind:?} {reply:?} {}", w.describe());
+            w.end();
+        }
+    }
+}
+
+/// A later attempt that ends otherwise does not forget what an earlier one owes: a try that finds the queue occupied, one that is refused,
+/// and a hold whose key is deleted.
+#[test]
+fn e3_a_later_attempt_forgets_no_debt() {
+    let refusal =
+        Refusal::Error(ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() });
+    for case in 0..3 {
+        let mut w = World::new(2);
+        warm(&mut w, 0);
+        let other = (case == 0).then(|| w.hold(1, Acquire::new("a")));
+        w.fate(0, Kind::Create, Fate::Late(secs(6)));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.run_for(ms(10));
+        w.abandon(0, lock);
+        w.run_for(secs(2));
+        match case {
+            0 => drop(w.acquire(0, Acquire::new("a").wait(Wait::Try))),
+            1 => {
+                w.fate(0, Kind::Create, Fate::Answer(Reply::Refused(refusal.clone())));
+                w.acquire(0, Acquire::new("a"));
+            }
+            _ => {
+                let lock = w.hold(0, Acquire::new("a"));
+                w.run_for(ms(3_500));
+                let key = w.queue("a")[0].key.clone();
+                w.delete_by_hand(&key);
+                w.expect(ms(5), "the loss", |w| lost(w, 0, lock).is_some());
+                give_back(&mut w, 0, lock);
+            }
+        }
+        w.run_for(secs(5));
+        assert_eq!(w.queue("a").len(), usize::from(other.is_some()), "{case} {}", w.describe());
+        assert!(w.store.leases.contains_key(&w.lease(0)));
+        w.end();
+    }
+}
+
+#[test]
+fn a5_a_try_makes_one_attempt_or_none() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let before = w.requests(0);
+    let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+    let Some(Failure::TimedOut(report)) = failure(&w, 0, attempt) else { panic!("{}", w.describe()) };
+    assert!(report.is_busy() && report.nodes.is_empty());
+    assert_eq!(w.requests(0), before, "held in this client: no request");
+    warm(&mut w, 1);
+    let attempt = w.acquire(1, Acquire::new("a").wait(Wait::For(Duration::ZERO)));
+    w.run_for(ms(1));
+    let Some(Failure::TimedOut(report)) = failure(&w, 1, attempt) else { panic!("{}", w.describe()) };
+    assert!(matches!(report.nodes[0], Answer::Taken(_)));
+    assert_eq!(w.count(1, Kind::Create), 1);
+    w.release(0, first);
+    w.run_for(ms(2));
+    let attempt = w.acquire(1, Acquire::new("a").wait(Wait::Try));
+    w.run_for(ms(1));
+    assert!(w.is_held(1, attempt));
+    // Who waits behind a try in its own client is not hurt by its failure.
+    let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+    let waiter = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(10));
+    assert!(failure(&w, 0, attempt).is_some() && was_blocked(&w, 0, waiter, Blocked::Held));
+    w.end();
+}
+
+// --- E4, E5 ---
+
+/// A waiter watches its own key and the one before it, and when that one leaves without having held, the one before that.
+#[test]
+fn e4_a_waiter_watches_its_own_key_and_its_predecessors() {
+    let mut w = World::new(3);
+    w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.acquire(2, Acquire::new("a"));
+    w.run_for(ms(10));
+    let keys: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
+    assert_eq!(w.clients[2].watches_opened, [keys[2].clone(), keys[1].clone()]);
+    w.abandon(1, second);
+    w.run_for(ms(10));
+    assert_eq!(w.clients[2].watches_opened, [keys[2].clone(), keys[1].clone(), keys[0].clone()]);
+    assert_eq!(w.count(2, Kind::Look), 1);
+    w.end();
+}
+
+/// The watch tells only what comes after its opening. What came before that and after the last reading is read, once; whatever else is
+/// written meanwhile costs nothing more.
+#[test]
+fn e5_a_watch_that_opened_later_than_the_last_reading_causes_one_more() {
+    for (unrelated, looks) in [(false, 0), (true, 1)] {
+        let mut w = World::new(2);
+        w.hold(0, Acquire::new("a"));
+        warm(&mut w, 1);
+        w.acquire(1, Acquire::new("a"));
+        w.run_for(Duration::from_micros(1_200));
+        assert_eq!(w.queue("a").len(), 2);
+        if unrelated {
+            w.put_by_hand("something else", 0);
+        }
+        w.run_for(ms(20));
+        assert_eq!(w.count(1, Kind::Look), looks, "{}", w.describe());
+        for n in 0..100 {
+            w.put_by_hand(&format!("something else {n}"), 0);
+            w.run_for(ms(1));
+        }
+        assert_eq!(w.count(1, Kind::Look), looks);
+        w.store.keys.retain(|key, _| !key.starts_with(b"something"));
+        w.end();
+    }
+}
+
+/// The predecessor leaves in the gap between the reading and the opening.
+#[test]
+fn e5_a_release_before_the_watch_is_open_is_not_missed() {
+    for us in (0..3_000).step_by(50) {
+        let mut w = World::new(2);
+        let first = w.hold(0, Acquire::new("a"));
+        warm(&mut w, 1);
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(Duration::from_micros(us));
+        w.release(0, first);
+        w.expect(ms(8), "the next one has it", |w| w.is_held(1, second));
+        w.end();
+    }
+}
+
+/// A reading that was on its way back when the predecessor left is out of date, and is made once more, at once.
+#[test]
+fn e5_a_release_during_a_reading_is_not_missed() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    warm(&mut w, 1);
+    w.fate(1, Kind::Look, Fate::Slow(ms(1), ms(50)));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(Duration::from_micros(1_200));
+    w.put_by_hand("something else", 0);
+    w.run_for(ms(10));
+    assert_eq!(w.count(1, Kind::Look), 1);
+    w.release(0, first);
+    w.expect(ms(50), "the next one has it", |w| w.is_held(1, second));
+    assert_eq!(w.count(1, Kind::Look), 2);
+    w.store.keys.retain(|key, _| !key.starts_with(b"something"));
+    w.end();
+}
+
+/// A release wakes one waiter, and the others do not even hear of it.
+#[test]
+fn e5_one_waiter_reacts_to_a_release() {
+    const CLIENTS: usize = 10;
+    let mut w = World::new(CLIENTS);
+    let mut locks = vec![w.hold(0, Acquire::new("a"))];
+    for client in 1..CLIENTS {
+        locks.push(w.acquire(client, Acquire::new("a")));
+        w.run_for(ms(5));
+    }
+    for client in 0..CLIENTS - 1 {
+        let before: Vec<usize> = (0..CLIENTS).map(|client| w.requests(client)).collect();
+        w.release(client, locks[client]);
+        w.expect(ms(3), "the next one has it", |w| w.is_held(client + 1, locks[client + 1]));
+        w.run_for(ms(20));
+        let made: Vec<usize> = (0..CLIENTS).map(|client| w.requests(client) - before[client]).collect();
+        assert!(
+            made.iter().enumerate().all(|(n, made)| *made == usize::from(n == client || n == client + 1)),
+            "{made:?}"
+        );
+    }
+    w.end();
+}
+
+// --- E6 ---
+
+/// Every write of an own key compares its last change, and every put carries the lease, whatever happens.
+#[test]
+fn e6_every_write_is_guarded_and_on_its_lease() {
+    let mut w = World::new(2);
+    let mut locks = Vec::new();
+    for round in 0..30_usize {
+        let fate = [None, Some(Fate::Reset), Some(Fate::Unanswered), Some(Fate::Late(ms(1_200)))][round % 4].clone();
+        let kind = [Kind::Create, Kind::Delete, Kind::Put][round % 3];
+        if let Some(fate) = fate {
+            w.fate(round % 2, kind, fate);
+        }
+        let lock = w.campaign(round % 2, "a", "value");
+        w.run_for(ms(700));
+        let _ = w.verb(round % 2, |hub, now| hub.proclaim(now, lock, "another".into()));
+        w.run_for(ms(100));
+        locks.push((round % 2, lock));
+        if round % 3 == 2 {
+            for (client, lock) in locks.drain(..) {
+                w.abandon(client, lock);
+            }
+        }
+    }
+    let mut writes = 0;
+    for request in w.clients.iter().flat_map(|client| &client.requests).map(|(_, request)| request) {
+        let Some(Rpc::Txn(txn)) = request.rpc() else { continue };
+        for op in txn.success.iter().chain(&txn.failure).filter_map(|op| op.request.as_ref()) {
+            let key = match op {
+                Op::Put(put) => {
+                    assert!(put.lease > 0 && put.key.ends_with(format!("/{:x}", put.lease).as_bytes()), "{put:?}");
+                    &put.key
+                }
+                Op::Delete(delete) => &delete.key,
+                Op::Range(_) => continue,
+            };
+            writes += 1;
+            let guard = &txn.compare[0];
+            let create = matches!(request, Request::Create { .. });
+            assert!(create || (guard.target == COMPARE_MOD && guard.key == *key), "{request:?}");
+        }
+    }
+    assert!(writes > 60);
+    for (client, lock) in locks {
+        w.abandon(client, lock);
+    }
+    w.run_for(secs(15));
+    w.end();
+}
+
+/// A key that this attempt did not create is owned by a guarded put, and by nothing else: not by reading it, and not if it has changed since.
+#[test]
+fn e6_a_found_key_is_owned_by_a_guarded_put() {
+    let mut w = World::new(1);
+    warm(&mut w, 0);
+    w.fate(0, Kind::Create, Fate::Reset);
+    w.fate(0, Kind::Put, Fate::Slow(ms(20), ms(1)));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(100), "the key was found", |w| w.count(0, Kind::Put) == 1);
+    assert!(!was_granted(&w, 0, lock));
+    // Somebody writes it before the put arrives: that one does nothing then.
+    let key = w.queue("a")[0].key.clone();
+    w.put_by_hand(core::str::from_utf8(&key).unwrap(), w.lease(0));
+    w.run_for(ms(20));
+    assert!(!was_granted(&w, 0, lock));
+    w.expect(ms(200), "the next put has it", |w| w.is_held(0, lock));
+    assert_eq!(w.count(0, Kind::Put), 2);
+    let owner = w.verb(0, |hub, _| hub.owner(lock)).unwrap();
+    assert_eq!(owner.mod_revision, w.queue("a")[0].mod_revision);
+    assert_eq!(owner.revision, owner.mod_revision, "proven by the put's reply");
+    w.end();
+}
+
+/// A key that was adopted keeps its place in the queue, which need not be the first.
+#[test]
+fn e6_an_adopted_key_waits_in_its_place() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    warm(&mut w, 1);
+    w.fate(1, Kind::Create, Fate::Reset);
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(200));
+    assert_eq!(w.count(1, Kind::Put), 1);
+    assert!(!was_granted(&w, 1, second) && was_blocked(&w, 1, second, Blocked::Held));
+    w.release(0, first);
+    w.expect(ms(5), "its turn", |w| w.is_held(1, second));
+    w.end();
+}
+
+/// A waiter's key that somebody else has written, or made again, is not the one it created: it is taken over by a put, and hangs on its
+/// lease again.
+#[test]
+fn e4_e6_a_waiters_key_that_somebody_wrote_is_adopted() {
+    for made_again in [false, true] {
+        let mut w = World::new(2);
+        let first = w.hold(0, Acquire::new("a"));
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(10));
+        let (key, lease) = (w.queue("a")[1].key.clone(), w.lease(1));
+        if made_again {
+            w.delete_by_hand(&key);
+        }
+        w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+        w.run_for(ms(10));
+        assert_eq!((w.queue("a")[1].lease, w.count(1, Kind::Put)), (lease, 1), "{}", w.describe());
+        assert!(!was_granted(&w, 1, second));
+        w.release(0, first);
+        w.expect(ms(5), "its turn", |w| w.is_held(1, second));
+        w.kill(1);
+        w.run_for(secs(11));
+        assert!(w.queue("a").is_empty(), "it ends with its holder");
+        w.end();
+    }
+}

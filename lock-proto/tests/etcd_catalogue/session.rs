@@ -1,0 +1,225 @@
+//! Cases S: the session, which is a lease that is kept alive.
+
+use lock_proto::etcd::{Found, Refusal, Reply, Request};
+use lock_proto::redis::{Acquire, Loss, Wait};
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+/// Case S1: a waiter's lease ends while it waits, and when its predecessor leaves it is told that it holds the lock, without a key. Here the
+/// end of the lease ends the wait; what holds in the end is a new key on a living lease (requirement E4).
+#[test]
+fn catalogue_s1_a_lock_is_not_granted_on_a_lease_that_has_ended() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    let dead = w.lease(1);
+    w.cut(1);
+    w.run_for(secs(12));
+    assert!(!w.store.leases.contains_key(&dead));
+    w.release(0, first);
+    w.run_for(secs(1));
+    assert!(!was_granted(&w, 1, second));
+    w.heal(1);
+    w.expect(secs(3), "it is granted", |w| w.is_held(1, second));
+    assert_ne!(w.lease(1), dead);
+    assert_eq!(w.queue("a")[0].lease, w.lease(1), "it holds what is in the store");
+    w.end();
+}
+
+/// Case S1, the form with a pause: the reading that proves ownership is on its way when its reader is stopped for longer than its lease
+/// lives. The end of the lease comes before that news (requirements E4 and T2).
+#[test]
+fn catalogue_s1_a_proof_that_is_read_after_a_pause_proves_nothing() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.release(0, first);
+    w.expect(ms(10), "the reading is under way", |w| w.count(1, Kind::Look) == 1);
+    w.pause(1);
+    let old = w.lease(1);
+    w.run_for(secs(15));
+    assert!(w.queue("a").is_empty(), "its key went with its lease");
+    w.resume(1);
+    assert!(!was_granted(&w, 1, second), "{}", w.describe());
+    w.expect(secs(1), "it is granted", |w| w.is_held(1, second));
+    assert_ne!(w.lease(1), old);
+    w.end();
+}
+
+/// Case S2: a leader that does not know that it has been replaced revokes leases that are kept alive. The loss comes by the own key's
+/// watch, long before the next sign of life (requirement E9).
+#[test]
+fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a").ttl(secs(30)));
+    w.run_for(ms(10_100));
+    let signs = w.count(0, Kind::KeepAlive);
+    w.revoke_by_hand(w.lease(0));
+    w.expect(ms(2), "it is told", |w| lost(w, 0, lock).is_some());
+    assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
+    assert_eq!(w.count(0, Kind::KeepAlive), signs);
+    w.release(0, lock);
+    w.end();
+}
+
+/// Case S3: a new leader gives every lease its whole TTL again, so a dead holder's key stays longer than its TTL. Nobody but the store
+/// decides when it is gone, and nobody asks in the meantime.
+#[test]
+fn catalogue_s3_a_takeover_is_not_timed_by_the_waiter() {
+    let mut w = World::new(2);
+    w.hold(0, Acquire::new("a"));
+    let dead = w.lease(0);
+    let second = w.acquire(1, Acquire::new("a"));
+    w.kill(0);
+    for _ in 0..3 {
+        w.run_for(secs(8));
+        let (ttl, _) = w.store.leases[&dead];
+        w.store.leases.insert(dead, (ttl, w.now.as_nanos() + ttl));
+    }
+    assert!(!was_granted(&w, 1, second));
+    assert!(w.count(1, Kind::Look) <= 1, "{}", w.describe());
+    w.expect(ms(10_010), "the key is gone, and the lock taken over", |w| w.is_held(1, second));
+    w.end();
+}
+
+/// Case S4: a sign of life for a lease that has ended is answered with a TTL of zero, not with an error. That is the loss, now
+/// (requirement E1).
+#[test]
+fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
+    for ttl in [0, -1, i64::MIN] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.fate(0, Kind::KeepAlive, Fate::Answer(Reply::Done(Found::Lease { ttl })));
+        w.expect(ms(3_400), "it is told", |w| lost(w, 0, lock).is_some());
+        assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
+        assert!(!w.is_held(0, lock));
+        w.release(0, lock);
+        w.run_for(secs(20));
+        w.end();
+    }
+}
+
+/// Case S5: the worker is gone and its session lives on, and with it the lock. A lock whose guard was dropped is given back, and one that
+/// nobody takes is withdrawn (requirement H5).
+#[test]
+fn catalogue_s5_a_session_does_not_keep_a_lock_that_nobody_has() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.abandon(0, lock);
+    w.run_for(ms(5));
+    assert!(w.queue("a").is_empty());
+    w.leave_unclaimed(0);
+    let parked = w.acquire(0, Acquire::new("b"));
+    w.run_for(secs(4));
+    assert!(was_granted(&w, 0, parked));
+    assert!(w.queue("b").is_empty());
+    assert!(w.store.leases.contains_key(&w.lease(0)), "the session lives on");
+    w.end();
+}
+
+/// Case S5, the other form: a session that is built on somebody else's lease keeps that alive as well. A lease id that is taken is not
+/// ours (requirement E1).
+#[test]
+fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
+    let mut w = World::new(1);
+    w.fate(0, Kind::Grant, Fate::Answer(Reply::Refused(Refusal::LeaseExists)));
+    let lock = w.hold(0, Acquire::new("a"));
+    let ids: Vec<Request> = w.sent(0, Kind::Grant).into_iter().map(|(_, request)| request).collect();
+    assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+    let Request::Grant { lease: foreign, .. } = ids[0] else { panic!() };
+    w.run_for(secs(20));
+    assert!(w.is_held(0, lock));
+    assert!(!w.sent(0, Kind::KeepAlive).iter().any(|(_, request)| *request == Request::KeepAlive { lease: foreign }));
+    w.end();
+    assert!(!w.sent(0, Kind::Revoke).iter().any(|(_, request)| *request == Request::Revoke { lease: foreign }));
+}
+
+/// Case S6: a lock without a lease of its own is given one by the server, which nobody keeps alive. Every key is put with a lease that we
+/// made (requirement E1).
+#[test]
+fn catalogue_s6_every_key_hangs_on_a_lease_of_our_own() {
+    let mut w = World::new(2);
+    let locks =
+        [Acquire::new("a"), Acquire::new("b").ttl(secs(3)), Acquire::new("c").ttl(ms(500))].map(|want| w.hold(0, want));
+    w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    let keys: Vec<_> = w.store.keys.values().collect();
+    assert_eq!(keys.len(), 4);
+    assert!(keys.iter().all(|kv| kv.lease != 0 && w.store.leases.contains_key(&kv.lease)));
+    w.run_for(secs(65));
+    assert!(locks.iter().all(|lock| w.is_held(0, *lock)), "{}", w.describe());
+    w.end();
+}
+
+/// Case S7: a put without the lease detaches the key from it, and after a crash the lock is held for ever. All puts of ours carry it, and
+/// a key that somebody else has overwritten is put on its lease again (requirement E6).
+#[test]
+fn catalogue_s7_a_key_that_was_overwritten_hangs_on_its_lease_again() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(secs(4));
+    let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
+    w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+    assert_eq!(w.queue("a")[0].lease, 0);
+    w.expect(ms(100), "it is on its lease", |w| w.queue("a")[0].lease == lease);
+    assert!(w.is_held(0, lock));
+    w.kill(0);
+    w.run_for(secs(11));
+    assert!(w.store.keys.is_empty(), "it ends with its holder");
+}
+
+/// Case S7, the other form: a client that ends leaves its lease behind. Closing revokes (requirements E1 and U2).
+#[test]
+fn catalogue_s7_no_lease_is_left_behind() {
+    let mut w = World::new(1);
+    let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
+    w.hold(0, Acquire::new("b"));
+    assert_eq!(w.store.leases.len(), 2);
+    give_back(&mut w, 0, own);
+    w.run_for(ms(5));
+    assert_eq!(w.store.leases.len(), 1, "a lease of a lock's own ends with the lock");
+    w.shut_down(0, secs(1));
+    w.run_for(ms(5));
+    assert_eq!(w.clients[0].stopped, Some(0));
+    assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
+}
+
+/// Case S8: one timeout ends the keep-alives of the whole client, and closing it hangs. A failed sign of life is repeated while the lease
+/// lives, and a shutdown has an end (requirements H2 and U2).
+#[test]
+fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
+    for fate in [Fate::Lost, Fate::Unanswered, Fate::Reset] {
+        let mut w = World::new(1);
+        let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+        for _ in 0..5 {
+            w.fate(0, Kind::KeepAlive, fate.clone());
+            w.run_for(secs(6));
+        }
+        assert!(locks.iter().all(|lock| w.is_held(0, *lock)), "{}", w.describe());
+        w.cut(0);
+        w.shut_down(0, secs(2));
+        w.expect(ms(2_000), "closing has an end", |w| w.clients[0].stopped.is_some());
+        assert!(w.clients[0].stopped > Some(0), "what may be left is told");
+        assert_eq!(w.clients[0].hub.next_deadline(), None);
+    }
+}
+
+/// Case S8: whoever waits for the lease is not left waiting without an end either.
+#[test]
+fn catalogue_s8_a_wait_without_a_session_has_an_end() {
+    let mut w = World::new(1);
+    w.cut(0);
+    let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(secs(5))));
+    let attempt = w.acquire(0, Acquire::new("b").wait(Wait::Try));
+    w.run_for(secs(5));
+    let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{}", w.describe()) };
+    assert!(!report.is_busy() && report.waited == secs(5), "{report}");
+    assert!(matches!(failure(&w, 0, attempt), Some(Failure::TimedOut(_))));
+    assert!(was_blocked(&w, 0, lock, Blocked::Unreachable));
+    w.heal(0);
+    w.run_for(secs(5));
+    w.end();
+}

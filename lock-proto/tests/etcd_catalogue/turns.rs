@@ -1,0 +1,396 @@
+//! The requirements on a hold and its turn: E7, E8, E9, A8, and H2 to H6, U1 as they are kept here.
+
+use lock_proto::redis::{Acquire, Renew};
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+// --- E7, A8 ---
+
+#[test]
+fn e7_a8_a_turn_passes_on_without_a_request() {
+    let mut w = World::new(1);
+    let locks: Vec<LockId> = (0..50).map(|_| w.acquire(0, Acquire::new("a"))).collect();
+    w.run_for(ms(5));
+    let (requests, key) = (w.requests(0), w.queue("a")[0].clone());
+    for (n, lock) in locks.iter().enumerate() {
+        assert!(w.is_held(0, *lock), "in order");
+        assert_eq!(w.requests(0), requests);
+        assert_eq!(w.fence(0, *lock), (key.create_revision as u64) << 16 | n as u64);
+        if n + 1 < locks.len() {
+            w.release(0, *lock);
+            assert_eq!(released(&w, 0, *lock), Some(Release::Released));
+        }
+    }
+    assert_eq!(w.queue("a")[0], key);
+    w.end();
+}
+
+/// Others get their chance: a turn lasts 100 ms, and then the client goes to the end of the queue.
+#[test]
+fn e7_a8_a_turn_is_bounded_by_time() {
+    let mut w = World::new(2);
+    let mut mine = vec![w.hold(0, Acquire::new("a"))];
+    let start = w.now;
+    let other = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(5));
+    while !w.is_held(1, other) {
+        mine.push(w.acquire(0, Acquire::new("a")));
+        w.run_for(ms(10));
+        let lock = mine[mine.len() - 2];
+        if w.is_held(0, lock) {
+            w.release(0, lock);
+            w.run_for(ms(3));
+        }
+        assert!(w.now.since(start) < ms(150), "{}", w.describe());
+    }
+    assert!(w.now.since(start) >= ms(100) && mine.len() > 7);
+    let waiting = *mine.last().unwrap();
+    assert!(!was_granted(&w, 0, waiting));
+    w.release(1, other);
+    w.expect(ms(5), "then it goes on here", |w| w.is_held(0, waiting));
+    w.end();
+}
+
+/// The fence counts the grants of a turn in 16 bits; with the last of them the turn ends.
+#[test]
+fn e7_e8_a_turn_is_bounded_by_the_fence() {
+    let mut w = World::with(1, |config| config.turn(secs(3_600)).watch_own_after(secs(3_600)));
+    let mut lock = w.hold(0, Acquire::new("a"));
+    let first = w.fence(0, lock);
+    for n in 0..(1 << 16) - 1 {
+        let next = w.acquire(0, Acquire::new("a"));
+        w.release(0, lock);
+        lock = next;
+        assert_eq!(w.fence(0, lock), first + n + 1);
+    }
+    assert_eq!(w.count(0, Kind::Delete), 0);
+    let next = w.acquire(0, Acquire::new("a"));
+    w.release(0, lock);
+    w.expect(ms(10), "a new turn", |w| w.is_held(0, next));
+    assert_eq!(w.count(0, Kind::Delete), 1);
+    assert!(w.fence(0, next) > w.fence(0, lock) && w.fence(0, next) & 0xffff == 0);
+    w.end();
+}
+
+/// A life of its own cannot be handed on, nor be taken from somebody else's.
+#[test]
+fn e7_a_lease_of_its_own_is_not_passed_on() {
+    let mut w = World::new(1);
+    let wishes = [Acquire::new("a").ttl(secs(3)), Acquire::new("a").ttl(secs(3)), Acquire::new("a")];
+    let locks = wishes.map(|want| w.acquire(0, want));
+    for (n, lock) in locks.into_iter().enumerate() {
+        w.expect(ms(50), "its turn", |w| w.is_held(0, lock));
+        assert_eq!((w.count(0, Kind::Create), w.queue("a").len()), (n + 1, 1));
+        assert_eq!(w.fence(0, lock) & 0xffff, 0);
+        w.release(0, lock);
+    }
+    w.end();
+}
+
+/// Whoever guards its transactions by the key must not pass them once the next one has the lock: the key is written first.
+#[test]
+fn e7_an_owner_guard_ends_before_the_next_one_holds() {
+    let mut w = World::new(1);
+    let first = w.hold(0, Acquire::new("a"));
+    let guard = w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
+    assert_eq!(guard.mod_revision, w.queue("a")[0].mod_revision);
+    let second = w.acquire(0, Acquire::new("a"));
+    let third = w.acquire(0, Acquire::new("a"));
+    w.release(0, first);
+    assert!(!was_granted(&w, 0, second), "not before the key has changed");
+    w.expect(ms(2), "the second", |w| w.is_held(0, second));
+    let key = w.queue("a")[0].clone();
+    assert!(key.mod_revision > guard.mod_revision && key.create_revision == guard.create_revision);
+    assert_eq!(key.lease, w.lease(0));
+    assert_eq!(w.fence(0, second), (key.mod_revision as u64) << 16);
+    // Who took no guard passes on for nothing.
+    w.release(0, second);
+    assert!(w.is_held(0, third));
+    assert_eq!(w.count(0, Kind::Put), 1);
+    w.end();
+}
+
+/// The put has no answer: what came of it is read, and written again, so that ownership comes from a put's own answer and two grants never
+/// have one fence.
+#[test]
+fn e7_a_put_without_an_answer_is_read_and_made_again() {
+    for (fate, executed) in
+        [(Fate::Reset, true), (Fate::Unanswered, true), (Fate::Lost, false), (Fate::Late(ms(1_300)), false)]
+    {
+        let mut w = World::new(1);
+        let first = w.hold(0, Acquire::new("a"));
+        let guard = w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
+        w.fate(0, Kind::Put, fate.clone());
+        let second = w.acquire(0, Acquire::new("a"));
+        w.release(0, first);
+        w.expect(ms(1_050), "the second", |w| w.is_held(0, second));
+        let key = w.queue("a")[0].clone();
+        assert_eq!((w.count(0, Kind::Put), w.count(0, Kind::Look)), (2, 1), "{fate:?}");
+        assert_eq!(w.fence(0, second), (key.mod_revision as u64) << 16);
+        assert_eq!(key.mod_revision - guard.mod_revision, 1 + i64::from(executed), "{}", w.describe());
+        w.run_for(secs(5));
+        assert!(w.is_held(0, second), "a late put changes nothing");
+        assert_eq!(w.queue("a")[0], key);
+        w.end();
+    }
+}
+
+/// The own key is being read for its watch while it is written: the reading's answer is not the put's.
+#[test]
+fn e7_a_reading_under_way_does_not_confirm_a_put() {
+    for election in [false, true] {
+        let mut w = World::with(1, |config| config.turn(secs(60)));
+        let first = if election { w.campaign(0, "a", "one") } else { w.hold(0, Acquire::new("a")) };
+        w.run_for(secs(1));
+        w.put_by_hand("something else", 0);
+        w.fate(0, Kind::Look, Fate::Slow(ms(1), ms(100)));
+        w.expect(secs(3), "the reading", |w| w.count(0, Kind::Look) == 1);
+        w.every(0, Kind::Put, Some(Fate::Lost));
+        let second = w.acquire(0, Acquire::new("a"));
+        if election {
+            w.verb(0, |hub, now| hub.proclaim(now, first, "two".into())).unwrap();
+        } else {
+            w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
+            w.release(0, first);
+        }
+        w.run_for(ms(700));
+        assert_eq!(w.count(0, Kind::Put), 1);
+        assert!(!was_granted(&w, 0, second), "{}", w.describe());
+        assert!(!w.events(0, first).iter().any(|event| matches!(event, Event::Proclaimed { .. })), "{}", w.describe());
+        w.every(0, Kind::Put, None);
+        w.run_for(secs(2));
+        assert!(election || w.is_held(0, second));
+        w.store.keys.retain(|key, _| !key.starts_with(b"something"));
+        w.end();
+    }
+}
+
+/// The loss of the key ends the turn for all: who waits contends anew.
+#[test]
+fn e7_the_loss_of_the_key_ends_the_turn() {
+    let mut w = World::new(1);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(secs(4));
+    let key = w.queue("a")[0].clone();
+    w.delete_by_hand(&key.key);
+    w.expect(ms(10), "the second, with a key of its own", |w| w.is_held(0, second));
+    assert_eq!(lost(&w, 0, first), Some(Loss::Gone));
+    assert!(w.queue("a")[0].create_revision > key.create_revision);
+    assert!(w.fence(0, second) > w.fence(0, first));
+    assert_eq!(give_back(&mut w, 0, first), Release::Expired);
+    assert!(w.is_held(0, second));
+    w.end();
+}
+
+// --- E8 ---
+
+/// Not the revision of creation: a waiter's key is older than what its predecessor was granted meanwhile.
+#[test]
+fn e8_the_fence_grows_from_client_to_client() {
+    let mut w = World::new(3);
+    let mut last = 0;
+    let mut held = (0, w.hold(0, Acquire::new("a")));
+    for round in 1..12 {
+        let client = round % 3;
+        let next = w.acquire(client, Acquire::new("a"));
+        w.run_for(ms(5));
+        // Grants within the turn, while the other's key is in the queue already.
+        for _ in 0..3 {
+            let again = w.acquire(held.0, Acquire::new("a"));
+            w.verb(held.0, |hub, now| hub.owner_guard(now, held.1)).unwrap();
+            w.release(held.0, held.1);
+            w.expect(ms(10), "passed on", |w| w.is_held(held.0, again));
+            held.1 = again;
+            assert!(w.fence(held.0, again) > last);
+            last = w.fence(held.0, again);
+        }
+        w.release(held.0, held.1);
+        w.expect(ms(10), "the next one", |w| w.is_held(client, next));
+        let fence = w.fence(client, next);
+        let owner = w.verb(client, |hub, _| hub.owner(next)).unwrap();
+        assert!(fence > last);
+        assert_eq!(fence, (owner.revision as u64) << 16);
+        assert!(owner.revision > owner.create_revision, "the revision of the reading that proved it");
+        last = fence;
+        held = (client, next);
+    }
+    w.end();
+}
+
+// --- E9 ---
+
+/// Short holds cost no watch; a hold that has become a long one does.
+#[test]
+fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
+    for (setting, from) in [(None, ms(10_000) / 3), (Some(ms(200)), ms(200)), (Some(Duration::ZERO), Duration::ZERO)] {
+        let mut w = World::with(1, |config| match setting {
+            Some(after) => config.watch_own_after(after),
+            None => config,
+        });
+        warm(&mut w, 0);
+        w.clients[0].watches_opened.clear();
+        let start = w.now + ms(1);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.expect(secs(5), "the watch", |w| !w.clients[0].watches_opened.is_empty());
+        assert_eq!(w.now.since(start), from);
+        assert_eq!(w.clients[0].watches_opened, [w.queue("a")[0].key.clone()]);
+        w.run_for(ms(10));
+        let key = w.queue("a")[0].key.clone();
+        w.delete_by_hand(&key);
+        w.expect(ms(1), "the loss", |w| lost(w, 0, lock).is_some());
+        w.release(0, lock);
+        w.end();
+    }
+}
+
+/// What was deleted before the watch was open is read.
+#[test]
+fn e9_a_loss_before_the_watch_is_open_is_not_missed() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(secs(1));
+    let key = w.queue("a")[0].key.clone();
+    w.delete_by_hand(&key);
+    w.expect(ms(2_400), "the loss", |w| lost(w, 0, lock).is_some());
+    assert_eq!(w.count(0, Kind::Look), 1);
+    w.release(0, lock);
+    w.end();
+}
+
+#[test]
+fn e9_many_locks_are_kept_alive_by_one_sign_of_life() {
+    const LOCKS: usize = 10_000;
+    let mut w = World::with(1, |config| config.watch_own_after(secs(3_600)));
+    let locks: Vec<LockId> = (0..LOCKS).map(|n| w.acquire(0, Acquire::new(format!("lock-{n}")))).collect();
+    w.run_for(ms(10));
+    assert_eq!(w.clients[0].hub.held() as usize, LOCKS);
+    let before = w.requests(0);
+    w.run_for(secs(30));
+    assert!(locks.iter().all(|lock| w.is_held(0, *lock)));
+    let signs = w.count(0, Kind::KeepAlive);
+    assert!((9..=10).contains(&signs), "{signs} in thirty seconds");
+    assert_eq!(w.requests(0) - before, signs, "and nothing else");
+}
+
+// --- H2, H3, H5, H6 ---
+
+#[test]
+fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
+    let mut w = World::new(2);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a").ttl(secs(3)).renew(Renew::Manual));
+    w.run_for(secs(20));
+    w.release(0, first);
+    w.expect(ms(10), "it is held", |w| w.is_held(1, second));
+    let until = w.grant(1, second).valid_until;
+    assert!(until.since(w.now) > ms(2_960), "a full life from the grant on, however long it has waited");
+    w.run_for(secs(2));
+    w.verb(1, |hub, now| hub.extend(now, second)).unwrap();
+    let extended = w.now + ms(3_000 - 30 - 2);
+    w.run_for(ms(5));
+    assert_eq!(w.clients[1].hub.valid_until(second), Some(extended));
+    assert!(w.events(1, second).contains(&Event::Renewed { valid_until: extended }));
+    w.expect(secs(4), "the end", |w| lost(w, 1, second).is_some());
+    assert_eq!((w.now, lost(&w, 1, second)), (extended, Some(Loss::Expired)));
+    w.release(1, second);
+    w.end();
+}
+
+/// An extension that cannot be confirmed says so, and takes nothing away.
+#[test]
+fn h3_a_failed_extension_is_told() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a").renew(Renew::Manual));
+    w.run_for(ms(5));
+    let until = w.clients[0].hub.valid_until(lock);
+    w.fate(0, Kind::KeepAlive, Fate::Lost);
+    w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
+    w.run_for(ms(1_001));
+    assert!(w.events(0, lock).iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{}", w.describe());
+    assert_eq!(w.clients[0].hub.valid_until(lock), until);
+    w.end();
+}
+
+#[test]
+fn h3_a_hold_can_be_bounded() {
+    let mut w = World::new(2);
+    let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(secs(25))));
+    let granted = w.timed(0, lock).last().unwrap().0;
+    let waiter = w.acquire(1, Acquire::new("a"));
+    w.expect(secs(26), "the end", |w| lost(w, 0, lock).is_some());
+    assert_eq!((w.now, lost(&w, 0, lock)), (granted + secs(25), Some(Loss::MaxHold)));
+    w.expect(ms(10), "the next one", |w| w.is_held(1, waiter));
+    w.release(0, lock);
+    w.end();
+}
+
+/// Nobody takes what was offered: it goes to the next one, here or elsewhere.
+#[test]
+fn h5_an_unclaimed_grant_is_withdrawn() {
+    let mut w = World::new(2);
+    w.leave_unclaimed(0);
+    let parked = w.acquire(0, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    let other = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    let granted = w.timed(0, parked).last().unwrap().0;
+    w.expect(secs(4), "withdrawn", |w| w.events(0, parked).contains(&Event::Withdrawn));
+    assert_eq!(w.now.since(granted), ms(10_000) / 3);
+    assert!(w.verb(0, |hub, now| hub.claim(now, parked)).is_err());
+    w.expect(ms(10), "the other client", |w| w.is_held(1, other));
+    assert!(!was_granted(&w, 0, second), "the turn was over long ago");
+    w.end();
+}
+
+/// After a loss nothing is sent for the key until the guard comes back; then one delete.
+#[test]
+fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
+    let mut w = World::with(1, |config| config.drift(lock_proto::redis::Drift { divisor: 10, margin: secs(1) }));
+    let lock = w.hold(0, Acquire::new("a"));
+    w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+    w.expect(secs(9), "the loss", |w| lost(w, 0, lock).is_some());
+    let before = w.requests(0);
+    w.run_for(ms(1_500));
+    assert_eq!((w.requests(0), w.queue("a").len()), (before, 1));
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(w.count(0, Kind::Delete), 1);
+    assert!(w.queue("a").is_empty());
+    w.end();
+}
+
+// --- U1 ---
+
+#[test]
+fn u1_a_release_has_four_outcomes() {
+    // Ours.
+    let mut w = World::new(2);
+    let lock = w.hold(0, Acquire::new("a"));
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    // It has ended, and nobody has it.
+    let lock = w.hold(0, Acquire::new("a"));
+    let key = w.queue("a")[0].key.clone();
+    w.delete_by_hand(&key);
+    assert_eq!(give_back(&mut w, 0, lock), Release::Expired);
+    // It has ended, and somebody else has it.
+    let lock = w.hold(0, Acquire::new("a"));
+    let key = w.queue("a")[0].key.clone();
+    let other = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(5));
+    w.delete_by_hand(&key);
+    assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
+    w.expect(ms(5), "the other", |w| w.is_held(1, other));
+    assert_eq!(give_back(&mut w, 1, other), Release::Released);
+    // Nobody knows in time; it goes on in the background.
+    let lock = w.hold(0, Acquire::new("a"));
+    w.cut(0);
+    w.release(0, lock);
+    let asked = w.now;
+    w.expect(secs(3), "the answer", |w| released(w, 0, lock).is_some());
+    assert_eq!((released(&w, 0, lock), w.now.since(asked)), (Some(Release::Unknown), secs(2)));
+    assert_eq!(w.queue("a").len(), 1);
+    w.heal(0);
+    w.expect(secs(4), "the key is deleted", |w| w.queue("a").is_empty());
+    w.end();
+}

@@ -1,0 +1,316 @@
+//! Cases in which the connection matters: whole clients (`etcd::Client`) against a simulated cluster.
+
+use std::collections::BTreeMap;
+
+use lock_proto::etcd::message::WatchAsk;
+use lock_proto::etcd::{Client, Endpoint, Output, RpcId, StreamId, StreamSend};
+use lock_proto::redis::Acquire;
+use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
+use lock_proto::{ClientId, ConnId, Fault, Instant};
+
+use super::*;
+
+/// Clients and a cluster, wired without delay.
+struct Whole {
+    now: Instant,
+    cluster: Cluster,
+    clients: Vec<Client>,
+    events: Vec<(usize, LockId, Event)>,
+    conns: BTreeMap<u64, (usize, ConnId)>,
+    rpcs: BTreeMap<u64, RpcId>,
+    streams: BTreeMap<u64, StreamId>,
+    number: u64,
+    /// The first revision that each watch asked for.
+    starts: Vec<i64>,
+}
+
+impl Whole {
+    fn new(members: usize, clients: usize) -> Self {
+        let now = Instant::from_millis(1_000);
+        let endpoints = || (0..members).map(|n| Endpoint::parse(&format!("127.0.0.1:{}", 2379 + n)).unwrap());
+        let client = |id| {
+            let config = lock_proto::etcd::Config::new(endpoints());
+            Client::new(now, config, ClientId::from_bits(id), id as u64).unwrap()
+        };
+        Self {
+            now,
+            cluster: Cluster::new(now, ClusterConfig::new(members, 7)),
+            clients: (1..=clients as u128).map(client).collect(),
+            events: Vec::new(),
+            conns: BTreeMap::new(),
+            rpcs: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            number: 0,
+            starts: Vec::new(),
+        }
+    }
+
+    fn number<T: PartialEq>(names: &BTreeMap<u64, T>, name: &T) -> Option<u64> {
+        names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
+    }
+
+    /// Carries out what everybody says, until nobody says anything.
+    fn pump(&mut self) {
+        loop {
+            let mut quiet = true;
+            for client in 0..self.clients.len() {
+                while let Some(output) = self.clients[client].poll_output() {
+                    quiet = false;
+                    self.carry_out(client, output);
+                }
+            }
+            while let Some(output) = self.cluster.poll_output() {
+                quiet = false;
+                self.hear(output);
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, client: usize, output: Output) {
+        let now = self.now;
+        self.number += 1;
+        let number = self.number;
+        let conn_of = |conns: &BTreeMap<_, _>, conn| Self::number(conns, &(client, conn)).unwrap_or(u64::MAX);
+        match output {
+            Output::Connect { node, conn } => {
+                self.conns.insert(number, (client, conn));
+                self.cluster.handle_connected(now, node.index(), number);
+                if self.cluster.is_up(node.index()) {
+                    self.clients[client].handle_connected(now, conn);
+                }
+            }
+            Output::Disconnect { conn } => self.cluster.handle_disconnected(now, conn_of(&self.conns, conn)),
+            Output::Call { rpc, request, token } => {
+                self.rpcs.insert(number, rpc);
+                let conn = conn_of(&self.conns, rpc.conn());
+                self.cluster.handle_call(now, conn, number, token.as_ref().map(|token| token.reveal()), &request);
+            }
+            Output::Open { stream, token } => {
+                self.streams.insert(number, stream);
+                let conn = conn_of(&self.conns, stream.conn());
+                let token = token.as_ref().map(|token| token.reveal());
+                self.cluster.handle_open(now, conn, number, stream.kind(), token);
+            }
+            Output::Send { stream, message } => {
+                if let StreamSend::Watch(ask) = &message
+                    && let Some(WatchAsk::Create(create)) = &ask.request
+                {
+                    self.starts.push(create.start_revision);
+                }
+                let (conn, number) = (conn_of(&self.conns, stream.conn()), Self::number(&self.streams, &stream));
+                self.cluster.handle_send(now, conn, number.unwrap(), &message);
+            }
+            Output::Close { stream } => {
+                let (conn, number) = (conn_of(&self.conns, stream.conn()), Self::number(&self.streams, &stream));
+                self.cluster.handle_close(now, conn, number.unwrap());
+            }
+            Output::Event { lock, event } => {
+                let granted = matches!(event, Event::Granted(_));
+                self.events.push((client, lock, event));
+                if granted {
+                    self.clients[client].claim(now, lock).unwrap();
+                }
+            }
+            Output::Election { .. } | Output::Stopped { .. } => {}
+        }
+    }
+
+    fn hear(&mut self, output: ClusterOutput) {
+        let now = self.now;
+        let Some((client, conn)) = self.conns.get(&output.conn()).copied() else { return };
+        let client = &mut self.clients[client];
+        match output {
+            ClusterOutput::Reply { rpc, reply, .. } => client.handle_reply(now, self.rpcs[&rpc], reply),
+            ClusterOutput::Message { stream, message, .. } => {
+                client.handle_message(now, self.streams[&stream], message)
+            }
+            ClusterOutput::Ended { stream, status, .. } => {
+                client.handle_stream_ended(now, self.streams[&stream], status)
+            }
+            ClusterOutput::Dropped { .. } => client.handle_disconnected(now, conn, Fault::Closed),
+        }
+    }
+
+    fn run_until(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        let end = self.now + limit;
+        loop {
+            self.pump();
+            assert_eq!(self.cluster.parked_count(), 0, "no watch begins in the past (requirement E5)");
+            if done(self) {
+                return true;
+            }
+            let hubs = self.clients.iter().filter_map(Client::next_deadline);
+            let next = hubs.chain(self.cluster.next_deadline()).min().unwrap_or(Instant::MAX).max(self.now);
+            if next > end {
+                self.now = end;
+                self.cluster.handle_timeout(end);
+                return false;
+            }
+            self.now = next;
+            self.cluster.handle_timeout(next);
+            self.clients.iter_mut().for_each(|client| client.handle_timeout(next));
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        self.run_until(time, |_| false);
+    }
+
+    fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
+        let lock = self.clients[client].acquire(self.now, &want).unwrap();
+        self.pump();
+        lock
+    }
+
+    fn release(&mut self, client: usize, lock: LockId) {
+        self.clients[client].release(self.now, lock).unwrap();
+        self.pump();
+    }
+
+    fn is_held(&self, client: usize, lock: LockId) -> bool {
+        self.clients[client].valid_until(lock).is_some_and(|until| until > self.now)
+    }
+
+    fn lost(&self, client: usize, lock: LockId) -> bool {
+        self.events.iter().any(|(c, l, event)| (*c, *l) == (client, lock) && matches!(event, Event::Lost(_)))
+    }
+
+    #[track_caller]
+    fn end(&mut self) {
+        for client in &mut self.clients {
+            client.shutdown(self.now, secs(20));
+        }
+        self.run_for(secs(25));
+        assert!(self.cluster.keys().is_empty() && self.cluster.leases().is_empty(), "{:?}", self.cluster.keys());
+        assert_eq!(self.cluster.connection_count(), 0);
+    }
+}
+
+/// Case M2: the history is compacted while somebody waits, and its watch has to be opened anew afterwards. That is no error.
+#[test]
+fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
+    for crash in [false, true] {
+        let mut w = Whole::new(3, 2);
+        let first = w.acquire(0, Acquire::new("a"));
+        assert!(w.is_held(0, first));
+        let second = w.acquire(1, Acquire::new("a"));
+        for n in 0..100 {
+            w.cluster.put(w.now, "something else", format!("{n}"), 0).unwrap();
+        }
+        if crash {
+            w.cluster.crash(w.now, 0);
+            w.cluster.crash(w.now, 1);
+            w.cluster.start(w.now, 1);
+        }
+        let revision = w.cluster.revision();
+        w.cluster.compact(w.now, revision).unwrap();
+        w.run_for(secs(3));
+        assert!(w.is_held(0, first) && !w.is_held(1, second));
+        w.release(0, first);
+        assert!(w.run_until(secs(1), |w| w.is_held(1, second)), "{:?}", w.events);
+        w.cluster.delete(w.now, "something else");
+        w.end();
+    }
+}
+
+/// Case S3: a new leader gives every lease its whole TTL again. The dead holder's key stays as long as the cluster says.
+#[test]
+fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
+    let mut w = Whole::new(3, 2);
+    w.acquire(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(secs(1));
+    // The holder dies without a word.
+    let dead = w.clients.remove(0);
+    drop(dead);
+    let sockets: Vec<u64> = w.conns.extract_if(.., |_, (client, _)| *client == 0).map(|(number, _)| number).collect();
+    w.conns.values_mut().for_each(|(client, _)| *client -= 1);
+    w.run_for(secs(8));
+    assert!(w.cluster.change_leader(w.now));
+    w.run_for(secs(8));
+    assert!(!w.is_held(0, second));
+    assert!(w.run_until(secs(5), |w| w.is_held(0, second)));
+    sockets.into_iter().for_each(|conn| w.cluster.handle_disconnected(w.now, conn));
+    w.end();
+}
+
+/// Case S8: a stream or a member that ends does not end the session: the next member serves, and what was held stays held.
+#[test]
+fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
+    let mut w = Whole::new(3, 2);
+    let lock = w.acquire(0, Acquire::new("a"));
+    let waiter = w.acquire(1, Acquire::new("a"));
+    for round in 0..9 {
+        let member = round % 3;
+        w.cluster.crash(w.now, member);
+        w.run_for(secs(4));
+        w.cluster.start(w.now, member);
+        w.run_for(secs(2));
+        assert!(w.is_held(0, lock) && !w.lost(0, lock), "round {round} {:?}", w.events);
+    }
+    w.release(0, lock);
+    assert!(w.run_until(secs(1), |w| w.is_held(1, waiter)));
+    w.end();
+}
+
+/// A member that is cut off from the others answers nothing and says nothing. Its clients go to another in time (requirement E9).
+#[test]
+fn e9_a_member_that_is_cut_off_is_left() {
+    for member in 0..3 {
+        let mut w = Whole::new(3, 2);
+        let lock = w.acquire(0, Acquire::new("a"));
+        let waiter = w.acquire(1, Acquire::new("a"));
+        w.run_for(secs(4));
+        w.cluster.isolate(w.now, member);
+        w.run_for(secs(30));
+        assert!(w.is_held(0, lock) && !w.lost(0, lock), "{:?}", w.events);
+        w.release(0, lock);
+        assert!(w.run_until(secs(5), |w| w.is_held(1, waiter)), "{:?}", w.events);
+        w.cluster.heal(w.now, member);
+        w.end();
+    }
+}
+
+/// Watches begin from now on, whatever is written meanwhile, and when they are opened again: etcd parks those that begin earlier, and works
+/// that off every 100 ms only.
+#[test]
+fn e5_no_watch_begins_in_the_past() {
+    let mut w = Whole::new(3, 6);
+    let mut locks: Vec<(usize, LockId)> = (0..6).map(|client| (client, w.acquire(client, Acquire::new("a")))).collect();
+    for round in 0..60 {
+        w.cluster.put(w.now, "something else", "x", 0).unwrap();
+        if round % 10 == 3 {
+            w.cluster.crash(w.now, round / 10 % 3);
+            w.run_for(secs(3));
+            w.cluster.start(w.now, round / 10 % 3);
+        }
+        assert!(w.run_until(secs(5), |w| locks.iter().any(|(client, lock)| w.is_held(*client, *lock))));
+        let place = locks.iter().position(|(client, lock)| w.is_held(*client, *lock)).unwrap();
+        let (client, lock) = locks.remove(place);
+        w.release(client, lock);
+        locks.push((client, w.acquire(client, Acquire::new("a"))));
+        w.run_for(ms(10));
+    }
+    assert!(w.starts.len() > 60 && w.starts.iter().all(|start| *start == 0));
+    w.cluster.delete(w.now, "something else");
+    w.end();
+}
+
+/// The whole client, by the methods that the server was called with.
+#[test]
+fn e3_an_uncontended_lock_is_two_calls() {
+    let mut w = Whole::new(1, 1);
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.release(0, lock);
+    let before: u64 = w.cluster.calls().values().sum();
+    for _ in 0..50 {
+        let lock = w.acquire(0, Acquire::new("a"));
+        assert!(w.is_held(0, lock));
+        w.release(0, lock);
+    }
+    assert_eq!(w.cluster.calls().values().sum::<u64>() - before, 100, "{:?}", w.cluster.calls());
+    w.end();
+}

@@ -1,0 +1,511 @@
+//! Clients (hubs), a store, and what is on its way between them, in virtual time.
+//!
+//! Everything goes well and takes [`LATENCY`] each way, unless a test says what becomes of a request ([`World::fate`],
+//! [`World::every`]) or of a whole client ([`World::cut`], [`World::pause`], [`World::kill`]).
+
+mod questions;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use lock_proto::etcd::message::KeyValue;
+use lock_proto::etcd::{Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId};
+use lock_proto::redis::{Acquire, Cause, Event};
+use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
+
+use crate::store::{Change, Store};
+
+/// What a message needs from a client to the store, or back.
+pub(crate) const LATENCY: Duration = Duration::from_micros(500);
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Create,
+    Look,
+    Put,
+    Delete,
+    First,
+    Grant,
+    Revoke,
+    KeepAlive,
+}
+
+impl Kind {
+    pub(crate) fn of(request: &Request) -> Self {
+        match request {
+            Request::Create { .. } => Self::Create,
+            Request::Look { .. } => Self::Look,
+            Request::Put { .. } => Self::Put,
+            Request::Delete { .. } => Self::Delete,
+            Request::First { .. } => Self::First,
+            Request::Grant { .. } => Self::Grant,
+            Request::Revoke { .. } => Self::Revoke,
+            Request::KeepAlive { .. } => Self::KeepAlive,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Fate {
+    /// It never arrives, and nobody says so.
+    Lost,
+    /// It is executed, and its answer is lost.
+    Unanswered,
+    /// It is given up, and executed after this time all the same.
+    Late(Duration),
+    /// The way there and the way back take so long.
+    Slow(Duration, Duration),
+    /// It is executed, and the connection breaks before the answer.
+    Reset,
+    /// It is not executed, and this is the answer.
+    Answer(Reply),
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Execute { call: CallId, request: Request, back: Option<Duration> },
+    Reset { call: CallId, request: Request },
+    Answer { call: CallId, reply: Reply },
+    GiveUp { call: CallId },
+    Open { watch: WatchId },
+    Opened { watch: WatchId, revision: i64 },
+    Changed { watch: WatchId, change: Change },
+}
+
+struct Watch {
+    key: Bytes,
+    end: Bytes,
+    open: bool,
+}
+
+impl Watch {
+    fn covers(&self, key: &Bytes) -> bool {
+        if self.end.is_empty() { *key == self.key } else { *key >= self.key && *key < self.end }
+    }
+}
+
+/// One client, and what has become of its wishes.
+pub(crate) struct Client {
+    pub(crate) hub: Locks,
+    pub(crate) requests: Vec<(Instant, Request)>,
+    pub(crate) stopped: Option<u32>,
+    pub(crate) watches_opened: Vec<Bytes>,
+    events: BTreeMap<LockId, Vec<(Instant, Event)>>,
+    /// Everything told about locks, in order.
+    told: Vec<(LockId, Event)>,
+    elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
+    in_flight: BTreeSet<CallId>,
+    watches: BTreeMap<WatchId, Watch>,
+    fates: Vec<(Kind, Fate)>,
+    always: BTreeMap<Kind, Fate>,
+    cut: bool,
+    deaf: bool,
+    paused: bool,
+    dead: bool,
+    inbox: Vec<Happening>,
+    /// Whether what is granted is claimed at once.
+    claims: bool,
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) store: Store,
+    pub(crate) clients: Vec<Client>,
+    agenda: BTreeMap<(Instant, u64), (usize, Happening)>,
+    number: u64,
+}
+
+/// The settings of a test's clients, unless it says otherwise: everything by default.
+pub(crate) fn config() -> Config {
+    Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()])
+}
+
+impl World {
+    pub(crate) fn new(clients: usize) -> Self {
+        Self::with(clients, |config| config)
+    }
+
+    pub(crate) fn with(clients: usize, change: impl Fn(Config) -> Config) -> Self {
+        let mut world = Self {
+            now: Instant::from_millis(1_000),
+            store: Store::new(),
+            clients: Vec::new(),
+            agenda: BTreeMap::new(),
+            number: 0,
+        };
+        for _ in 0..clients {
+            world.add(change(config()));
+        }
+        world
+    }
+
+    /// One more client.
+    pub(crate) fn add(&mut self, config: Config) -> usize {
+        let id = self.clients.len() as u128 + 1;
+        self.clients.push(Client {
+            hub: Locks::new(self.now, config, ClientId::from_bits(id), id as u64).unwrap(),
+            requests: Vec::new(),
+            stopped: None,
+            watches_opened: Vec::new(),
+            events: BTreeMap::new(),
+            told: Vec::new(),
+            elections: BTreeMap::new(),
+            in_flight: BTreeSet::new(),
+            watches: BTreeMap::new(),
+            fates: Vec::new(),
+            always: BTreeMap::new(),
+            cut: false,
+            deaf: false,
+            paused: false,
+            dead: false,
+            inbox: Vec::new(),
+            claims: true,
+        });
+        self.clients.len() - 1
+    }
+
+    // --- verbs ---
+
+    pub(crate) fn verb<R>(&mut self, client: usize, f: impl FnOnce(&mut Locks, Instant) -> R) -> R {
+        let result = f(&mut self.clients[client].hub, self.now);
+        self.drain(client);
+        result
+    }
+
+    pub(crate) fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
+        self.verb(client, |hub, now| hub.acquire(now, &want)).unwrap()
+    }
+
+    pub(crate) fn campaign(&mut self, client: usize, name: &str, value: &'static str) -> LockId {
+        self.verb(client, |hub, now| hub.campaign(now, &Acquire::new(name), value.into())).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn hold(&mut self, client: usize, want: Acquire) -> LockId {
+        let lock = self.acquire(client, want);
+        self.expect(Duration::from_millis(200), "it is held", |w| w.is_held(client, lock));
+        lock
+    }
+
+    #[track_caller]
+    pub(crate) fn release(&mut self, client: usize, lock: LockId) {
+        self.verb(client, |hub, now| hub.release(now, lock)).unwrap();
+    }
+
+    pub(crate) fn abandon(&mut self, client: usize, lock: LockId) {
+        self.verb(client, |hub, now| hub.abandon(now, lock));
+    }
+
+    pub(crate) fn shut_down(&mut self, client: usize, within: Duration) {
+        self.verb(client, |hub, now| hub.shut_down(now, within));
+    }
+
+    /// From now on nothing is claimed by itself.
+    pub(crate) fn leave_unclaimed(&mut self, client: usize) {
+        self.clients[client].claims = false;
+    }
+
+    // --- faults ---
+
+    /// What becomes of the next request of this kind.
+    pub(crate) fn fate(&mut self, client: usize, kind: Kind, fate: Fate) {
+        self.clients[client].fates.push((kind, fate));
+    }
+
+    /// What becomes of every request of this kind from now on; `None` for the usual.
+    pub(crate) fn every(&mut self, client: usize, kind: Kind, fate: Option<Fate>) {
+        match fate {
+            Some(fate) => self.clients[client].always.insert(kind, fate),
+            None => self.clients[client].always.remove(&kind),
+        };
+    }
+
+    /// Nothing gets through any more, in either direction, and nobody says so.
+    pub(crate) fn cut(&mut self, client: usize) {
+        self.clients[client].cut = true;
+    }
+
+    /// The client is connected again: its watches are opened anew.
+    pub(crate) fn heal(&mut self, client: usize) {
+        self.clients[client].cut = false;
+        self.break_watches(client);
+    }
+
+    /// Its watches are not heard at present, and will be opened again.
+    pub(crate) fn break_watches(&mut self, client: usize) {
+        let ids: Vec<WatchId> = self.clients[client].watches.keys().copied().collect();
+        for watch in ids {
+            let Some(known) = self.clients[client].watches.get_mut(&watch) else { continue };
+            known.open = false;
+            self.verb(client, |hub, now| hub.handle_deaf(now, watch));
+            self.plan(LATENCY, client, Happening::Open { watch });
+        }
+    }
+
+    /// No watch of its is open, now or later.
+    pub(crate) fn deafen(&mut self, client: usize) {
+        self.clients[client].deaf = true;
+        self.break_watches(client);
+    }
+
+    pub(crate) fn pause(&mut self, client: usize) {
+        self.clients[client].paused = true;
+    }
+
+    /// It goes on, and reads first what has come meanwhile.
+    pub(crate) fn resume(&mut self, client: usize) {
+        self.clients[client].paused = false;
+        for happening in core::mem::take(&mut self.clients[client].inbox) {
+            self.happen(client, happening);
+        }
+    }
+
+    pub(crate) fn kill(&mut self, client: usize) {
+        self.clients[client].dead = true;
+    }
+
+    pub(crate) fn put_by_hand(&mut self, key: &str, lease: i64) {
+        let key: Bytes = key.as_bytes().to_vec().into();
+        self.store.revision += 1;
+        let revision = self.store.revision;
+        let create_revision = self.store.keys.get(&key).map_or(revision, |kv| kv.create_revision);
+        let kv = KeyValue { key: key.clone(), create_revision, mod_revision: revision, lease, ..KeyValue::default() };
+        self.store.keys.insert(key, kv.clone());
+        self.store.changes.push(Change { revision, deleted: false, kv });
+        self.tell_watchers();
+    }
+
+    pub(crate) fn delete_by_hand(&mut self, key: &Bytes) {
+        self.store.delete(key);
+        self.tell_watchers();
+    }
+
+    pub(crate) fn revoke_by_hand(&mut self, lease: i64) {
+        assert!(self.store.revoke(lease), "there is no lease {lease:x}");
+        self.tell_watchers();
+    }
+
+    // --- time ---
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        self.run_until(time, |_| false);
+    }
+
+    /// Runs until this is so, but no longer than that; whether it is so.
+    pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + limit;
+        for _ in 0..1_000_000 {
+            if done(self) {
+                return true;
+            }
+            let awake = self.clients.iter().filter(|client| !client.paused && !client.dead);
+            let hubs = awake.filter_map(|client| client.hub.next_deadline());
+            let expiry = self.store.next_expiry().map(Instant::from_nanos);
+            let first = self.agenda.keys().next().map(|(at, _)| *at);
+            let next = hubs.chain(expiry).chain(first).min().unwrap_or(Instant::MAX);
+            if next > end {
+                self.now = end;
+                return done(self);
+            }
+            self.now = self.now.max(next);
+            self.store.expire(self.now.as_nanos());
+            self.tell_watchers();
+            while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
+                let (client, happening) = entry.remove();
+                self.happen(client, happening);
+            }
+            for client in 0..self.clients.len() {
+                let known = &mut self.clients[client];
+                if !known.paused && !known.dead && known.hub.next_deadline().is_some_and(|at| at <= self.now) {
+                    known.hub.handle_timeout(self.now);
+                    self.drain(client);
+                }
+            }
+        }
+        panic!("time stands still at {:?}", self.now);
+    }
+
+    #[track_caller]
+    pub(crate) fn expect(&mut self, limit: Duration, what: &str, done: impl FnMut(&Self) -> bool) {
+        assert!(self.run_until(limit, done), "not within {limit:?}: {what}\n{}", self.describe());
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("now {:?}, keys {:?}, leases {:x?}", self.now, self.store.keys, self.store.leases);
+        for (number, client) in self.clients.iter().enumerate() {
+            text += &format!("\nclient {number}");
+            for (at, request) in &client.requests {
+                text += &format!("\n  {at:?} {request:?}");
+            }
+            text += &format!("\n  told {:?}", client.told);
+        }
+        text
+    }
+
+    fn plan(&mut self, after: Duration, client: usize, happening: Happening) {
+        self.number += 1;
+        self.agenda.insert((self.now + after, self.number), (client, happening));
+    }
+
+    fn happen(&mut self, client: usize, happening: Happening) {
+        let known = &mut self.clients[client];
+        let cut = known.cut || known.dead;
+        let now = self.now;
+        match happening {
+            // What arrives at the store.
+            Happening::Execute { call, request, back } => {
+                let reply = self.store.execute(now.as_nanos(), &request);
+                self.tell_watchers();
+                if let Some(back) = back.filter(|_| !cut) {
+                    self.plan(back, client, Happening::Answer { call, reply });
+                }
+            }
+            Happening::Reset { call, request } => {
+                self.store.execute(now.as_nanos(), &request);
+                self.tell_watchers();
+                let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
+                self.plan(LATENCY, client, Happening::Answer { call, reply });
+            }
+            Happening::Open { watch } => {
+                if known.deaf && known.watches.contains_key(&watch) {
+                    return self.verb(client, |hub, now| hub.handle_deaf(now, watch));
+                }
+                let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
+                known.open = true;
+                let revision = self.store.revision;
+                self.plan(LATENCY, client, Happening::Opened { watch, revision });
+            }
+            // What arrives at the client.
+            Happening::Answer { .. }
+            | Happening::Opened { .. }
+            | Happening::Changed { .. }
+            | Happening::GiveUp { .. }
+                if known.paused =>
+            {
+                known.inbox.push(happening);
+            }
+            Happening::Answer { call, reply } => {
+                if known.in_flight.remove(&call) {
+                    known.hub.handle_reply(now, call, &reply);
+                    self.drain(client);
+                }
+            }
+            Happening::GiveUp { call } => {
+                if known.in_flight.remove(&call) {
+                    known.hub.handle_reply(now, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
+                    self.drain(client);
+                }
+            }
+            Happening::Opened { watch, revision } => {
+                if known.watches.contains_key(&watch) && !cut {
+                    known.hub.handle_watching(now, watch, revision);
+                    self.drain(client);
+                }
+            }
+            Happening::Changed { watch, change } => {
+                if known.watches.contains_key(&watch) && !cut {
+                    known.hub.handle_changed(now, watch, change.revision, change.deleted, &change.kv);
+                    self.drain(client);
+                }
+            }
+        }
+    }
+
+    /// What has changed in the store is on its way to those who watch it.
+    pub(crate) fn tell_watchers(&mut self) {
+        let changes = core::mem::take(&mut self.store.changes);
+        for change in changes {
+            for client in 0..self.clients.len() {
+                let known = &self.clients[client];
+                if known.cut || known.dead {
+                    continue;
+                }
+                let open = known.watches.iter().filter(|(_, watch)| watch.open && watch.covers(&change.kv.key));
+                for watch in open.map(|(id, _)| *id).collect::<Vec<_>>() {
+                    self.plan(LATENCY, client, Happening::Changed { watch, change: change.clone() });
+                }
+            }
+        }
+    }
+
+    /// Carries out what the hub says.
+    fn drain(&mut self, client: usize) {
+        while let Some(output) = self.clients[client].hub.poll_output() {
+            let known = &mut self.clients[client];
+            match output {
+                LocksOutput::Send { call, request, patience } => {
+                    known.requests.push((self.now, request.clone()));
+                    known.in_flight.insert(call);
+                    self.plan(patience, client, Happening::GiveUp { call });
+                    self.send(client, call, request);
+                }
+                LocksOutput::Watch { watch, key, end } => {
+                    known.watches_opened.push(key.clone());
+                    assert!(known.watches.insert(watch, Watch { key, end, open: false }).is_none(), "{watch:?} twice");
+                    self.plan(LATENCY, client, Happening::Open { watch });
+                }
+                LocksOutput::Unwatch { watch } => {
+                    assert!(known.watches.remove(&watch).is_some(), "{watch:?} is not open");
+                }
+                LocksOutput::Event { lock, event } => {
+                    let granted = matches!(event, Event::Granted(_));
+                    known.events.entry(lock).or_default().push((self.now, event.clone()));
+                    known.told.push((lock, event));
+                    if granted && known.claims {
+                        known.hub.claim(self.now, lock).unwrap();
+                    }
+                }
+                LocksOutput::Election { query, event } => known.elections.entry(query).or_default().push(event),
+                LocksOutput::Stopped { unreleased } => known.stopped = Some(unreleased),
+            }
+        }
+    }
+
+    fn send(&mut self, client: usize, call: CallId, request: Request) {
+        let known = &mut self.clients[client];
+        if known.cut || known.dead {
+            return;
+        }
+        let kind = Kind::of(&request);
+        let fate = match known.fates.iter().position(|(of, _)| *of == kind) {
+            Some(place) => Some(known.fates.remove(place).1),
+            None => known.always.get(&kind).cloned(),
+        };
+        match fate {
+            None => self.plan(LATENCY, client, Happening::Execute { call, request, back: Some(LATENCY) }),
+            Some(Fate::Lost) => {}
+            Some(Fate::Unanswered) => self.plan(LATENCY, client, Happening::Execute { call, request, back: None }),
+            Some(Fate::Late(time)) => self.plan(time, client, Happening::Execute { call, request, back: None }),
+            Some(Fate::Slow(to, back)) => self.plan(to, client, Happening::Execute { call, request, back: Some(back) }),
+            Some(Fate::Reset) => self.plan(LATENCY, client, Happening::Reset { call, request }),
+            Some(Fate::Answer(reply)) => self.plan(LATENCY, client, Happening::Answer { call, reply }),
+        }
+    }
+
+    // --- the end ---
+
+    /// Every client that is alive ends, and nothing is left of any of them.
+    #[track_caller]
+    pub(crate) fn end(&mut self) {
+        let alive: Vec<usize> = (0..self.clients.len()).filter(|c| !self.clients[*c].dead).collect();
+        for client in &alive {
+            if self.clients[*client].stopped.is_none() {
+                self.shut_down(*client, Duration::from_secs(30));
+            }
+        }
+        self.expect(Duration::from_secs(31), "all have ended", |w| {
+            alive.iter().all(|client| w.clients[*client].stopped.is_some())
+        });
+        assert!(alive.iter().all(|client| self.clients[*client].stopped == Some(0)), "{}", self.describe());
+        self.run_for(Duration::from_secs(60));
+        assert!(self.store.keys.is_empty() && self.store.leases.is_empty(), "left\n{}", self.describe());
+        for client in &alive {
+            assert_eq!(self.clients[*client].hub.next_deadline(), None, "a timer runs after the end");
+        }
+    }
+}

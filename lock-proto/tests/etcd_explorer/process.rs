@@ -1,0 +1,224 @@
+//! One process: a hub, what it has asked for, and what its application does.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, QueryId, Request, WatchId};
+use lock_proto::redis::{Acquire, Event, Renew};
+use lock_proto::{CallId, ClientId, Instant, LockId};
+
+use crate::Rng;
+use crate::store::Change;
+
+/// How far an acquisition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Waiting,
+    Offered,
+    Held,
+    Lost,
+    GivenBack,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Acquisition {
+    pub(crate) name: u8,
+    pub(crate) state: State,
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) call: CallId,
+    pub(crate) request: Request,
+    /// When the patience is over, on the process's clock.
+    pub(crate) until: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) key: Bytes,
+    pub(crate) end: Bytes,
+    /// Told everything up to this index of the store's changes; `None` while it is not open.
+    pub(crate) told: Option<usize>,
+}
+
+impl Watch {
+    fn covers(&self, key: &Bytes) -> bool {
+        if self.end.is_empty() { *key == self.key } else { *key >= self.key && *key < self.end }
+    }
+}
+
+/// The fencing tokens that were told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fences {
+    pub(crate) told: BTreeMap<u8, BTreeSet<u64>>,
+    /// Keys are deleted by hand: a grant may then be heard of after that of its successor, but no token comes twice.
+    pub(crate) by_hand: bool,
+}
+
+impl Fences {
+    fn told(&mut self, name: u8, fence: u64) {
+        let told = self.told.entry(name).or_default();
+        let last = told.last().copied().unwrap_or(0);
+        assert!(fence > last || self.by_hand, "fence {fence} after {last} of {name}");
+        assert!(told.insert(fence), "fence {fence} of {name} comes twice");
+    }
+}
+
+pub(crate) struct Process {
+    pub(crate) id: u128,
+    pub(crate) hub: Locks,
+    pub(crate) acquisitions: BTreeMap<LockId, Acquisition>,
+    pub(crate) queries: BTreeSet<QueryId>,
+    pub(crate) requests: VecDeque<Sent>,
+    pub(crate) replies: VecDeque<(CallId, lock_proto::etcd::Reply)>,
+    pub(crate) watches: BTreeMap<WatchId, Watch>,
+    pub(crate) paused: bool,
+    pub(crate) stopped: bool,
+    /// Its clock runs ahead of the true time by this, and by so many parts in a thousand faster.
+    pub(crate) offset: u64,
+    pub(crate) pace: u64,
+    log: bool,
+}
+
+pub(crate) fn name(n: u8) -> String {
+    format!("lock-{n}")
+}
+
+impl Process {
+    pub(crate) fn new(now: u64, id: u128, rng: &mut Rng, log: bool) -> Self {
+        let endpoint = Endpoint::parse("127.0.0.1:2379").unwrap();
+        let turn = core::time::Duration::from_millis([0, 20, 100, 2_000][rng.below(4) as usize]);
+        let config = Config::new([endpoint]).session_ttl(core::time::Duration::from_secs(3)).turn(turn);
+        let (offset, pace) = (rng.below(1_000_000_000_000), 995 + rng.below(11));
+        let mut process = Self {
+            id,
+            hub: Locks::new(Instant::ZERO, config, ClientId::from_bits(id), id as u64).unwrap(),
+            acquisitions: BTreeMap::new(),
+            queries: BTreeSet::new(),
+            requests: VecDeque::new(),
+            replies: VecDeque::new(),
+            watches: BTreeMap::new(),
+            paused: false,
+            stopped: false,
+            offset,
+            pace,
+            log,
+        };
+        process.hub.handle_timeout(process.clock(now));
+        process
+    }
+
+    /// Its clock at the true time `now`.
+    pub(crate) fn clock(&self, now: u64) -> Instant {
+        Instant::from_nanos(self.offset + now / 1_000 * self.pace)
+    }
+
+    /// The true time at which its clock shows `at`, or a little later.
+    pub(crate) fn true_time(&self, at: Instant) -> u64 {
+        at.as_nanos().saturating_sub(self.offset).div_ceil(self.pace) * 1_000
+    }
+
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let hub = self.hub.next_deadline();
+        let requests = self.requests.iter().map(|sent| Instant::from_nanos(sent.until)).min();
+        [hub, requests].into_iter().flatten().min().map(|at| self.true_time(at))
+    }
+
+    fn say(&self, now: u64, what: &dyn core::fmt::Debug) {
+        if self.log {
+            println!("{:>12}us p{} {what:?}", now / 1_000, self.id);
+        }
+    }
+
+    /// Carries out what the hub says.
+    pub(crate) fn drain(&mut self, now: u64, fences: &mut Fences) {
+        let clock = self.clock(now);
+        while let Some(output) = self.hub.poll_output() {
+            self.say(now, &output);
+            match output {
+                LocksOutput::Send { call, request, patience } => {
+                    self.requests.push_back(Sent { call, request, until: (clock + patience).as_nanos() });
+                }
+                LocksOutput::Watch { watch, key, end } => {
+                    let new = self.watches.insert(watch, Watch { key, end, told: None });
+                    assert!(new.is_none(), "{watch:?} was used before");
+                }
+                LocksOutput::Unwatch { watch } => {
+                    self.watches.remove(&watch).unwrap_or_else(|| panic!("{watch:?} is not open"));
+                }
+                LocksOutput::Event { lock, event } => self.heard(lock, &event, fences),
+                LocksOutput::Election { query, .. } => {
+                    assert!(self.queries.contains(&query), "{query:?} has ended");
+                }
+                LocksOutput::Stopped { .. } => {
+                    assert!(!self.stopped);
+                    self.stopped = true;
+                    self.watches.clear();
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, lock: LockId, event: &Event, fences: &mut Fences) {
+        let known = self.acquisitions.get_mut(&lock).unwrap_or_else(|| panic!("{lock} has ended: {event:?}"));
+        match (event, known.state) {
+            (Event::Granted(grant), State::Waiting) => {
+                known.state = State::Offered;
+                fences.told(known.name, grant.fence.unwrap().get());
+            }
+            (Event::Lost(_), State::Held) => known.state = State::Lost,
+            (Event::Withdrawn, State::Offered)
+            | (Event::Failed(_), State::Waiting | State::Offered)
+            | (Event::Released(_), State::GivenBack) => {
+                self.acquisitions.remove(&lock);
+            }
+            // A lock that ends before it is claimed was never held.
+            (Event::Blocked(_), State::Waiting)
+            | (Event::Renewed { .. }, State::Offered | State::Held)
+            | (Event::ExtendFailed(_), State::Held)
+            | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), State::Held)
+            | (Event::AtRisk { .. }, State::Held)
+            // Told before the guard came back, and heard after it.
+            | (Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }, State::GivenBack) => {}
+            (event, state) => panic!("{event:?} while {state:?}"),
+        }
+    }
+
+    /// Tells the hub what its watches have heard, as one stream: in order.
+    pub(crate) fn hear(&mut self, now: u64, changes: &[Change]) {
+        let clock = self.clock(now);
+        let first = self.watches.values().filter_map(|watch| watch.told).min().unwrap_or(changes.len());
+        for (index, change) in changes.iter().enumerate().skip(first) {
+            let ids: Vec<WatchId> = self.watches.keys().copied().collect();
+            for id in ids {
+                let Some(watch) = self.watches.get_mut(&id) else { continue };
+                if watch.told.is_none_or(|told| told > index) {
+                    continue;
+                }
+                watch.told = Some(index + 1);
+                if watch.covers(&change.kv.key) {
+                    self.hub.handle_changed(clock, id, change.revision, change.deleted, &change.kv);
+                }
+            }
+        }
+    }
+}
+
+/// A random wish.
+pub(crate) fn draw_wish(rng: &mut Rng, name_of: u8) -> Acquire {
+    let mut want = Acquire::new(name(name_of));
+    match rng.below(10) {
+        0 => want = want.wait(lock_proto::redis::Wait::Try),
+        1..4 => want = want.wait(lock_proto::redis::Wait::For(core::time::Duration::from_millis(rng.below(8_000)))),
+        _ => {}
+    }
+    match rng.below(10) {
+        0 => want = want.ttl(core::time::Duration::from_secs(1 + rng.below(5))),
+        1 => want = want.renew(Renew::Manual),
+        2 => want = want.renew(Renew::AtMost(core::time::Duration::from_millis(1 + rng.below(4_000)))),
+        _ => {}
+    }
+    want
+}

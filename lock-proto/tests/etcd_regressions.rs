@@ -1,0 +1,132 @@
+//! What the explorer found in the etcd hub, each as the shortest history that shows it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+#[path = "etcd_explorer/store.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the explorer")]
+mod store;
+
+use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request};
+use lock_proto::redis::{Acquire, Event, Wait};
+use lock_proto::{CallId, ClientId, Instant, LockId};
+use store::Store;
+
+const NOW: Instant = Instant::from_millis(1_000);
+
+struct Hub {
+    locks: Locks,
+    store: Store,
+    sent: Vec<(CallId, Request)>,
+    told: Vec<(LockId, Event)>,
+}
+
+impl Hub {
+    /// A hub whose session is granted.
+    fn new() -> Self {
+        let config = Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()]);
+        let locks = Locks::new(NOW, config, ClientId::from_bits(1), 1).unwrap();
+        let mut hub = Self { locks, store: Store::new(), sent: Vec::new(), told: Vec::new() };
+        let first = hub.locks.acquire(NOW, &Acquire::new("other")).unwrap();
+        hub.serve();
+        hub.locks.abandon(NOW, first);
+        hub.serve();
+        hub.told.clear();
+        hub
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.locks.poll_output() {
+            match output {
+                LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
+                LocksOutput::Event { lock, event } => self.told.push((lock, event)),
+                LocksOutput::Watch { .. }
+                | LocksOutput::Unwatch { .. }
+                | LocksOutput::Election { .. }
+                | LocksOutput::Stopped { .. } => {}
+            }
+        }
+    }
+
+    /// Executes the next request that was sent.
+    fn serve_one(&mut self) -> Request {
+        self.drain();
+        let (call, request) = self.sent.remove(0);
+        let reply = self.store.execute(NOW.as_nanos(), &request);
+        self.locks.handle_reply(NOW, call, &reply);
+        self.drain();
+        request
+    }
+
+    fn serve(&mut self) {
+        self.drain();
+        while !self.sent.is_empty() {
+            self.serve_one();
+        }
+    }
+
+    /// Somebody else's key.
+    fn occupy(&mut self, key: &'static str) {
+        let mut kv = lock_proto::etcd::message::KeyValue { key: key.into(), ..Default::default() };
+        self.store.revision += 1;
+        (kv.create_revision, kv.mod_revision) = (self.store.revision, self.store.revision);
+        self.store.keys.insert(kv.key.clone(), kv);
+    }
+}
+
+/// Seed 47211: the one that tried was abandoned while its request was under way, and the answer, busy, was nobody's.
+#[test]
+fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
+    hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.locks.abandon(NOW, tries);
+    assert!(matches!(hub.serve_one(), Request::Create { alone: true, .. }));
+    assert!(matches!(hub.serve_one(), Request::Create { alone: false, .. }), "the waiter enters the queue");
+}
+
+/// Seed 30861: a try found its client's own ghost in the queue, adopted it, and was then behind somebody else.
+#[test]
+fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
+    let mut hub = Hub::new();
+    // The ghost: a create that was executed, and whose answer is lost.
+    let ghost = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
+    hub.drain();
+    let (call, create) = hub.sent.remove(0);
+    hub.occupy("name/7");
+    let Request::Create { queue, lease, value, .. } = create.clone() else { panic!("{create:?}") };
+    hub.store.execute(NOW.as_nanos(), &Request::Create { queue, lease, value, alone: false });
+    let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+    hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
+    hub.drain();
+    assert!(hub.told.iter().any(|(id, event)| *id == ghost && matches!(event, Event::Failed(_))));
+    // The next try, and somebody who waits behind it.
+    let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
+    let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    assert!(hub.told.iter().any(|(id, event)| *id == tries && matches!(event, Event::Failed(_))));
+    hub.store.delete(&"name/7".into());
+    assert!(
+        hub.told
+            .iter()
+            .any(|(id, event)| *id == waits && matches!(event, Event::Blocked(lock_proto::redis::Blocked::Held))),
+        "the waiter is in the queue: {:?}",
+        hub.told
+    );
+}
+
+/// Found by reading: the answer to the first put was taken for that to the second value, which was never written.
+#[test]
+fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
+    let mut hub = Hub::new();
+    let leader = hub.locks.campaign(NOW, &Acquire::new("board"), "a".into()).unwrap();
+    hub.serve();
+    hub.locks.claim(NOW, leader).unwrap();
+    hub.locks.proclaim(NOW, leader, "b".into()).unwrap();
+    hub.drain();
+    hub.locks.proclaim(NOW, leader, "c".into()).unwrap();
+    hub.serve();
+    let values: Vec<_> = hub.store.keys.values().map(|kv| kv.value.clone()).collect();
+    assert_eq!(values, ["c"]);
+    let told = hub.told.iter().filter(|(_, event)| matches!(event, Event::Proclaimed { .. })).count();
+    assert_eq!(told, 1, "one answer, when the last value stands");
+}

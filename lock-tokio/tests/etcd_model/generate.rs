@@ -1,0 +1,229 @@
+//! Sequences of steps from a seed.
+
+use bytes::Bytes;
+use lock_proto::etcd::message::{
+    Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, Op, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest,
+};
+use lock_proto::etcd::{LeaseId, Queue, Request, Rpc};
+use lock_proto::sim::Rng;
+use lock_proto::sim::etcd::Cluster;
+
+/// One thing that happens to both clusters.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Call { conn: usize, asker: usize, rpc: Rpc },
+    Watch { stream: usize, ask: WatchAsk },
+    KeepAlive { lease: i64 },
+    Compact { revision: i64 },
+}
+
+const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "m", "z"];
+const NAMES: [&str; 2] = ["lock", "stock/4d"];
+const ENDS: [&str; 7] = ["", "", "k2", "l", "z", "\0", "a"];
+const VALUES: [&str; 4] = ["", "v", "w", "some longer value"];
+
+pub(crate) struct Generator {
+    rng: Rng,
+    conns: usize,
+    askers: usize,
+    streams: usize,
+    /// Whether watches may begin in the past.
+    pub(crate) past: bool,
+}
+
+impl Generator {
+    pub(crate) fn new(seed: u64, conns: usize, askers: usize, streams: usize) -> Self {
+        Self { rng: Rng::new(seed), conns, askers, streams, past: true }
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.rng.below(bound as u64)).unwrap()
+    }
+
+    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        self.rng.pick(items).copied().unwrap()
+    }
+
+    /// The next step; `model` tells what revisions are worth naming.
+    pub(crate) fn step(&mut self, model: &Cluster) -> Step {
+        match self.rng.below(20) {
+            0..8 => self.call(|g| g.locking(model)),
+            8..13 => self.call(|g| Rpc::Txn(g.txn(model))),
+            13 => self.call(|g| Rpc::Range(g.range(model))),
+            14 | 15 => self.call(Self::lease),
+            16 => Step::KeepAlive { lease: self.lease_id() },
+            17 | 18 => Step::Watch { stream: self.below(self.streams), ask: self.watch(model) },
+            _ => {
+                if self.rng.one_in(4) {
+                    let back = i64::try_from(self.rng.below(12)).unwrap() - 1;
+                    Step::Compact { revision: model.revision() - back }
+                } else {
+                    self.call(|g| g.locking(model))
+                }
+            }
+        }
+    }
+
+    /// Where a range from `key` ends. A range without any key in it is not asked for where there are users: what they may do with
+    /// that is nothing that anybody would want to know.
+    fn end(&mut self, key: &Bytes) -> Bytes {
+        let end: Bytes = self.pick(&ENDS).into();
+        if self.askers > 1 && *end != [0] && end <= key { Bytes::new() } else { end }
+    }
+
+    fn call(&mut self, rpc: impl FnOnce(&mut Self) -> Rpc) -> Step {
+        let (conn, asker) = (self.below(self.conns), self.below(self.askers));
+        Step::Call { conn, asker, rpc: rpc(self) }
+    }
+
+    fn lease_id(&mut self) -> i64 {
+        i64::try_from(self.rng.below(5)).unwrap() + 10
+    }
+
+    fn key(&mut self) -> Bytes {
+        if self.rng.one_in(3) {
+            let queue = Queue::new(b"", self.pick(&NAMES).as_bytes());
+            let lease = LeaseId::from_bits(self.lease_id().unsigned_abs());
+            queue.key(lease)
+        } else if self.rng.one_in(60) {
+            Bytes::new()
+        } else {
+            self.pick(&KEYS).into()
+        }
+    }
+
+    /// A revision: often that of the key, else one near the present.
+    fn revision(&mut self, model: &Cluster, key: &[u8], created: bool) -> i64 {
+        let found = model.get(key);
+        match (self.rng.below(6), found) {
+            (0..4, Some(kv)) => {
+                if created {
+                    kv.create_revision
+                } else {
+                    kv.mod_revision
+                }
+            }
+            (0..3, None) => 0,
+            _ => (model.revision() + 2 - i64::try_from(self.rng.below(8)).unwrap()).max(0),
+        }
+    }
+
+    /// What a lock does.
+    fn locking(&mut self, model: &Cluster) -> Rpc {
+        let queue = Queue::new(b"", self.pick(&NAMES).as_bytes());
+        let lease = LeaseId::from_bits(self.lease_id().unsigned_abs());
+        let value: Bytes = self.pick(&VALUES).into();
+        let key = queue.key(lease);
+        let modified = self.revision(model, &key, false);
+        let before = self.revision(model, &key, true).max(1);
+        let request = match self.rng.below(7) {
+            0 | 1 => Request::Create { queue, lease, value, alone: self.rng.one_in(2) },
+            2 => Request::Look { queue, lease, before: (!self.rng.one_in(3)).then_some(before) },
+            3 => Request::Put { queue, lease, value, modified, before },
+            4 => Request::Delete { queue, lease, modified },
+            5 => Request::First { queue },
+            _ if self.rng.one_in(2) => Request::Grant { lease, ttl: 100_000 },
+            _ => Request::Revoke { lease },
+        };
+        request.rpc().unwrap()
+    }
+
+    fn lease(&mut self) -> Rpc {
+        // None of these ends during the test.
+        let ttl = self.pick(&[100_000, 200_000, 9_000_000_000, 9_000_000_001]);
+        let id = self.lease_id();
+        if self.rng.one_in(4) {
+            Rpc::Revoke(LeaseRevokeRequest { id })
+        } else {
+            Rpc::Grant(LeaseGrantRequest { ttl, id })
+        }
+    }
+
+    fn range(&mut self, model: &Cluster) -> RangeRequest {
+        let key = self.key();
+        let mut range = RangeRequest {
+            range_end: self.end(&key),
+            limit: self.pick(&[0, 0, 1, 2, 3, -1]),
+            keys_only: self.rng.one_in(3),
+            count_only: self.rng.one_in(6),
+            sort_order: self.pick(&[0, 1, 2, 2]),
+            key,
+            ..RangeRequest::default()
+        };
+        if self.rng.one_in(2) {
+            range.max_create_revision = model.revision() - i64::try_from(self.rng.below(10)).unwrap();
+        }
+        // What is equal is in no order that is promised beyond a dozen keys: so only few are asked for by another order than the key's.
+        if self.rng.one_in(2) {
+            let (key, end) = self.pick(&[("k0", "l"), ("lock/", "lock0"), ("stock/4d/", "stock/4d0")]);
+            (range.key, range.range_end) = (key.into(), end.into());
+            range.sort_target = self.pick(&[0, 1, 2, 2, 2, 3, 4]);
+        }
+        range
+    }
+
+    fn txn(&mut self, model: &Cluster) -> TxnRequest {
+        let compare = (0..self.below(3)).map(|_| self.compare(model)).collect();
+        let success = (0..self.below(5)).map(|_| self.op(model)).collect();
+        let failure = (0..self.below(4)).map(|_| self.op(model)).collect();
+        TxnRequest { compare, success, failure }
+    }
+
+    fn compare(&mut self, model: &Cluster) -> Compare {
+        let key = self.key();
+        let created = self.rng.one_in(2);
+        let revision = self.revision(model, &key, created);
+        let with = match self.rng.below(8) {
+            0 => None,
+            1..5 => Some(CompareWith::CreateRevision(revision)),
+            _ => Some(CompareWith::ModRevision(revision)),
+        };
+        Compare {
+            result: self.pick(&[0, 0, 0, 1, 2, 3]),
+            target: self.pick(&[1, 1, 2, 2, 0, 3, 4]),
+            range_end: self.end(&key),
+            key,
+            with,
+        }
+    }
+
+    fn op(&mut self, model: &Cluster) -> RequestOp {
+        let request = match self.rng.below(10) {
+            0..5 => Op::Put(PutRequest {
+                key: self.key(),
+                value: self.pick(&VALUES).into(),
+                lease: if self.rng.one_in(3) { self.lease_id() } else { 0 },
+            }),
+            5..7 => {
+                let key = self.key();
+                Op::Delete(DeleteRangeRequest { range_end: self.end(&key), key })
+            }
+            _ => Op::Range(self.range(model)),
+        };
+        RequestOp { request: (!self.rng.one_in(100)).then_some(request) }
+    }
+
+    fn watch(&mut self, model: &Cluster) -> WatchAsk {
+        let watch_id = i64::try_from(self.rng.below(6)).unwrap();
+        match self.rng.below(8) {
+            0 | 1 => WatchAsk::Cancel(WatchCancelRequest { watch_id }),
+            2 => WatchAsk::Progress(WatchProgressRequest {}),
+            _ => {
+                let key = self.key();
+                WatchAsk::Create(WatchCreateRequest {
+                    range_end: self.end(&key),
+                    key,
+                    start_revision: match self.rng.below(4) {
+                        0 if self.past => model.revision() + 3 - i64::try_from(self.rng.below(16)).unwrap(),
+                        1 => model.revision() + 1,
+                        _ => 0,
+                    },
+                    progress_notify: false,
+                    watch_id,
+                    fragment: self.rng.one_in(3),
+                })
+            }
+        }
+    }
+}

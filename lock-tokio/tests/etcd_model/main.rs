@@ -1,0 +1,64 @@
+//! The simulated cluster answers as a real etcd does: the same generated calls go to both, and every reply, every message of a watch
+//! and every error is compared. Requirement S1.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod codec;
+mod generate;
+mod pair;
+mod real;
+mod special;
+
+use lock_proto::sim::etcd::{ClusterConfig, User};
+use lock_testkit::Etcd;
+use pair::Pair;
+
+/// More seeds: `ETCD_MODEL_SEEDS=100 cargo test -p lock-tokio --test etcd_model`
+fn seeds() -> u64 {
+    std::env::var("ETCD_MODEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
+}
+
+#[test]
+fn generated_steps_have_the_same_effects() {
+    for seed in 1..=seeds() {
+        let mut pair = Pair::new(ClusterConfig::new(1, seed), Etcd::start());
+        pair.open_streams();
+        let mut generator = pair.generator(seed);
+        pair.run(&mut generator, 1_500);
+        assert!(pair.messages > 500, "only {} messages of watches", pair.messages);
+    }
+}
+
+#[test]
+fn users_may_do_the_same() {
+    for seed in 1..=seeds() {
+        let server = Etcd::start();
+        for line in [
+            "user add root:rpw",
+            "role add root",
+            "user grant-role root root",
+            "role add app",
+            "role grant-permission app readwrite lock/ lock0",
+            "role grant-permission app readwrite k k2",
+            "role grant-permission app read k2 l",
+            "role grant-permission app write m n",
+            "user add app:pw",
+            "user grant-role app app",
+            "user add nobody:pw",
+            "auth enable",
+        ] {
+            server.etcdctl(&line.split(' ').collect::<Vec<_>>());
+        }
+        let app = User::new("app", "pw").read_write("lock/").read_write("k0").read_write("k1").read("k").write("m");
+        let config =
+            ClusterConfig::new(1, seed).user(User::new("root", "rpw").root()).user(app).user(User::new("nobody", "pw"));
+        let mut pair = Pair::new(config, server);
+        pair.add_nonsense();
+        pair.log_in("nobody", "pw");
+        pair.log_in("app", "pw");
+        pair.log_in("app", "pw");
+        pair.log_in("root", "rpw");
+        pair.open_streams();
+        let mut generator = pair.generator(seed + 1_000);
+        pair.run(&mut generator, 1_500);
+    }
+}

@@ -1,0 +1,292 @@
+//! The model and a real server, side by side.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use lock_proto::Instant;
+use lock_proto::etcd::message::{
+    AuthenticateRequest, LeaseKeepAliveRequest, Op, OpResponse, PutRequest, RequestOp, ResponseHeader, TxnRequest,
+    WatchAsk, WatchRequest, WatchResponse,
+};
+use lock_proto::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
+use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
+use lock_testkit::Etcd;
+use tokio::runtime::Runtime;
+
+use crate::generate::{Generator, Step};
+use crate::real::{RealConnection, RealStream, runtime};
+
+/// How many connections there are. Stream `s` is on connection `s % CONNS`, and speaks as asker `s % askers`.
+pub(crate) const CONNS: usize = 2;
+const STREAMS: usize = 4;
+/// The stream of signs of life, on connection 0.
+const KEEP_ALIVE: u64 = 100;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CompactionRequest {
+    #[prost(int64, tag = "1")]
+    revision: i64,
+    /// Wait until it is really done.
+    #[prost(bool, tag = "2")]
+    physical: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CompactionResponse {
+    #[prost(message, optional, tag = "1")]
+    header: Option<ResponseHeader>,
+}
+
+pub(crate) struct Pair {
+    pub(crate) runtime: Runtime,
+    _server: Etcd,
+    pub(crate) real: Vec<RealConnection>,
+    streams: BTreeMap<u64, RealStream>,
+    pub(crate) model: Cluster,
+    pub(crate) now: Instant,
+    /// The tokens of each asker, at the real server and at the model.
+    askers: Vec<(Option<String>, Option<String>)>,
+    serial: u64,
+    history: Vec<String>,
+    /// How many messages of watches agreed.
+    pub(crate) messages: usize,
+}
+
+impl Pair {
+    pub(crate) fn new(config: ClusterConfig, server: Etcd) -> Self {
+        let runtime = runtime();
+        let now = Instant::from_millis(1);
+        let mut model = Cluster::new(now, config);
+        let real = (0..CONNS).map(|_| RealConnection::open(&runtime, &server)).collect();
+        (0..CONNS).for_each(|conn| model.handle_connected(now, 0, conn as u64));
+        Self {
+            runtime,
+            _server: server,
+            real,
+            streams: BTreeMap::new(),
+            model,
+            now,
+            askers: vec![(None, None)],
+            serial: 1_000,
+            history: Vec::new(),
+            messages: 0,
+        }
+    }
+
+    /// Somebody else who asks: with a token that means nothing.
+    pub(crate) fn add_nonsense(&mut self) {
+        self.askers.push((Some("nonsense".into()), Some("nonsense".into())));
+    }
+
+    /// Somebody else who asks: logged in on both sides.
+    pub(crate) fn log_in(&mut self, name: &str, password: &str) {
+        let rpc = Rpc::Authenticate(AuthenticateRequest { name: name.into(), password: password.into() });
+        let real = self.real[0].call(&self.runtime, None, &rpc);
+        let model = self.ask_model(0, None, &rpc);
+        let token = |reply| match reply {
+            Ok(RpcReply::Authenticate(reply)) => Some(reply.token),
+            other => panic!("a token for {name}: {other:?}"),
+        };
+        self.askers.push((token(real), token(model)));
+    }
+
+    pub(crate) fn open_streams(&mut self) {
+        for stream in 0..STREAMS {
+            self.open(stream as u64, StreamKind::Watch);
+        }
+        self.open(KEEP_ALIVE, StreamKind::KeepAlive);
+    }
+
+    fn open(&mut self, stream: u64, kind: StreamKind) {
+        let (conn, asker) = Self::place(stream, self.askers.len());
+        let (real, model) = &self.askers[asker];
+        self.streams.insert(stream, self.real[conn].stream(&self.runtime, kind, real.as_deref()));
+        self.model.handle_open(self.now, conn as u64, stream, kind, model.as_deref());
+    }
+
+    fn place(stream: u64, askers: usize) -> (usize, usize) {
+        let stream = usize::try_from(stream).unwrap();
+        (stream % CONNS, stream % askers)
+    }
+
+    pub(crate) fn run(&mut self, generator: &mut Generator, steps: usize) {
+        for _ in 0..steps {
+            let step = generator.step(&self.model);
+            self.step(&step);
+        }
+    }
+
+    pub(crate) fn generator(&self, seed: u64) -> Generator {
+        Generator::new(seed, CONNS, self.askers.len(), STREAMS)
+    }
+
+    pub(crate) fn step(&mut self, step: &Step) {
+        self.history.push(format!("at revision {}: {step:?}", self.model.revision()));
+        match step {
+            Step::Call { conn, asker, rpc } => self.call(*conn, *asker, rpc),
+            Step::KeepAlive { lease } => {
+                let message = StreamSend::KeepAlive(LeaseKeepAliveRequest { id: *lease });
+                self.send(KEEP_ALIVE, &message);
+                self.compare_messages();
+            }
+            Step::Compact { revision } => self.compact(*revision),
+            Step::Watch { stream, ask } => self.watch(*stream as u64, ask),
+        }
+    }
+
+    fn call(&mut self, conn: usize, asker: usize, rpc: &Rpc) {
+        let (real, model) = self.askers[asker].clone();
+        let found = self.real[conn].call(&self.runtime, real.as_deref(), rpc);
+        let expected = self.ask_model_quietly(conn, model.as_deref(), rpc);
+        if plain(expected.clone()) != plain(found.clone()) {
+            self.fail(&format!("the model says\n{expected:?}\netcd\n{found:?}"));
+        }
+        self.compare_messages();
+    }
+
+    /// The reply; what watches are told stays in the model.
+    fn ask_model_quietly(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
+        self.serial += 1;
+        self.model.handle_call(self.now, conn as u64, self.serial, token, rpc);
+        match self.model.poll_output() {
+            Some(ClusterOutput::Reply { rpc, reply, .. }) if rpc == self.serial => reply,
+            other => self.fail(&format!("the model answers {other:?}")),
+        }
+    }
+
+    pub(crate) fn ask_model(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
+        let reply = self.ask_model_quietly(conn, token, rpc);
+        assert_eq!(self.model.poll_output(), None);
+        reply
+    }
+
+    fn compact(&mut self, revision: i64) {
+        let request = CompactionRequest { revision, physical: true };
+        let path = "/etcdserverpb.KV/Compact";
+        // Only the administrator may, where there are users: the last who has logged in.
+        let token = self.askers.last().and_then(|(real, _)| real.clone());
+        let found = self.real[0].unary::<_, CompactionResponse>(&self.runtime, token.as_deref(), path, &request);
+        let expected = self.model.compact(self.now, revision);
+        if expected != found.clone().map(drop) {
+            self.fail(&format!("the model says {expected:?}, etcd {found:?}"));
+        }
+    }
+
+    fn send(&mut self, stream: u64, message: &StreamSend) {
+        let (conn, _) = Self::place(stream, self.askers.len());
+        self.streams[&stream].send(message);
+        self.model.handle_send(self.now, conn as u64, stream, message);
+    }
+
+    fn watch(&mut self, stream: u64, ask: &WatchAsk) {
+        let before = self.model.parked_count();
+        self.send(stream, &StreamSend::Watch(WatchRequest { request: Some(ask.clone()) }));
+        if self.model.parked_count() == before {
+            self.compare_messages();
+            return;
+        }
+        let WatchAsk::Create(want) = ask else { self.fail("only a new watch can be parked") };
+        // In the model, the moment in which it is brought up to date comes now.
+        let told = self.messages;
+        self.now = self.now + Duration::from_millis(100);
+        self.model.handle_timeout(self.now);
+        self.compare_messages();
+        if self.messages == told + 1 {
+            // It was told nothing but that it is open: so nobody knows when etcd has brought it up to date. Now it has something to tell.
+            let put = PutRequest { key: at_least(&want.key), value: "wake".into(), lease: 0 };
+            let put = RequestOp { request: Some(Op::Put(put)) };
+            let asker = self.askers.len() - 1;
+            self.call(0, asker, &Rpc::Txn(TxnRequest { success: vec![put], ..TxnRequest::default() }));
+            if self.messages == told + 1 {
+                self.fail("a watch does not hear of its own key");
+            }
+        }
+    }
+
+    /// Whatever the model's streams have been told, those of etcd are told as well. In which order several watches hear of
+    /// one change is not promised.
+    pub(crate) fn compare_messages(&mut self) {
+        let mut expected: BTreeMap<u64, Vec<StreamReceived>> = BTreeMap::new();
+        while let Some(output) = self.model.poll_output() {
+            match output {
+                ClusterOutput::Message { stream, message, .. } => expected.entry(stream).or_default().push(message),
+                other @ (ClusterOutput::Reply { .. } | ClusterOutput::Ended { .. } | ClusterOutput::Dropped { .. }) => {
+                    self.fail(&format!("the model tells {other:?}"))
+                }
+            }
+        }
+        for (stream, expected) in expected {
+            let real = self.streams.get_mut(&stream).unwrap();
+            let found: Result<Vec<_>, _> = expected.iter().map(|_| real.next(&self.runtime)).collect();
+            let by_watch = |messages: &[StreamReceived]| {
+                let mut messages: Vec<_> = messages.iter().cloned().map(plain_message).collect();
+                messages.sort_by_key(|message| match message {
+                    StreamReceived::Watch(response) => response.watch_id,
+                    StreamReceived::KeepAlive(_) => 0,
+                });
+                messages
+            };
+            match found {
+                Ok(found) if by_watch(&found) == by_watch(&expected) => self.messages += found.len(),
+                found => self.fail(&format!("stream {stream}: the model tells\n{expected:?}\netcd\n{found:?}")),
+            }
+        }
+    }
+
+    pub(crate) fn fail(&self, what: &str) -> ! {
+        let tail = &self.history[self.history.len().saturating_sub(25)..];
+        panic!("{what}\nafter\n{}", tail.join("\n"));
+    }
+}
+
+/// The first key that a watch of `key` can hear of.
+fn at_least(key: &Bytes) -> Bytes {
+    if key.is_empty() { Bytes::from_static(b"\0") } else { key.clone() }
+}
+
+fn plain_header(header: &mut Option<ResponseHeader>) {
+    if let Some(header) = header {
+        header.member_id = u64::from(header.member_id != 0);
+    }
+}
+
+/// Without what differs between any two clusters: the members' ids, and tokens.
+pub(crate) fn plain(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status> {
+    reply.map(|mut reply| {
+        match &mut reply {
+            RpcReply::Range(range) => plain_header(&mut range.header),
+            RpcReply::Txn(txn) => {
+                plain_header(&mut txn.header);
+                for response in &mut txn.responses {
+                    match response.response.as_mut().unwrap() {
+                        OpResponse::Range(range) => plain_header(&mut range.header),
+                        OpResponse::Put(put) => plain_header(&mut put.header),
+                        OpResponse::Delete(delete) => plain_header(&mut delete.header),
+                    }
+                }
+            }
+            RpcReply::Grant(grant) => plain_header(&mut grant.header),
+            RpcReply::Revoke(revoke) => plain_header(&mut revoke.header),
+            RpcReply::Authenticate(login) => {
+                plain_header(&mut login.header);
+                login.token = String::new();
+            }
+        }
+        reply
+    })
+}
+
+pub(crate) fn plain_message(message: StreamReceived) -> StreamReceived {
+    match message {
+        StreamReceived::KeepAlive(mut response) => {
+            plain_header(&mut response.header);
+            StreamReceived::KeepAlive(response)
+        }
+        StreamReceived::Watch(response) => {
+            let mut response: WatchResponse = response;
+            plain_header(&mut response.header);
+            StreamReceived::Watch(response)
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! What a client does with a real etcd, written once for every runtime: the handles are the same types everywhere (requirement D4).
+
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
+use core::time::Duration;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::thread;
+use std::time::Instant;
+
+use lock_proto::driver::etcd::{Overran, ProclaimError};
+use lock_proto::driver::{AcquireError, Client, ConnectError, Guard, Host, OwnerError, Settings};
+use lock_proto::etcd::{Config, ElectionEvent, Leader};
+use lock_proto::redis::{Answer, Blocked, Cause, Failure, Loss, Release, Renew};
+use lock_proto::{Breach, Fault};
+use lock_testkit::{Etcd, EtcdCluster, PATIENCE, Redis};
+
+/// A runtime, and how to make clients on it.
+pub(crate) struct Kit<H> {
+    pub(crate) host: H,
+    pub(crate) connect: fn(Settings) -> Result<Client, ConnectError>,
+}
+
+const MS: Duration = Duration::from_millis(1);
+/// Longer than [`PATIENCE`]: nothing that ends within a test ends by this.
+const LONG: Duration = Duration::from_secs(60);
+
+impl<H: Host> Kit<H> {
+    fn client(&self, url: &str) -> Client {
+        (self.connect)(Settings::parse([url]).unwrap()).unwrap()
+    }
+
+    fn with(&self, config: Config) -> Client {
+        (self.connect)(config.into()).unwrap()
+    }
+
+    /// Waits for a condition that others bring about.
+    async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            self.host.sleep(10 * MS).await;
+        }
+    }
+
+    /// Runs a future that must end soon.
+    async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
+        self.cancelled(PATIENCE, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
+    }
+
+    /// Runs a future for a while, then drops it.
+    async fn cancelled<F: Future>(&self, after: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut limit = pin!(self.host.sleep(after));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+
+    async fn take(&self, client: &Client, name: &str) -> Guard {
+        self.soon("acquire", client.lock(name).acquire()).await.unwrap()
+    }
+
+    async fn give_back(&self, guard: Guard) {
+        assert_eq!(self.soon("release", guard.release()).await, Release::Released);
+    }
+
+    /// Nothing is left in the store once the clients are gone.
+    async fn clean(&self, etcd: &Etcd) {
+        self.until("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
+    }
+}
+
+pub(crate) async fn two_clients_exclude_each_other<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let (first, second) = (kit.client(&etcd.url()), kit.client(&etcd.url()));
+    let guard = kit.take(&first, "a").await;
+    assert!(guard.is_held() && guard.remaining() <= Duration::from_secs(10));
+    let keys = etcd.keys_of("a/");
+    let owner = guard.owner().unwrap();
+    assert_eq!(keys, [String::from_utf8_lossy(&owner.key)]);
+    // Once at most, and not at all.
+    let failure = kit.soon("try", second.lock("a").try_once().acquire()).await.unwrap_err();
+    let AcquireError::Failed(Failure::TimedOut(report)) = failure else { panic!("{failure}") };
+    assert!(report.is_busy(), "{report}");
+    let mut waiting = second.lock("a").acquire();
+    assert!(kit.cancelled(300 * MS, &mut waiting).await.is_none());
+    assert_eq!(waiting.blocked(), Some(Blocked::Held));
+    // The next in the queue follows, at once, with a greater fence.
+    let before = guard.fence().unwrap();
+    kit.give_back(guard).await;
+    let guard = kit.soon("the next holder", waiting).await.unwrap();
+    assert!(guard.fence().unwrap() > before);
+    drop(guard);
+    for client in [first, second] {
+        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    }
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn many_tasks_of_many_clients_take_turns<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let clients: Vec<Client> = (0..3).map(|_| kit.client(&etcd.url())).collect();
+    let mut inside = 0;
+    for round in 0..5 {
+        let mut waiting: Vec<_> =
+            clients.iter().flat_map(|client| (0..4).map(|_| Box::pin(client.lock("a").acquire()))).collect();
+        let mut fences = Vec::new();
+        while !waiting.is_empty() {
+            let guard = kit
+                .soon(
+                    "the next turn",
+                    poll_fn(|cx| {
+                        for place in 0..waiting.len() {
+                            if let Poll::Ready(guard) = waiting[place].as_mut().poll(cx) {
+                                drop(waiting.swap_remove(place));
+                                return Poll::Ready(guard.unwrap());
+                            }
+                        }
+                        Poll::Pending
+                    }),
+                )
+                .await;
+            inside += 1;
+            fences.push(guard.fence().unwrap());
+            drop(guard);
+        }
+        assert!(fences.is_sorted_by(|a, b| a < b), "round {round}: {fences:?}");
+    }
+    assert_eq!(inside, 60);
+    drop(clients);
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn dropped_at_any_time_nothing_is_left<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    for micros in (0..20_000).step_by(900) {
+        let client = kit.client(&etcd.url());
+        let acquiring = client.lock("a").acquire();
+        let guard = kit.cancelled(Duration::from_micros(micros), acquiring).await;
+        drop(guard);
+        drop(client);
+    }
+    kit.clean(&etcd).await;
+    // On an open connection.
+    let client = kit.client(&etcd.url());
+    kit.take(&client, "a").await.release().await;
+    for micros in (0..4_000).step_by(200) {
+        drop(kit.cancelled(Duration::from_micros(micros), client.lock("a").acquire()).await);
+    }
+    kit.until("the key is gone", || etcd.keys().is_empty()).await;
+    let guard = kit.take(&client, "a").await;
+    // The last handle shuts the client down, and the lock is still given back.
+    drop(client);
+    assert!(guard.is_held());
+    drop(guard);
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn a_revoked_lease_is_a_loss<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let client = kit.with(Config::parse(&etcd.url()).unwrap().session_ttl(Duration::from_secs(2)));
+    let guard = kit.take(&client, "a").await;
+    let mut waiting = client.lock("a").acquire();
+    assert!(kit.cancelled(20 * MS, &mut waiting).await.is_none());
+    etcd.revoke(&etcd.leases()[0]);
+    let since = Instant::now();
+    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Gone);
+    assert!(since.elapsed() < Duration::from_secs(2), "noticed before it would have ended: {:?}", since.elapsed());
+    assert!(!guard.is_held() && guard.owner().is_none());
+    assert_eq!(guard.owner_guard(), Err(OwnerError::Lost(Loss::Gone)));
+    assert_eq!(kit.soon("release", guard.release()).await, Release::Expired);
+    // A new session takes its place.
+    drop(kit.soon("the next holder", waiting).await.unwrap());
+    drop(client);
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn a_deleted_key_is_a_loss<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let client = kit.with(Config::parse(&etcd.url()).unwrap().watch_own_after(Duration::ZERO));
+    let guard = kit.take(&client, "a").await;
+    let key = etcd.keys_of("a/").pop().unwrap();
+    assert!(etcd.delete(&key));
+    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Gone);
+    drop((guard, client));
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn a_silent_server_is_a_loss_in_time<H: Host>(kit: Kit<H>) {
+    let mut etcd = Etcd::start();
+    let client = kit.client(&etcd.url());
+    let guard = kit.soon("acquire", client.lock("a").ttl(Duration::from_secs(1)).acquire()).await.unwrap();
+    let since = Instant::now();
+    etcd.pause();
+    kit.soon("at risk", guard.observer().at_risk()).await;
+    assert!(guard.is_held(), "the warning comes before the loss");
+    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Expired);
+    assert!(since.elapsed() <= Duration::from_secs(1), "{:?}", since.elapsed());
+    etcd.resume();
+    drop(guard);
+    kit.give_back(kit.take(&client, "a").await).await;
+    // A restarted server keeps what it has.
+    let guard = kit.take(&client, "b").await;
+    etcd.restart();
+    assert!(guard.is_held());
+    kit.give_back(guard).await;
+    drop(client);
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn a_lock_of_its_own_ttl<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let client = kit.client(&etcd.url());
+    let lock = client.lock("a").ttl(Duration::from_secs(1)).renew(Renew::Manual);
+    let guard = kit.soon("acquire", lock.acquire()).await.unwrap();
+    assert_eq!(guard.ttl(), Duration::from_secs(1));
+    let before = guard.valid_until();
+    kit.soon("extend", guard.extend()).await.unwrap();
+    assert!(guard.valid_until() > before);
+    assert_eq!(kit.soon("the end", guard.lost()).await, Loss::Expired);
+    drop((guard, client, lock));
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn the_key_of_a_holder<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let client = kit.client(&etcd.url());
+    let guard = kit.take(&client, "a").await;
+    let owner = guard.owner_guard().unwrap();
+    let key = core::str::from_utf8(&owner.key).unwrap();
+    let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
+    assert!(fields.contains(&format!("\"ModRevision\" : {}", owner.mod_revision)), "{fields}");
+    assert!(fields.contains(&format!("\"CreateRevision\" : {}", owner.create_revision)), "{fields}");
+    // Passed on inside the client, the key is another.
+    let waiting = client.lock("a").acquire();
+    drop(guard);
+    let next = kit.soon("the next holder", waiting).await.unwrap();
+    let now = next.owner().unwrap();
+    assert!((now.create_revision, now.mod_revision) > (owner.create_revision, owner.mod_revision), "{now:?} {owner:?}");
+    drop((next, client));
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn elections<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let (first, second, third) = (kit.client(&etcd.url()), kit.client(&etcd.url()), kit.client(&etcd.url()));
+    let election = third.election("board");
+    assert_eq!(kit.soon("nobody", election.leader()).await.unwrap(), None);
+    let mut observation = election.observe().unwrap();
+    assert_eq!(kit.soon("nobody yet", observation.next()).await, Some(ElectionEvent::NoLeader));
+    let seen = |event: Option<ElectionEvent>| -> Leader {
+        let Some(ElectionEvent::Leader(leader)) = event else { panic!("{event:?}") };
+        leader
+    };
+
+    let mut leadership = kit.soon("elected", first.election("board").campaign("one")).await.unwrap();
+    assert!(leadership.is_held() && leadership.fence().is_some());
+    let leader = seen(kit.soon("the first", observation.next()).await);
+    assert_eq!((&*leader.value, &leader.key), (&b"one"[..], &leadership.owner().unwrap().key));
+
+    let mut standing = second.election("board").campaign("two");
+    assert!(kit.cancelled(200 * MS, &mut standing).await.is_none());
+    let revision = kit.soon("proclaim", leadership.proclaim("uno")).await.unwrap();
+    let leader = seen(kit.soon("the new value", observation.next()).await);
+    assert_eq!((&*leader.value, leader.mod_revision), (&b"uno"[..], revision));
+    assert_eq!(kit.soon("asked", election.leader()).await.unwrap(), Some(leader));
+
+    assert_eq!(kit.soon("resign", leadership.resign()).await, Release::Released);
+    let mut leadership = kit.soon("the next", standing).await.unwrap();
+    let leader = loop {
+        match kit.soon("the second", observation.next()).await {
+            Some(ElectionEvent::Leader(leader)) => break leader,
+            Some(ElectionEvent::NoLeader) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(&*leader.value, b"two");
+
+    // A candidacy that is dropped is withdrawn.
+    drop(kit.cancelled(50 * MS, first.election("board").campaign("three")).await);
+    kit.until("one key", || etcd.keys_of("board/").len() == 1).await;
+    assert!(etcd.delete(core::str::from_utf8(&leader.key).unwrap()));
+    assert_eq!(kit.soon("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
+    let lost = kit.soon("told", leadership.proclaim("four")).await.unwrap_err();
+    assert_eq!(lost, ProclaimError::Lost(Loss::Gone));
+    drop(leadership);
+    drop(observation);
+    drop((first, second, third, election));
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn a_leader_resigns_when_its_work_has_ended<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::start();
+    let client = kit.client(&etcd.url());
+    let election = client.election("board").ttl(Duration::from_secs(1));
+    // It is asked, and takes its time.
+    let leadership = kit.soon("elected", election.campaign("one")).await.unwrap();
+    let resigner = leadership.resigner();
+    let asked = thread::spawn(move || {
+        thread::sleep(100 * MS);
+        resigner.resign();
+    });
+    let led = leadership.lead(|stop| {
+        let etcd = &etcd;
+        let host = &kit.host;
+        async move {
+            assert!(!stop.is_raised());
+            stop.raised().await;
+            host.sleep(200 * MS).await;
+            etcd.keys_of("board/").len()
+        }
+    });
+    let led = kit.soon("the work", led).await;
+    assert_eq!((led.output, led.release), (Ok(1), Release::Released), "the office was held until the work had ended");
+    asked.join().unwrap();
+    assert_eq!(etcd.keys_of("board/").len(), 0);
+
+    // It is asked, and does not listen.
+    let leadership = kit.soon("elected", election.campaign("two")).await.unwrap();
+    leadership.resigner().resign();
+    let since = Instant::now();
+    let led = kit.soon("the limit", leadership.lead(|_| core::future::pending::<()>())).await;
+    assert_eq!((led.output, led.release), (Err(Overran::Late), Release::Released));
+    assert!(since.elapsed() >= Duration::from_secs(1), "{:?}", since.elapsed());
+
+    // Renewals fail: it is asked, and then ended.
+    let leadership = kit.soon("elected", election.campaign("three")).await.unwrap();
+    etcd.pause();
+    let mut raised = false;
+    let led = leadership.lead(|stop| {
+        let raised = &mut raised;
+        async move {
+            stop.raised().await;
+            *raised = true;
+            core::future::pending::<()>().await;
+        }
+    });
+    let output = kit.cancelled(Duration::from_secs(2), led).await.map(|led| led.output);
+    etcd.resume();
+    assert!(raised);
+    assert!(matches!(output, None | Some(Err(Overran::Lost(Loss::Expired)))), "{output:?}");
+    drop((election, client));
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn logins_and_permissions<H: Host>(kit: Kit<H>) {
+    let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
+    let client = kit.client(&etcd.url_with("worker", "secret"));
+    kit.give_back(kit.take(&client, "jobs/1").await).await;
+    let limited = |client: &Client, name: &str| client.lock(name).wait(Duration::from_secs(3)).acquire();
+    let refused = kit.soon("refused", limited(&client, "other")).await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Failed(Failure::Refused(_))), "{refused}");
+    let stranger = kit.client(&etcd.url_with("worker", "wrong"));
+    let refused = kit.soon("refused", limited(&stranger, "jobs/1")).await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Failed(Failure::Refused(_))), "{refused}");
+    let nobody = kit.client(&format!("etcd://{}", etcd.address()));
+    let refused = kit.soon("refused", limited(&nobody, "jobs/1")).await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Failed(Failure::Refused(_))), "{refused}");
+    drop((client, stranger, nobody));
+    kit.clean(&etcd).await;
+}
+
+pub(crate) async fn servers_that_are_none<H: Host>(kit: Kit<H>) {
+    for (said, breach) in [
+        (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], Breach::Http1),
+        (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
+        (b"-ERR unknown command\r\n", Breach::Malformed),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("etcd://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = stream.write_all(said);
+                thread::spawn(move || {
+                    thread::sleep(LONG);
+                    drop(stream);
+                });
+            }
+        });
+        let client = kit.client(&url);
+        let failed = kit.soon("told", client.lock("a").wait(2500 * MS).acquire()).await.unwrap_err();
+        let AcquireError::Failed(Failure::TimedOut(report)) = failed else { panic!("{failed}") };
+        let expected = Answer::Unreachable(Cause::Fault(Fault::Protocol(breach)));
+        assert_eq!(&*report.nodes, [expected], "{report}");
+        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    }
+}
+
+pub(crate) async fn another_member_takes_over<H: Host>(kit: Kit<H>) {
+    let mut cluster = EtcdCluster::start(3);
+    // The first is none, and the next is the leader.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = cluster.url().replace("etcd://", &format!("etcd://{},", nobody.local_addr().unwrap()));
+    drop(nobody);
+    let client = kit.client(&url);
+    let guard = kit.take(&client, "a").await;
+    for member in [0, 1] {
+        cluster.member(member).kill();
+        kit.host.sleep(100 * MS).await;
+        cluster.member(member).restart_unseen();
+        assert!(guard.is_held());
+        let waited = kit.soon("another lock", client.lock("b").acquire()).await.unwrap();
+        kit.give_back(waited).await;
+        assert!(cluster.leader() < 3);
+    }
+    assert!(guard.is_held(), "a session outlives a member");
+    kit.give_back(guard).await;
+    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(cluster.etcdctl(&["get", "--prefix", ""]), "");
+}
+
+pub(crate) async fn redis_has_no_elections<H: Host>(kit: Kit<H>) {
+    let redis = Redis::start();
+    let client = kit.client(&redis.url());
+    let election = client.election("board");
+    assert_eq!(kit.soon("told", election.leader()).await, Err(AcquireError::NoElections));
+    assert!(matches!(election.observe(), Err(AcquireError::NoElections)));
+    assert!(matches!(kit.soon("told", election.campaign("x")).await, Err(AcquireError::NoElections)));
+    let guard = kit.take(&client, "a").await;
+    assert_eq!((guard.owner(), guard.owner_guard()), (None, Err(OwnerError::NoKey)));
+}
+
+/// Every scenario as a test: `all!(run)`, where `run` runs one.
+macro_rules! all {
+    ($run:path) => {
+        $crate::etcd_scenarios::all!(
+            $run:
+            two_clients_exclude_each_other,
+            many_tasks_of_many_clients_take_turns,
+            dropped_at_any_time_nothing_is_left,
+            a_revoked_lease_is_a_loss,
+            a_deleted_key_is_a_loss,
+            a_silent_server_is_a_loss_in_time,
+            a_lock_of_its_own_ttl,
+            the_key_of_a_holder,
+            elections,
+            a_leader_resigns_when_its_work_has_ended,
+            logins_and_permissions,
+            servers_that_are_none,
+            another_member_takes_over,
+            redis_has_no_elections,
+        );
+    };
+    ($run:path: $($name:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                $run($crate::etcd_scenarios::$name);
+            }
+        )*
+    };
+}
+pub(crate) use all;
