@@ -14,15 +14,13 @@ pub(crate) fn get(from: SocketAddr, path: &str, patience: Duration) -> io::Resul
     ask(from, "GET", path, "", patience)
 }
 
+/// HTTP/1.0: the answer comes in one piece, and not in chunks.
 fn ask(to: SocketAddr, method: &str, path: &str, body: &str, patience: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&to, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {length}\r\n\r\n{body}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)

@@ -1,16 +1,24 @@
 //! Unary calls: those that wait for the connection, and those that are on it.
 
+use core::time::Duration;
+
 use crate::etcd::request::Request;
 use crate::etcd::rpc::Rpc;
 use crate::id::CallId;
 use crate::redis::Waiting;
 use crate::time::Instant;
 
+/// How many may be on the connection at once; the others wait their turn. Without a limit a burst of requests makes a busy server leave the
+/// last of them unanswered for longer than their patience, the connection is given up as one that hangs, and all come again at once.
+pub(super) const MOST_IN_FLIGHT: usize = 128;
+
 /// A request that has not been answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) call: CallId,
     pub(super) request: Request,
+    /// How long it may wait to be sent, and then how long for an answer.
+    patience: Duration,
     /// It has come back once for lack of a valid token.
     pub(super) came_back: bool,
 }
@@ -38,20 +46,27 @@ impl Calls {
         Self { waiting: Waiting::new(), flight: Waiting::new() }
     }
 
-    pub(super) fn ask(&mut self, call: CallId, request: Request, deadline: Instant) {
-        self.waiting.push(Call { call, request, came_back: false }, deadline);
+    pub(super) fn ask(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
+        self.waiting.push(Call { call, request, patience, came_back: false }, now + patience);
+    }
+
+    /// Whether there is something to be handed out.
+    pub(super) fn is_ready(&self) -> bool {
+        self.any_waiting() && self.flight.len() < MOST_IN_FLIGHT
     }
 
     /// Hands out the next one: from here on it may be executed.
-    pub(super) fn send(&mut self, serial: u64, login: u64) -> Option<Rpc> {
-        loop {
+    pub(super) fn send(&mut self, now: Instant, serial: u64, login: u64) -> Option<Rpc> {
+        while self.is_ready() {
             let place = self.waiting.first()?;
-            let (call, deadline) = self.waiting.take(place)?;
+            let (call, _) = self.waiting.take(place)?;
             if let Some(rpc) = call.request.rpc() {
+                let deadline = now + call.patience;
                 self.flight.put(serial, Sent { call, place, deadline, login }, deadline);
                 return Some(rpc);
             }
         }
+        None
     }
 
     /// The one that was handed out under this number, if it is not answered yet.

@@ -100,17 +100,17 @@ impl Channel {
     // Verbs.
 
     /// Sends a request, and opens the connection if it is closed. If it cannot be sent within `patience`, counted from now, it is
-    /// [`Reply::NotSent`]; if it was sent and is not answered by then, the connection is given up.
+    /// [`Reply::NotSent`]; if it is not answered within `patience`, counted from when it was handed out, the connection is given up. No more
+    /// than 128 are under way at once.
     pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
         self.clock(now);
         if self.calls.len() + self.keep_alives.len() >= self.config.limit {
             return self.not_sent(call, Fault::Backlog.into());
         }
-        let deadline = self.now + patience;
         if let Request::KeepAlive { lease } = request {
-            self.keep_alives.ask(call, lease, deadline);
+            self.keep_alives.ask(call, lease, self.now + patience);
         } else {
-            self.calls.ask(call, request, deadline);
+            self.calls.ask(self.now, call, request, patience);
         }
         if let Phase::BackingOff { until } = &mut self.phase {
             // The other half is for the attempt: a lease with a short TTL cannot wait for a long pause.
@@ -298,7 +298,7 @@ impl Channel {
             });
         }
         let serial = self.serial + 1;
-        let request = self.calls.send(serial, self.login.count)?;
+        let request = self.calls.send(self.now, serial, self.login.count)?;
         self.serial = serial;
         Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() })
     }
@@ -312,7 +312,7 @@ impl Channel {
     /// [`next_deadline`](Self::next_deadline), and what it is for.
     #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        let ready = self.calls.any_waiting() || self.keep_alives.is_ready() || self.watches.is_ready();
+        let ready = self.calls.is_ready() || self.keep_alives.is_ready() || self.watches.is_ready();
         if !self.out.is_empty() || self.is_up() && ready {
             return Some((self.now, "output is queued"));
         }

@@ -219,6 +219,34 @@ fn e9_patience_gives_the_connection_up_and_settles_all_in_flight() {
     assert!(rig.connecting().node() != conn.node());
 }
 
+/// A server that is only busy is not taken for one that hangs: it would be asked everything again, and be busier.
+#[test]
+fn e9_a_burst_is_sent_in_portions() {
+    const MOST: usize = calls::MOST_IN_FLIGHT;
+    let (mut rig, conn) = Rig::up(2);
+    let calls: Vec<CallId> = (0..2 * MOST + 10).map(|_| rig.send(grant(2))).collect();
+    let mut portion = |calls: &[CallId], due: Vec<ChannelOutput>| {
+        let requests = rig.requests();
+        assert_eq!(requests.len(), MOST);
+        assert!(rig.channel.next_deadline().unwrap() > rig.now, "nothing more to be polled for now");
+        // All are slow, and all within their patience.
+        rig.pass(900 * MS);
+        assert_eq!(rig.told(), due);
+        for request in requests {
+            let Output::Call { rpc, .. } = request else { panic!("{request:?}") };
+            rig.answer(rpc, granted(2));
+        }
+        let answered = calls.iter().map(|call| ChannelOutput::Reply { call: *call, reply: LEASE });
+        assert_eq!(rig.told(), answered.collect::<Vec<_>>());
+        assert_eq!(rig.channel.current(), Some(conn));
+    };
+    let (first, rest) = calls.split_at(MOST);
+    let (second, last) = rest.split_at(MOST);
+    portion(first, Vec::new());
+    portion(second, last.iter().map(|call| not_sent(*call, Fault::TimedOut)).collect());
+    assert_eq!((rig.all().len(), rig.channel.next_deadline()), (0, None));
+}
+
 #[test]
 fn what_cannot_be_sent_waits_as_long_as_its_patience() {
     let mut rig = Rig::new(1);

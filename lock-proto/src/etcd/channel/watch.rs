@@ -26,6 +26,9 @@ use crate::etcd::status::denial;
 use crate::event::ServerError;
 use crate::time::Instant;
 
+/// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).
+const MOST_UNANSWERED: usize = super::calls::MOST_IN_FLIGHT;
+
 /// One watch that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
@@ -296,7 +299,7 @@ impl Watches {
     /// Whether there is something to be handed out.
     pub(super) fn is_ready(&self) -> bool {
         match self.stream {
-            Some(_) => !self.asks.is_empty() || !self.fresh.is_empty(),
+            Some(_) => !self.asks.is_empty() || (!self.fresh.is_empty() && self.unanswered.len() < MOST_UNANSWERED),
             None => self.any() && self.pause.is_none(),
         }
     }

@@ -290,7 +290,8 @@ impl Lock {
         let Stage::Held(hold) = &mut self.stage else { return };
         self.answer = answer(reply);
         let Some(write) = hold.write.as_mut().filter(|_| !for_watch) else {
-            hold.look_again = Some(ctx.now + ctx.pause(0));
+            // There is no hurry: many holders may find the server busy at the same time.
+            hold.look_again = Some(ctx.now + ctx.pause(4));
             return;
         };
         let put = matches!(write.call.take(), Some(WriteCall::Put(_)));

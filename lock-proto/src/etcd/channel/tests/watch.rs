@@ -126,6 +126,21 @@ fn e5_one_stream_carries_all_watches_from_now_on() {
 }
 
 #[test]
+fn e9_many_watches_are_opened_in_portions() {
+    let (mut rig, _) = Rig::up(1);
+    (0..200).for_each(|n| rig.watch(n));
+    let stream = rig.stream(StreamKind::Watch);
+    let wires: Vec<i64> = (0..calls::MOST_IN_FLIGHT).map(|_| asked(&mut rig, stream)).collect();
+    assert_eq!(rig.all(), []);
+    assert!(rig.channel.next_deadline().unwrap() > rig.now, "nothing more to be polled for now");
+    for wire in &wires {
+        rig.hear(stream, open(*wire, 6));
+    }
+    assert_eq!(rig.told().len(), wires.len());
+    assert_eq!(rig.requests().len(), 200 - wires.len());
+}
+
+#[test]
 fn an_unwatched_watch_is_cancelled_and_no_longer_heard() {
     let (mut rig, _, stream, wire) = Rig::watching(1);
     rig.watch(2);

@@ -1,0 +1,115 @@
+//! Users, passwords and rights (requirement E9).
+
+use lock_testkit::Etcd;
+use lock_tokio::Client;
+use lock_tokio::etcd::Config;
+use lock_tokio::redis::{Blocked, Failure};
+
+use crate::kit::{blocked, calls, clean, failure, give_back, ms, shut_down, soon, take, until, watches, with};
+
+fn settings(etcd: &Etcd, user: &str, password: &str) -> Config {
+    Config::parse(&etcd.url_with(user, password)).unwrap()
+}
+
+/// One who may use the names that begin with `jobs/`.
+fn worker(etcd: &Etcd) -> Client {
+    with(settings(etcd, "worker", "secret"))
+}
+
+fn guarded() -> Etcd {
+    Etcd::builder().user("worker", "secret", Some("jobs/")).user("guest", "secret", None).start()
+}
+
+#[track_caller]
+fn refused(failure: &Failure, words: &str) {
+    assert!(matches!(failure, Failure::Refused(_)), "{failure}");
+    let text = failure.to_string();
+    assert!(text.contains(words) && !text.contains("secret") && !text.contains("wrong!"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
+    let etcd = guarded();
+    let before = calls(&etcd, "Authenticate");
+    for (user, password) in [("worker", "wrong!"), ("nobody", "secret")] {
+        let stranger = with(settings(&etcd, user, password));
+        for name in ["jobs/1", "jobs/2"] {
+            refused(&failure(soon("told", stranger.lock(name).acquire()).await), "authentication failed");
+        }
+        refused(&failure(soon("told", stranger.lock("jobs/1").try_once().acquire()).await), "authentication failed");
+        shut_down(stranger).await;
+    }
+    let tried = calls(&etcd, "Authenticate") - before;
+    assert!(tried <= 12, "{tried} logins");
+    let nobody = with(Config::parse(&format!("etcd://{}", etcd.address())).unwrap());
+    refused(&failure(soon("told", nobody.lock("jobs/1").acquire()).await), "user name is empty");
+    shut_down(nobody).await;
+    clean(&etcd).await;
+}
+
+/// The session of such a client has no key to protect, and ends with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
+    let etcd = guarded();
+    let ours = worker(&etcd);
+    let held = take(&ours, "jobs/1").await;
+    for name in ["jobs!", "other", "a"] {
+        refused(&failure(soon("told", ours.lock(name).acquire()).await), "permission denied");
+        refused(&failure(soon("told", ours.lock(name).try_once().acquire()).await), "permission denied");
+    }
+    let election = soon("told", ours.election("other").leader()).await.unwrap_err();
+    assert!(election.to_string().contains("permission denied"), "{election}");
+    assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1));
+    let guest = with(settings(&etcd, "guest", "secret"));
+    refused(&failure(soon("told", guest.lock("jobs/1").acquire()).await), "permission denied");
+    assert!(held.is_held());
+    give_back(held).await;
+    shut_down(ours).await;
+    shut_down(guest).await;
+    clean(&etcd).await;
+}
+
+/// Whoever waits is told when its turn would have come, and stands in nobody's way for longer than its session lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_that_are_taken_away_while_waiting() {
+    let etcd = guarded();
+    let root = with(settings(&etcd, "root", "root-secret"));
+    let ours = with(settings(&etcd, "worker", "secret").session_ttl(ms(2000)));
+    let held = take(&root, "jobs/1").await;
+    let mut waiting = ours.lock("jobs/1").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    until("it watches", || watches(&etcd) >= 2).await;
+    etcd.etcdctl(&["role", "revoke-permission", "--prefix", "worker", "jobs/"]);
+    give_back(held).await;
+    refused(&failure(soon("told", waiting).await), "permission denied");
+    drop(ours);
+    give_back(take(&root, "jobs/1").await).await;
+    shut_down(root).await;
+    clean(&etcd).await;
+}
+
+/// A login that has run out costs a new one, and nothing else: neither who holds nor who waits notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_runs_out_is_renewed() {
+    let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).token_ttl(1).start();
+    let quick = || with(settings(&etcd, "worker", "secret").session_ttl(ms(3000)));
+    let (holder, waiter) = (quick(), quick());
+    let guard = take(&holder, "jobs/1").await;
+    let mut waiting = waiter.lock("jobs/1").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    let waiting = tokio::spawn(waiting);
+    let logins = calls(&etcd, "Authenticate");
+    let from = guard.valid_until();
+    // The server looks for what has run out once a second.
+    until("both logins have run out", || guard.valid_until().since(from) > ms(4500)).await;
+    assert!(guard.is_held() && !waiting.is_finished());
+    give_back(guard).await;
+    let guard = soon("the lock", waiting).await.unwrap().unwrap();
+    assert!(guard.is_held());
+    let renewed = calls(&etcd, "Authenticate") - logins;
+    assert!((1..=6).contains(&renewed), "{renewed} new logins");
+    give_back(guard).await;
+    shut_down(holder).await;
+    shut_down(waiter).await;
+    clean(&etcd).await;
+}

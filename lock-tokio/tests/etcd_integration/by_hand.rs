@@ -1,0 +1,187 @@
+//! Somebody with `etcdctl` takes leases, keys or history away.
+
+use std::time::Instant;
+
+use lock_testkit::Etcd;
+use lock_tokio::redis::{Blocked, Loss, Release};
+
+use crate::kit::{
+    LONG_TTL, blocked, calls, clean, client, config, give_back, ms, shut_down, soon, take, until, watches, with,
+};
+
+/// The one key of the queue that is not `known`.
+fn other_key(etcd: &Etcd, known: &str) -> Option<String> {
+    let keys: Vec<_> = etcd.keys_of("a/").into_iter().filter(|key| key != known).collect();
+    let [key] = &keys[..] else { return None };
+    Some(key.clone())
+}
+
+fn lease_of(key: &str) -> &str {
+    key.rsplit_once('/').unwrap().1
+}
+
+/// Requirement E4, and case M1 of other clients: the waiter's own session ends. It does not wait for ever with no key in the queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_is_revoked_while_waiting() {
+    let etcd = Etcd::start();
+    let (holder, waiter) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
+    let guard = take(&holder, "a").await;
+    let held = etcd.keys_of("a/").remove(0);
+    let waiting = tokio::spawn(waiter.lock("a").acquire());
+    for _ in 0..3 {
+        until("it is in the queue", || other_key(&etcd, &held).is_some()).await;
+        let key = other_key(&etcd, &held).unwrap();
+        etcd.revoke(lease_of(&key));
+        until("it is in the queue with another session", || {
+            other_key(&etcd, &held).is_some_and(|now| lease_of(&now) != lease_of(&key))
+        })
+        .await;
+    }
+    assert!(guard.is_held() && !waiting.is_finished());
+    let before = guard.fence();
+    give_back(guard).await;
+    let guard = soon("the lock", waiting).await.unwrap().unwrap();
+    assert!(guard.fence() > before);
+    give_back(guard).await;
+    shut_down(holder).await;
+    shut_down(waiter).await;
+    clean(&etcd).await;
+}
+
+/// A lease that is revoked is a loss long before it would have ended, and the next one in the queue has the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_is_revoked_while_held() {
+    let etcd = Etcd::start();
+    let (holder, waiter) = (with(config(&etcd).session_ttl(ms(6000))), client(&etcd));
+    let guard = take(&holder, "a").await;
+    let held = etcd.keys_of("a/").remove(0);
+    let mut waiting = waiter.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    let since = Instant::now();
+    etcd.revoke(lease_of(&held));
+    let next = soon("the lock", waiting).await.unwrap();
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    assert!(since.elapsed() < ms(4500), "noticed by the next sign of life: {:?}", since.elapsed());
+    assert!(next.fence() > guard.fence());
+    assert!(matches!(soon("release", guard.release()).await, Release::Expired | Release::Taken));
+    assert!(next.is_held());
+    give_back(next).await;
+    // With a new session all is well.
+    give_back(take(&holder, "a").await).await;
+    shut_down(holder).await;
+    shut_down(waiter).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E9: the lease lives, so that only the key itself can tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_own_key_is_deleted_during_a_long_hold() {
+    let etcd = Etcd::start();
+    let client = with(config(&etcd).session_ttl(ms(2000)));
+    let guard = take(&client, "a").await;
+    assert_eq!(watches(&etcd), 0, "a hold that may be short costs no watch");
+    until("a third of the TTL has passed", || watches(&etcd) == 1).await;
+    let since = Instant::now();
+    assert!(etcd.delete(&etcd.keys_of("a/")[0]));
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    assert!(since.elapsed() < ms(1500), "{:?}", since.elapsed());
+    assert_eq!(soon("release", guard.release()).await, Release::Expired);
+    until("its watch is closed", || watches(&etcd) == 0).await;
+    give_back(take(&client, "a").await).await;
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E9: deleted before the watch was opened, it is missed when that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_own_key_is_deleted_early_in_a_long_hold() {
+    let etcd = Etcd::start();
+    let client = with(config(&etcd).session_ttl(ms(3000)));
+    let guard = take(&client, "a").await;
+    assert!(etcd.delete(&etcd.keys_of("a/")[0]));
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    drop(guard);
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement U1: a short hold learns at its release, and says who has the lock now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_own_key_is_deleted_during_a_short_hold() {
+    let etcd = Etcd::start();
+    let (ours, other) = (with(config(&etcd).session_ttl(LONG_TTL)), client(&etcd));
+    let guard = take(&ours, "a").await;
+    assert!(etcd.delete(&etcd.keys_of("a/")[0]));
+    assert_eq!(soon("release", guard.release()).await, Release::Expired);
+    let guard = take(&ours, "a").await;
+    assert!(etcd.delete(&etcd.keys_of("a/")[0]));
+    let next = take(&other, "a").await;
+    assert!(next.fence() > guard.fence());
+    assert_eq!(soon("release", guard.release()).await, Release::Taken);
+    assert!(next.is_held());
+    give_back(next).await;
+    shut_down(ours).await;
+    shut_down(other).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E4: a place in the queue that was taken away is taken anew, at its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_own_key_is_deleted_while_waiting() {
+    let etcd = Etcd::start();
+    let (holder, first, second) = (client(&etcd), client(&etcd), client(&etcd));
+    let guard = take(&holder, "a").await;
+    let held = etcd.keys_of("a/").remove(0);
+    let first_waits = tokio::spawn(first.lock("a").acquire());
+    until("the first is in the queue", || other_key(&etcd, &held).is_some()).await;
+    let deleted = other_key(&etcd, &held).unwrap();
+    let second_waits = tokio::spawn(second.lock("a").acquire());
+    until("the second is in the queue", || etcd.keys_of("a/").len() == 3).await;
+    assert!(etcd.delete(&deleted));
+    until("the first is in the queue again", || etcd.keys_of("a/").contains(&deleted)).await;
+    give_back(guard).await;
+    let guard = soon("the second", second_waits).await.unwrap().unwrap();
+    assert!(!first_waits.is_finished());
+    let before = guard.fence();
+    give_back(guard).await;
+    let guard = soon("the first", first_waits).await.unwrap().unwrap();
+    assert!(guard.fence() > before);
+    give_back(guard).await;
+    for client in [holder, first, second] {
+        shut_down(client).await;
+    }
+    clean(&etcd).await;
+}
+
+/// Requirement E4, and case M2 of other clients: history that is thrown away is no error, not even when the watches have to be opened
+/// anew after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compaction_while_waiting() {
+    let mut etcd = Etcd::start();
+    let (holder, waiter) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
+    let guard = take(&holder, "a").await;
+    let mut waiting = waiter.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    until("it watches", || watches(&etcd) == 2).await;
+    let compact = |etcd: &Etcd| {
+        for n in 0..20 {
+            etcd.put("unrelated", &n.to_string());
+        }
+        etcd.compact();
+    };
+    compact(&etcd);
+    // Also between two openings of the watches.
+    etcd.restart();
+    compact(&etcd);
+    until("it watches again", || watches(&etcd) >= 2).await;
+    compact(&etcd);
+    assert_eq!(waiting.blocked(), Some(Blocked::Held));
+    let looks = calls(&etcd, "Txn");
+    give_back(guard).await;
+    give_back(soon("the lock", waiting).await.unwrap()).await;
+    assert!(calls(&etcd, "Txn") - looks >= 3, "a delete, a look, a delete");
+    etcd.delete("unrelated");
+    shut_down(holder).await;
+    shut_down(waiter).await;
+    clean(&etcd).await;
+}

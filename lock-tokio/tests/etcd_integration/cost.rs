@@ -1,0 +1,124 @@
+//! What locks cost the server (requirements E1, E9).
+
+use core::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use lock_testkit::Etcd;
+use lock_tokio::Guard;
+use lock_tokio::redis::Release;
+
+use crate::kit::{LONG_TTL, calls, clean, config, give_back, ms, poll_once, shut_down, soon, take, until, with};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uncontended_lock_and_unlock_cost_two_calls() {
+    const CYCLES: u64 = 50;
+    let etcd = Etcd::start();
+    let client = with(config(&etcd).session_ttl(LONG_TTL));
+    give_back(take(&client, "a").await).await;
+    let (all, transactions) = (calls(&etcd, ""), calls(&etcd, "Txn"));
+    for n in 0..CYCLES {
+        give_back(take(&client, if n % 2 == 0 { "a" } else { "b" }).await).await;
+    }
+    assert_eq!(calls(&etcd, "Txn") - transactions, 2 * CYCLES);
+    assert_eq!(calls(&etcd, "") - all, 2 * CYCLES, "nothing but transactions, and no stream");
+    // A try is one call if somebody else has it, and none if this client has.
+    let other = with(config(&etcd).session_ttl(LONG_TTL));
+    give_back(take(&other, "c").await).await;
+    let guard = take(&client, "a").await;
+    let all = calls(&etcd, "");
+    assert!(soon("a try", client.lock("a").try_once().acquire()).await.is_err());
+    assert_eq!(calls(&etcd, "") - all, 0);
+    assert!(soon("a try", other.lock("a").try_once().acquire()).await.is_err());
+    assert_eq!(calls(&etcd, "") - all, 1);
+    give_back(guard).await;
+    shut_down(client).await;
+    shut_down(other).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E1: passing on inside a client costs nothing at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passing_on_inside_a_client_costs_no_call() {
+    let etcd = Etcd::start();
+    let client = with(config(&etcd).session_ttl(LONG_TTL).turn(LONG_TTL));
+    let mut guard = take(&client, "a").await;
+    let all = calls(&etcd, "");
+    for _ in 0..100 {
+        let mut next = client.lock("a").acquire();
+        assert!(poll_once(&mut next).await.is_pending());
+        let before = guard.fence();
+        give_back(guard).await;
+        guard = soon("the next", next).await.unwrap();
+        assert!(guard.fence() > before);
+    }
+    assert_eq!(calls(&etcd, "") - all, 0);
+    give_back(guard).await;
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E1: one sign of life for all locks of a session, every third of the TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_locks_on_one_session() {
+    const LOCKS: usize = 10_000;
+    const AT_ONCE: usize = 64;
+    let etcd = Etcd::start();
+    let ttl = ms(5000);
+    let client = with(config(&etcd).session_ttl(ttl));
+    let wishes = (0..LOCKS).map(|n| client.lock(format!("lock{n}")));
+    let taken = stream::iter(wishes.map(|lock| async move { lock.acquire().await.unwrap() }));
+    let guards: Vec<Guard> = taken.buffer_unordered(AT_ONCE).collect().await;
+
+    let signs = || etcd.metric("grpc_server_msg_received_total", "grpc_method=\"LeaseKeepAlive\"");
+    let (before, from) = (signs(), guards[0].valid_until());
+    until("two TTLs have passed", || {
+        assert!(guards[0].is_held());
+        guards[0].valid_until().since(from) >= 2 * ttl
+    })
+    .await;
+    let sent = signs() - before;
+    // Six thirds, each up to a tenth shorter by jitter, and the one that was under way.
+    assert!((5..=8).contains(&sent), "{sent} signs of life in two TTLs");
+    assert_eq!(guards.iter().filter(|guard| !guard.is_held()).count(), 0);
+    assert_eq!(etcd.leases().len(), 1);
+
+    let given_back = stream::iter(guards.into_iter().map(Guard::release)).buffer_unordered(AT_ONCE);
+    let released: Vec<Release> = given_back.collect().await;
+    assert_eq!(released.iter().filter(|release| **release == Release::Released).count(), LOCKS);
+    assert_eq!(etcd.keys().len(), 0);
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E1: a TTL of its own, or one that only its holder prolongs, has a lease of its own, which ends with the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_its_own_ends_with_its_lock() {
+    use lock_tokio::Renew;
+
+    let etcd = Etcd::start();
+    let client = with(config(&etcd).session_ttl(LONG_TTL));
+    let shared = [take(&client, "a").await, take(&client, "b").await];
+    assert_eq!(etcd.leases().len(), 1);
+    let own = soon("acquire", client.lock("c").ttl(Duration::from_secs(30)).acquire()).await.unwrap();
+    assert_eq!((etcd.leases().len(), own.ttl()), (2, Duration::from_secs(30)));
+    let manual = soon("acquire", client.lock("d").renew(Renew::Manual).acquire()).await.unwrap();
+    assert_eq!((etcd.leases().len(), manual.ttl()), (3, LONG_TTL));
+    let leases: Vec<_> = [&shared[0], &shared[1], &own, &manual].map(|guard| guard.owner().unwrap().lease).to_vec();
+    assert_eq!(leases[0], leases[1]);
+    assert!(leases[0] != leases[2] && leases[0] != leases[3] && leases[2] != leases[3]);
+    let before = manual.valid_until();
+    soon("extend", manual.extend()).await.unwrap();
+    assert!(manual.valid_until() > before);
+    for guard in [own, manual] {
+        let lease = guard.owner().unwrap().lease.to_string();
+        give_back(guard).await;
+        until("its lease is revoked", || !etcd.leases().contains(&lease)).await;
+    }
+    assert_eq!(etcd.leases(), [leases[0].to_string()]);
+    for guard in shared {
+        give_back(guard).await;
+    }
+    assert_eq!(etcd.leases().len(), 1, "the session lives as long as the client");
+    shut_down(client).await;
+    clean(&etcd).await;
+}

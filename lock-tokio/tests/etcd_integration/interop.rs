@@ -1,0 +1,128 @@
+//! `etcdctl lock` and `etcdctl elect` in one queue with ours (requirements E2, E8, E10).
+
+use lock_testkit::Etcd;
+use lock_tokio::etcd::ElectionEvent;
+use lock_tokio::redis::Blocked;
+
+use crate::kit::{Etcdctl, blocked, clean, client, give_back, shut_down, soon, take, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_locks_before_and_after_us() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    let first = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
+    assert!(first.line().starts_with("a/"));
+    let mut waiting = client.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    until("ours is in the queue", || etcd.keys_of("a/").len() == 2).await;
+    let last = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
+    until("all are in the queue", || etcd.keys_of("a/").len() == 3).await;
+    first.interrupt();
+    let guard = soon("the lock", waiting).await.unwrap();
+    assert_eq!(etcd.keys_of("a/").len(), 2);
+    assert!(guard.is_held() && last.has_said_nothing());
+    give_back(guard).await;
+    assert!(last.line().starts_with("a/"));
+    last.interrupt();
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E2: a holder that dies is followed when its lease ends, and not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_dies_with_the_lock() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    let mut other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
+    let key = other.line();
+    let mut waiting = client.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    other.kill();
+    assert!(etcd.keys_of("a/").contains(&key));
+    let guard = soon("the lock", waiting).await.unwrap();
+    assert!(!etcd.keys_of("a/").contains(&key));
+    give_back(guard).await;
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E8: the revisions that `etcdctl` gives out for fencing and ours are of one kind, and grow through all turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revisions_grow_across_clients() {
+    let etcd = Etcd::start();
+    let clients = [client(&etcd), client(&etcd)];
+    let mut last = 0;
+    let mut grows = |revision: i64| {
+        assert!(revision > last, "{revision} after {last}");
+        last = revision;
+    };
+    for round in 0..4 {
+        let guard = take(&clients[round % 2], "a").await;
+        let (owner, fence) = (guard.owner().unwrap(), guard.fence().unwrap().get());
+        assert_eq!(fence >> 16, owner.revision.unsigned_abs());
+        grows(owner.revision);
+        // It waits for us.
+        let other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "--", "a", "sh", "-c", "echo $ETCD_LOCK_REV"]);
+        until("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
+        give_back(guard).await;
+        grows(other.line().parse().unwrap());
+        until("it has gone", || etcd.keys_of("a/").is_empty()).await;
+    }
+    for client in clients {
+        shut_down(client).await;
+    }
+    clean(&etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_stands_for_election_before_and_after_us() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    let election = client.election("board");
+    let mut observation = election.observe().unwrap();
+    assert_eq!(soon("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
+    let listener = Etcdctl::start(&etcd, &["elect", "--listen", "board"]);
+    let mut heard = async |value: &str| {
+        loop {
+            match soon("a leader", observation.next()).await {
+                Some(ElectionEvent::Leader(leader)) => {
+                    assert_eq!(leader.value, value);
+                    // Its lines are the key and the value; a value that was overtaken it may miss.
+                    while listener.line() != value {}
+                    return leader.key;
+                }
+                // Between two leaders.
+                Some(ElectionEvent::NoLeader) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+
+    let first = Etcdctl::start(&etcd, &["elect", "board", "one"]);
+    let key = first.line();
+    assert_eq!((first.line().as_str(), heard("one").await), ("one", key.into()));
+    let standing = tokio::spawn(election.campaign("two"));
+    until("ours is in the queue", || etcd.keys_of("board/").len() == 2).await;
+    let last = Etcdctl::start(&etcd, &["elect", "board", "three"]);
+    until("all are in the queue", || etcd.keys_of("board/").len() == 3).await;
+    assert!(!standing.is_finished());
+
+    first.interrupt();
+    let mut leadership = soon("elected", standing).await.unwrap().unwrap();
+    assert_eq!(heard("two").await, leadership.owner().unwrap().key);
+    soon("proclaim", leadership.proclaim("zwei")).await.unwrap();
+    assert_eq!(heard("zwei").await, leadership.owner().unwrap().key);
+    assert!(last.has_said_nothing());
+
+    soon("resign", leadership.resign()).await;
+    let key = last.line();
+    assert_eq!((last.line().as_str(), heard("three").await), ("three", key.into()));
+    last.interrupt();
+    until("nobody leads", || etcd.keys_of("board/").is_empty()).await;
+    assert_eq!(soon("nobody", election.leader()).await.unwrap(), None);
+    drop(observation);
+    // It leaves its sessions to end by themselves, in a minute.
+    let all = etcd.leases().len();
+    shut_down(client).await;
+    assert_eq!((etcd.keys().len(), etcd.leases().len()), (0, all - 1));
+}

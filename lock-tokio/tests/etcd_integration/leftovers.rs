@@ -1,0 +1,123 @@
+//! However an acquisition or a client ends, nothing of it stays (requirements A4, E3, U2).
+
+use core::task::Poll;
+use core::time::Duration;
+
+use lock_testkit::Etcd;
+use lock_tokio::redis::{Blocked, Loss};
+use lock_tokio::{AcquireError, Client};
+use tokio::time::sleep;
+
+use crate::kit::{
+    LONG_TTL, blocked, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, with,
+};
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn up_to(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// A future is dropped after some number of polls, with pauses of some length between them: before its session is granted, before its
+/// key is created, while it is, in the queue, when it is offered the lock. The sessions live on, so that no key ends by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
+    let etcd = Etcd::start();
+    let rival = with(config(&etcd).session_ttl(LONG_TTL));
+    let mut dice = Dice(1);
+    let (mut granted, mut dropped) = (0, 0);
+    let mut clients: Vec<Client> = Vec::new();
+    for round in 0..200 {
+        // A connection and a session that are not there yet, now and then.
+        if round % 10 == 0 {
+            clients.push(with(config(&etcd).session_ttl(LONG_TTL)));
+        }
+        let ours = clients.last().unwrap();
+        let held = if dice.up_to(2) == 0 { Some(take(&rival, "a").await) } else { None };
+        let mut waiting = ours.lock("a").acquire();
+        let mut guard = None;
+        for _ in 0..=dice.up_to(6) {
+            if let Poll::Ready(result) = poll_once(&mut waiting).await {
+                guard = Some(result.unwrap());
+                break;
+            }
+            match dice.up_to(3) {
+                0 => tokio::task::yield_now().await,
+                _ => sleep(Duration::from_micros(dice.up_to(1500))).await,
+            }
+        }
+        // Some of the rival's releases cross the drop.
+        if dice.up_to(2) == 0 {
+            drop(held);
+        }
+        match guard {
+            Some(_) => granted += 1,
+            None => dropped += 1,
+        }
+        drop((waiting, guard));
+    }
+    until("the keys are gone", || etcd.keys().is_empty()).await;
+    assert!(granted >= 10 && dropped >= 50, "granted {granted}, dropped {dropped}");
+    // And they stay away: what was under way has landed by the time of a later request on the same connections.
+    for client in &clients {
+        give_back(take(client, "a").await).await;
+    }
+    assert_eq!(etcd.keys(), Vec::<String>::new());
+    clients.push(rival);
+    for client in clients {
+        shut_down(client).await;
+    }
+    clean(&etcd).await;
+}
+
+/// Requirement U2: when a shutdown has ended, and not some time later, no key and no lease is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_leaves_no_key_and_no_lease() {
+    let etcd = Etcd::start();
+    let (ours, other) = (client(&etcd), client(&etcd));
+    let elsewhere = take(&other, "other's").await;
+    let held: Vec<_> = [take(&ours, "a").await, take(&ours, "b").await].into();
+    let own = soon("acquire", ours.lock("c").ttl(LONG_TTL).acquire()).await.unwrap();
+    let leads = soon("elected", ours.election("board").campaign("we")).await.unwrap();
+    let behind_own = tokio::spawn(ours.lock("a").acquire());
+    let mut behind_other = ours.lock("other's").ttl(LONG_TTL).acquire();
+    blocked(&mut behind_other, Blocked::Held).await;
+    assert_eq!((etcd.keys().len(), etcd.leases().len()), (6, 4));
+
+    shut_down(ours.clone()).await;
+    assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1));
+    for guard in held.iter().chain([&own, &*leads]) {
+        assert_eq!(soon("the loss", guard.lost()).await, Loss::ShutDown);
+    }
+    assert!(matches!(soon("the end", behind_own).await.unwrap(), Err(AcquireError::ShutDown)));
+    assert!(matches!(soon("the end", behind_other).await, Err(AcquireError::ShutDown)));
+    assert!(matches!(soon("the end", ours.lock("d").acquire()).await, Err(AcquireError::ShutDown)));
+    give_back(elsewhere).await;
+    shut_down(other).await;
+    clean(&etcd).await;
+}
+
+/// The same without a word: the last handle is dropped while somebody waits, and while a guard is out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_dropped_leaves_nothing() {
+    let etcd = Etcd::start();
+    let rival = client(&etcd);
+    let held = take(&rival, "a").await;
+    let mut waiting = client(&etcd).lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    drop(waiting);
+    until("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
+    let guard = take(&client(&etcd), "b").await;
+    // Its client lives as long as it does.
+    sleep(ms(50)).await;
+    assert!(guard.is_held());
+    drop(guard);
+    until("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
+    give_back(held).await;
+    shut_down(rival).await;
+    clean(&etcd).await;
+}

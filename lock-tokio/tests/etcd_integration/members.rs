@@ -1,0 +1,207 @@
+//! Three members, some of which die or stop (requirement E9).
+
+use core::time::Duration;
+use std::time::Instant;
+
+use lock_testkit::{Etcd, EtcdCluster};
+use lock_tokio::etcd::{Config, Endpoint};
+use lock_tokio::redis::{Blocked, Loss};
+use lock_tokio::{Client, Guard};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::kit::{
+    blocked, calls, cluster_config, give_back, ms, shut_down, soon, take, timed_out, until, watches, with,
+};
+
+/// The member that the client talks to: the one that a transaction of its reaches. Nobody else may send any meanwhile.
+async fn member_of(cluster: &EtcdCluster, client: &Client) -> usize {
+    let count = || cluster.members().iter().map(|member| calls(member, "Txn")).collect::<Vec<_>>();
+    let before = count();
+    give_back(take(client, "probe").await).await;
+    let reached: Vec<_> = (0..).zip(before.iter().zip(count())).filter(|(_, (a, b))| *a < b).collect();
+    let [(member, _)] = reached[..] else { panic!("{reached:?}") };
+    member
+}
+
+/// A client that does not know this member.
+fn stranger_to(cluster: &EtcdCluster, member: usize) -> Client {
+    let others = cluster.members().iter().enumerate().filter(|(n, _)| *n != member);
+    let others = others.map(|(_, member)| Endpoint::parse(&member.address().to_string()).unwrap());
+    with(Config::new(others).session_ttl(ms(6000)).release_within(Duration::from_secs(10)))
+}
+
+/// It is renewed, for longer than it could live on what was confirmed before.
+async fn stays_held(guard: &Guard) {
+    let before = guard.valid_until();
+    until("it is renewed", || guard.valid_until().since(before) > guard.ttl() / 2).await;
+    assert!(guard.is_held());
+}
+
+async fn clean(member: &Etcd) {
+    crate::kit::clean(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_member_is_killed_while_it_holds() {
+    let mut cluster = EtcdCluster::start(3);
+    let client = with(cluster_config(&cluster));
+    let guard = take(&client, "a").await;
+    let at = member_of(&cluster, &client).await;
+    cluster.member(at).kill();
+    stays_held(&guard).await;
+    give_back(take(&client, "b").await).await;
+    give_back(guard).await;
+    shut_down(client).await;
+    clean(&cluster.members()[(at + 1) % 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_member_is_killed_while_it_waits() {
+    let mut cluster = EtcdCluster::start(3);
+    let client = with(cluster_config(&cluster));
+    let at = member_of(&cluster, &client).await;
+    let holder = stranger_to(&cluster, at);
+    let guard = take(&holder, "a").await;
+    let mut waiting = client.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    until("it watches", || watches(&cluster.members()[at]) == 2).await;
+    cluster.member(at).kill();
+    // It is back in its place, and hears of the release by another member.
+    until("it watches again", || {
+        cluster.members().iter().enumerate().any(|(n, member)| n != at && watches(member) >= 2)
+    })
+    .await;
+    let before = guard.fence();
+    give_back(guard).await;
+    let guard = soon("the lock", waiting).await.unwrap();
+    assert!(guard.fence() > before);
+    give_back(guard).await;
+    shut_down(client).await;
+    shut_down(holder).await;
+    clean(&cluster.members()[(at + 1) % 3]).await;
+}
+
+/// Requirement E3: requests that a stopped member has and will never answer. They are made again elsewhere, and count once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_member_is_killed_while_it_acquires() {
+    let mut cluster = EtcdCluster::start(3);
+    let client = with(cluster_config(&cluster));
+    let at = member_of(&cluster, &client).await;
+    cluster.member(at).pause();
+    let guards = take_many(&client).await;
+    cluster.member(at).kill();
+    for guard in guards {
+        assert!(guard.is_held());
+        give_back(guard).await;
+    }
+    shut_down(client).await;
+    clean(&cluster.members()[(at + 1) % 3]).await;
+}
+
+/// The same with a member that goes on in the end: what it still executes is taken back long before the session ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_member_stops_while_it_acquires_and_goes_on_later() {
+    let cluster = EtcdCluster::start(3);
+    let client = with(cluster_config(&cluster));
+    let held = take(&client, "held").await;
+    let at = member_of(&cluster, &client).await;
+    cluster.members()[at].pause();
+    for guard in take_many(&client).await {
+        give_back(guard).await;
+    }
+    stays_held(&held).await;
+    cluster.members()[at].resume();
+    let other = &cluster.members()[(at + 1) % 3];
+    until("only what is held is left", || other.keys().len() == 1).await;
+    stays_held(&held).await;
+    assert_eq!(other.keys().len(), 1, "nothing came back");
+    give_back(held).await;
+    shut_down(client).await;
+    clean(other).await;
+}
+
+async fn take_many(client: &Client) -> Vec<Guard> {
+    let mut tasks = JoinSet::new();
+    for n in 0..5 {
+        let lock = client.lock(format!("many{n}"));
+        tasks.spawn(async move { soon("acquire", lock.acquire()).await.unwrap() });
+    }
+    tasks.join_all().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_is_killed() {
+    let mut cluster = EtcdCluster::start(3);
+    let leader = cluster.leader();
+    // One talks to the leader and the other does not, or neither.
+    let (holder, waiter) = (with(cluster_config(&cluster)), stranger_to(&cluster, leader));
+    let guard = take(&holder, "a").await;
+    let mut waiting = waiter.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    cluster.member(leader).kill();
+    stays_held(&guard).await;
+    assert_eq!(waiting.blocked(), Some(Blocked::Held));
+    give_back(guard).await;
+    give_back(soon("the lock", waiting).await.unwrap()).await;
+    shut_down(holder).await;
+    shut_down(waiter).await;
+    clean(&cluster.members()[(leader + 1) % 3]).await;
+}
+
+/// Requirements T1 and T2: without a majority nothing is confirmed any more, and the end comes when it must, whatever member is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_three_are_killed_and_come_back() {
+    let mut cluster = EtcdCluster::start(3);
+    let ttl = ms(3000);
+    let client = with(cluster_config(&cluster).session_ttl(ttl));
+    let guard = take(&client, "a").await;
+    let at = member_of(&cluster, &client).await;
+    // One of them is the one that it talks to, or its last one is.
+    let killed = [at, (at + 1) % 3];
+    for member in killed {
+        cluster.member(member).kill();
+    }
+    let since = Instant::now();
+    let waiting = tokio::spawn(client.lock("a").acquire());
+    let remaining = guard.remaining();
+    assert!(guard.is_held() && remaining <= ttl);
+    soon("the warning", guard.observer().at_risk()).await;
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Expired);
+    assert!(since.elapsed() + ms(50) >= remaining && since.elapsed() < ttl + ms(1000), "{:?}", since.elapsed());
+    assert!(!guard.is_held());
+    let report = timed_out(soon("a wait", client.lock("b").wait(ms(500)).acquire()).await);
+    assert!(!report.is_busy(), "{report}");
+    drop(guard);
+    for member in killed {
+        cluster.member(member).restart_unseen();
+    }
+    let guard = soon("the lock", waiting).await.unwrap().unwrap();
+    stays_held(&guard).await;
+    give_back(guard).await;
+    shut_down(client).await;
+    clean(&cluster.members()[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_member_stops_while_it_holds_and_others_wait() {
+    let cluster = EtcdCluster::start(3);
+    let client = with(cluster_config(&cluster));
+    let guard = take(&client, "a").await;
+    let at = member_of(&cluster, &client).await;
+    let other = stranger_to(&cluster, at);
+    let mut waiting = other.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    let member = &cluster.members()[at];
+    member.pause();
+    stays_held(&guard).await;
+    give_back(guard).await;
+    let guard = soon("the lock", waiting).await.unwrap();
+    member.resume();
+    sleep(ms(100)).await;
+    assert!(guard.is_held());
+    give_back(guard).await;
+    shut_down(client).await;
+    shut_down(other).await;
+    clean(member).await;
+}

@@ -1,0 +1,106 @@
+//! Names, byte for byte, and keys that are in the way (requirement E2).
+
+use lock_testkit::Etcd;
+use lock_tokio::AcquireError;
+use lock_tokio::redis::{Blocked, Failure};
+
+use crate::kit::{Etcdctl, blocked, clean, client, config, failure, give_back, shut_down, soon, take, until, with};
+
+/// How many keys there are, whatever bytes they are of.
+fn count(etcd: &Etcd) -> u64 {
+    let fields = etcd.etcdctl(&["get", "--prefix", "", "-w", "fields"]);
+    fields.lines().find_map(|line| line.strip_prefix("\"Count\" : ")?.parse().ok()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_go_byte_for_byte() {
+    let etcd = Etcd::start();
+    let (ours, other) = (client(&etcd), client(&etcd));
+    let every: Vec<u8> = (0..=255).chain(0..=255).collect();
+    let names: [&[u8]; 8] =
+        [&every, b"a/", b"/", b"a/b/", b"\0", b"\xff\xff", "gr\u{fc}n \u{1f512}".as_bytes(), b"0123456789abcdef"];
+    for name in names {
+        let guard = soon("acquire", ours.lock(name).acquire()).await.unwrap();
+        let owner = guard.owner().unwrap();
+        assert_eq!(owner.key, [name, b"/", owner.lease.to_string().as_bytes()].concat());
+        assert_eq!(count(&etcd), 1);
+        assert!(soon("a try", other.lock(name).try_once().acquire()).await.is_err());
+        let mut waiting = other.lock(name).acquire();
+        blocked(&mut waiting, Blocked::Held).await;
+        give_back(guard).await;
+        give_back(soon("the lock", waiting).await.unwrap()).await;
+        assert_eq!(count(&etcd), 0);
+    }
+    shut_down(ours).await;
+    shut_down(other).await;
+    clean(&etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    for name in [String::new(), "x".repeat(513)] {
+        let error = soon("an error", client.lock(&name).acquire()).await.unwrap_err();
+        assert!(matches!(error, AcquireError::Misuse(_)), "{error}");
+        assert!(error.to_string().contains("512"), "{error}");
+        assert!(matches!(client.election(&name).observe(), Err(AcquireError::Misuse(_))));
+    }
+    assert!(etcd.keys().is_empty() && etcd.leases().is_empty());
+    shut_down(client).await;
+}
+
+/// A key that is nobody's place in the queue would block it for ever: it is named, at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_key_is_named() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    let in_the_way = |failure: Failure, key: &str| {
+        assert!(matches!(failure, Failure::KeyInUse(_)), "{failure}");
+        assert!(failure.to_string().contains(key), "{failure}");
+    };
+    for key in ["a/readme", "a/", "a/694D", "a/0123456789abcdef0", "a/b/694d"] {
+        etcd.put(key, "data");
+        in_the_way(failure(soon("told", client.lock("a").acquire()).await), key);
+        in_the_way(failure(soon("told", client.lock("a").try_once().acquire()).await), key);
+        until("only that key is there", || etcd.keys() == [key]).await;
+        assert_eq!(etcd.get(key), "data");
+        etcd.delete(key);
+    }
+    // Another lock below it.
+    let below = take(&client, "a/b").await;
+    in_the_way(failure(soon("told", client.lock("a").acquire()).await), "a/b/");
+    give_back(below).await;
+    // With a prefix of its own it is out of the way.
+    etcd.put("a/readme", "data");
+    let apart = with(config(&etcd).prefix("locks/"));
+    let guard = take(&apart, "a").await;
+    assert_eq!(etcd.keys_of("locks/a/").len(), 1);
+    give_back(guard).await;
+    etcd.delete("a/readme");
+    give_back(take(&client, "a").await).await;
+    shut_down(client).await;
+    shut_down(apart).await;
+    clean(&etcd).await;
+}
+
+/// Somebody else waits behind it already, and does not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_key_is_found_behind_a_waiter() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    etcd.put("a/readme", "data");
+    let other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
+    until("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
+    let mut waiting = client.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    assert!(other.has_said_nothing());
+    other.interrupt();
+    let failure = failure(soon("told", waiting).await);
+    assert!(matches!(failure, Failure::KeyInUse(_)), "{failure}");
+    assert!(failure.to_string().contains("a/readme"), "{failure}");
+    until("only that key is left", || etcd.keys() == ["a/readme"]).await;
+    etcd.delete("a/readme");
+    shut_down(client).await;
+    clean(&etcd).await;
+}

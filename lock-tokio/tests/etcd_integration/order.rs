@@ -1,0 +1,148 @@
+//! Who is next, and who is woken (requirements E4, E5, E7, E8).
+
+use lock_testkit::Etcd;
+use lock_tokio::Client;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::kit::{
+    LONG_TTL, calls, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, watches, with,
+};
+
+/// A grant, as its holder saw it.
+#[derive(Debug)]
+struct Turn {
+    client: usize,
+    place: usize,
+    fence: u64,
+    created: i64,
+}
+
+/// Each client has one place in the queue for all its waiters: they go first in, first out, for the time of a turn; between the
+/// clients the order is that of the creation of their keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
+    const EACH: usize = 50;
+    let etcd = Etcd::start();
+    let gate = take(&client(&etcd), "a").await;
+    let clients = [with(config(&etcd).turn(ms(5))), with(config(&etcd).turn(ms(5)))];
+    let (told, mut turns) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    for place in 0..EACH {
+        for (client, handle) in clients.iter().enumerate() {
+            let mut waiting = handle.lock("a").acquire();
+            // From the first poll on it has its place.
+            assert!(poll_once(&mut waiting).await.is_pending());
+            let told = told.clone();
+            tasks.spawn(async move {
+                let guard = soon("a turn", waiting).await.unwrap();
+                let (fence, created) = (guard.fence().unwrap().get(), guard.owner().unwrap().create_revision);
+                told.send(Turn { client, place, fence, created }).unwrap();
+                sleep(ms(1)).await;
+                give_back(guard).await;
+            });
+        }
+    }
+    until("both are in the queue", || etcd.keys_of("a/").len() == 3).await;
+    assert!(turns.is_empty());
+    give_back(gate).await;
+    tasks.join_all().await;
+    let mut order = Vec::new();
+    while let Ok(turn) = turns.try_recv() {
+        order.push(turn);
+    }
+    assert_eq!(order.len(), 2 * EACH);
+    assert!(order.is_sorted_by(|a, b| a.fence < b.fence), "{order:#?}");
+    assert!(order.is_sorted_by(|a, b| a.created <= b.created), "{order:#?}");
+    for client in [0, 1] {
+        let places = order.iter().filter(|turn| turn.client == client).map(|turn| turn.place);
+        assert!(places.eq(0..EACH), "first in, first out: {order:#?}");
+    }
+    // A turn is bounded, and the other client is next.
+    let changes = order.windows(2).filter(|pair| pair[0].client != pair[1].client).count();
+    assert!(changes >= 8, "{changes}: {order:#?}");
+    for client in clients {
+        shut_down(client).await;
+    }
+    clean(&etcd).await;
+}
+
+/// Waits until no transaction has been sent for a while.
+async fn settled(etcd: &Etcd) -> u64 {
+    loop {
+        let before = calls(etcd, "Txn");
+        sleep(ms(150)).await;
+        if calls(etcd, "Txn") == before {
+            return before;
+        }
+    }
+}
+
+/// Requirement E5. Whoever is woken reads the queue before anything else, by a transaction, and clients send transactions for nothing else
+/// but that, to enter the queue, and to leave it. So with nobody entering, a release that wakes exactly one waiter costs two of them:
+/// the delete, and the reading of the one who holds the lock next. Each further waiter that is woken would add one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_wakes_the_next_waiter_and_nobody_else() {
+    const CLIENTS: usize = 10;
+    let etcd = Etcd::start();
+    let clients: Vec<Client> = (0..CLIENTS).map(|_| with(config(&etcd).session_ttl(LONG_TTL))).collect();
+    let mut guard = take(&clients[0], "a").await;
+    let mut waiting = Vec::new();
+    for client in &clients[1..] {
+        waiting.push(tokio::spawn(client.lock("a").acquire()));
+        until("it is in the queue", || etcd.keys_of("a/").len() == 1 + waiting.len()).await;
+    }
+    until("all watch", || watches(&etcd) == 2 * (CLIENTS as u64 - 1)).await;
+    let mut before = settled(&etcd).await;
+    for next in waiting {
+        give_back(guard).await;
+        guard = soon("the next", next).await.unwrap().unwrap();
+        let after = settled(&etcd).await;
+        assert_eq!(after - before, 2, "transactions for one hand-over");
+        before = after;
+    }
+    give_back(guard).await;
+    for client in clients {
+        shut_down(client).await;
+    }
+    clean(&etcd).await;
+}
+
+/// The same while all enter anew again and again. A cycle then is: one transaction to enter, a reading for each of the two watches that
+/// may have opened later than what was read, a reading when woken, one to leave. That makes five at the most; if a release
+/// woke all nine, there would be more than ten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_cycles_of_ten_clients_wake_nobody_in_vain() {
+    const CLIENTS: usize = 10;
+    const CYCLES: u64 = 100;
+    let etcd = Etcd::start();
+    let clients: Vec<Client> = (0..CLIENTS).map(|_| with(config(&etcd).session_ttl(LONG_TTL))).collect();
+    let mut tasks = JoinSet::new();
+    let before = calls(&etcd, "Txn");
+    for client in &clients {
+        let lock = client.lock("a");
+        tasks.spawn(async move {
+            let mut fences = Vec::new();
+            for _ in 0..CYCLES {
+                let guard = soon("a turn", lock.acquire()).await.unwrap();
+                fences.push(guard.fence().unwrap());
+                give_back(guard).await;
+            }
+            fences
+        });
+    }
+    let fences = tasks.join_all().await;
+    let cycles = CLIENTS as u64 * CYCLES;
+    let sent = calls(&etcd, "Txn") - before;
+    assert!((3 * cycles - 200..=5 * cycles).contains(&sent), "{sent} transactions for {cycles} cycles");
+    assert!(fences.iter().all(|own| own.is_sorted_by(|a, b| a < b)));
+    let mut all: Vec<_> = fences.into_iter().flatten().collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len() as u64, cycles, "no two grants have one fence");
+    for client in clients {
+        shut_down(client).await;
+    }
+    clean(&etcd).await;
+}

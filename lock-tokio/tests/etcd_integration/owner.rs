@@ -1,0 +1,81 @@
+//! Transactions of others that are guarded by the holder's key (requirements E7, E8).
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use lock_testkit::Etcd;
+use lock_tokio::etcd::OwnerKey;
+use lock_tokio::redis::Loss;
+
+use crate::kit::{LONG_TTL, clean, client, config, give_back, poll_once, shut_down, soon, take, with};
+
+/// Writes `value` by a transaction of `etcdctl` that compares the holder's key. Whether that was done.
+fn guarded_put(etcd: &Etcd, owner: &OwnerKey, value: &str) -> bool {
+    let key = core::str::from_utf8(&owner.key).unwrap();
+    let mut command = etcd.etcdctl_command(&["txn"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let text = format!("mod(\"{key}\") = \"{}\"\n\nput resource {value}\n\n\n", owner.mod_revision);
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    match said.lines().next() {
+        Some("SUCCESS") => true,
+        Some("FAILURE") => false,
+        _ => panic!("{said}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_holds_while_the_lock_is_held_and_not_after() {
+    let etcd = Etcd::start();
+    let (ours, other) = (client(&etcd), client(&etcd));
+    // Given back.
+    let guard = take(&ours, "a").await;
+    let owner = guard.owner_guard().unwrap();
+    assert!(guarded_put(&etcd, &owner, "1"));
+    give_back(guard).await;
+    assert!(!guarded_put(&etcd, &owner, "2"));
+    // Lost, and in the hands of another client.
+    let guard = take(&ours, "a").await;
+    let owner = guard.owner_guard().unwrap();
+    assert!(guarded_put(&etcd, &owner, "3"));
+    etcd.revoke(&owner.lease.to_string());
+    assert!(!guarded_put(&etcd, &owner, "4"), "the loss need not have been noticed");
+    let next = take(&other, "a").await;
+    let owner_of_next = next.owner_guard().unwrap();
+    assert!(!guarded_put(&etcd, &owner, "5") && guarded_put(&etcd, &owner_of_next, "6"));
+    assert_eq!(etcd.get("resource"), "6");
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    assert!(guard.owner_guard().is_err());
+    drop(guard);
+    give_back(next).await;
+    etcd.delete("resource");
+    shut_down(ours).await;
+    shut_down(other).await;
+    clean(&etcd).await;
+}
+
+/// Requirement E7: inside a client the key may stay the same, but for who has asked for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_fails_after_the_lock_was_passed_on_inside_the_client() {
+    let etcd = Etcd::start();
+    let client = with(config(&etcd).session_ttl(LONG_TTL).turn(LONG_TTL));
+    let mut guard = take(&client, "a").await;
+    for n in 0..3 {
+        let owner = guard.owner_guard().unwrap();
+        assert!(guarded_put(&etcd, &owner, "old"));
+        let mut next = client.lock("a").acquire();
+        assert!(poll_once(&mut next).await.is_pending());
+        let before = guard.fence();
+        give_back(guard).await;
+        guard = soon("the next", next).await.unwrap();
+        assert!(!guarded_put(&etcd, &owner, "late"), "round {n}");
+        let own = guard.owner_guard().unwrap();
+        assert_eq!((&own.key, own.create_revision), (&owner.key, owner.create_revision), "it was passed on");
+        assert!(guarded_put(&etcd, &own, "new") && guard.fence() > before);
+    }
+    give_back(guard).await;
+    etcd.delete("resource");
+    shut_down(client).await;
+    clean(&etcd).await;
+}
