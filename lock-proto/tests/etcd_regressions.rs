@@ -130,3 +130,35 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     let told = hub.told.iter().filter(|(_, event)| matches!(event, Event::Proclaimed { .. })).count();
     assert_eq!(told, 1, "one answer, when the last value stands");
 }
+
+/// Found by the play of `leader`: a change that was told while a reading from before it was on its way was never read.
+#[test]
+fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
+    let mut hub = Hub::new();
+    hub.occupy("board/7");
+    hub.locks.observe(NOW, b"board").unwrap();
+    let mut watch = None;
+    while let Some(output) = hub.locks.poll_output() {
+        match output {
+            LocksOutput::Send { call, request, .. } => hub.sent.push((call, request)),
+            LocksOutput::Watch { watch: opened, .. } => watch = Some(opened),
+            LocksOutput::Unwatch { .. }
+            | LocksOutput::Event { .. }
+            | LocksOutput::Election { .. }
+            | LocksOutput::Stopped { .. } => {}
+        }
+    }
+    let watch = watch.unwrap();
+    hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    // The reading is executed; its answer is still on its way when the key changes, and the change is told.
+    let (call, request) = hub.sent.remove(0);
+    let old = hub.store.execute(NOW.as_nanos(), &request);
+    hub.occupy("board/7");
+    let kv = hub.store.keys[&b"board/7"[..]].clone();
+    hub.locks.handle_changed(NOW, watch, hub.store.revision, false, &kv);
+    hub.drain();
+    hub.locks.handle_reply(NOW, call, &old);
+    assert!(matches!(hub.serve_one(), Request::First { .. }), "it reads once more");
+    hub.drain();
+    assert!(hub.sent.is_empty(), "and then knows");
+}

@@ -33,6 +33,8 @@ pub(crate) struct Query {
     /// The revision of the last reading, and the last at which something happened.
     known: i64,
     news: i64,
+    /// The last at which something had happened when the reading under way was asked for.
+    asked: i64,
     told: Option<ElectionEvent>,
     again: Option<Instant>,
     tries: u32,
@@ -60,6 +62,7 @@ impl Query {
             call: None,
             known: 0,
             news: 1,
+            asked: 0,
             told: None,
             again: None,
             tries: 0,
@@ -96,6 +99,7 @@ impl Query {
         let request = Request::First { queue: self.queue.clone() };
         ctx.out.push_back(LocksOutput::Send { call, request, patience: ctx.config.request_timeout });
         self.call = Some(call.serial);
+        self.asked = self.news;
     }
 
     /// True if the query has ended.
@@ -106,7 +110,9 @@ impl Query {
         self.call = None;
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
-                self.known = self.known.max(*revision).max(self.news);
+                // What is told while a reading is on its way may be younger than it. What was told before it cannot be: a server that
+                // says so is not asked in a circle.
+                self.known = self.known.max(*revision).max(self.asked);
                 self.tries = 0;
                 let event = match older {
                     None => ElectionEvent::NoLeader,
@@ -120,6 +126,10 @@ impl Query {
                 self.tell(ctx, event);
                 if self.watch.is_some_and(|watch| watch.open.is_none()) {
                     self.again = Some(ctx.now + POLL);
+                }
+                if self.news > self.known {
+                    self.again = None;
+                    self.read(ctx);
                 }
                 self.until.is_some()
             }
