@@ -3,6 +3,7 @@
 pub mod blocking;
 pub mod cli;
 pub mod demo;
+pub mod host;
 pub mod leader;
 pub mod oversell;
 pub mod serve;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use lock_testkit::Redis;
+use lock_testkit::{Etcd, Redis};
 
 fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).output().expect("a program of this package")
@@ -27,4 +27,19 @@ fn blocking_counts_without_losing_any() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("counted to 100 of 100"), "{output:?}");
     assert_eq!(redis.cli(&["EXISTS", "blocking-example"]), "0");
     assert!(!run(env!("CARGO_BIN_EXE_blocking"), &["no url"]).status.success());
+}
+
+#[test]
+fn own_executor_counts_without_losing_any() {
+    let (redis, etcd) = (Redis::start(), Etcd::start());
+    for args in [&[][..], &["--backend", &redis.url()], &["--backend", &etcd.url()]] {
+        let output = run(env!("CARGO_BIN_EXE_own-executor"), args);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("counted to 20 of 20; 0 locks"), "{output:?}");
+    }
+    for args in [&["--backend"][..], &["--backend", "no url"], &["--other"], &["URL"]] {
+        assert!(!run(env!("CARGO_BIN_EXE_own-executor"), args).status.success());
+    }
+    assert_eq!(redis.cli(&["EXISTS", "own-executor-example"]), "0");
+    assert!(etcd.keys().is_empty());
 }

@@ -1,10 +1,6 @@
-//! The client on smol, and with the feature on async-std, against real servers.
+//! What is smol's own; the rest is in `conformance.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-// The same on every runtime.
-#[path = "../../lock-tokio/tests/scenarios/mod.rs"]
-mod scenarios;
 
 use core::time::Duration;
 use std::thread;
@@ -12,29 +8,6 @@ use std::thread;
 use lock_smol::redis::{Config, Loss};
 use lock_smol::{Client, Smol};
 use lock_testkit::{PATIENCE, Redis, wait_until};
-use scenarios::Kit;
-
-fn on_smol<F: Future<Output = ()>>(scenario: impl FnOnce(Kit<Smol>) -> F) {
-    let connect = |config: Config| Client::with_config(config).map(Client::into_inner);
-    smol::block_on(scenario(Kit { host: Smol::new(), connect }));
-}
-
-mod smol_runtime {
-    crate::scenarios::all!(crate::on_smol);
-}
-
-#[cfg(feature = "async-std")]
-mod async_std_runtime {
-    use super::*;
-    use lock_smol::async_std::{AsyncStd, Client};
-
-    fn on_async_std<F: Future<Output = ()>>(scenario: impl FnOnce(Kit<AsyncStd>) -> F) {
-        let connect = |config: Config| Client::with_config(config).map(Client::into_inner);
-        async_std::task::block_on(scenario(Kit { host: AsyncStd::new(), connect }));
-    }
-
-    crate::scenarios::all!(on_async_std);
-}
 
 fn gone(redis: &Redis, key: &str) -> bool {
     wait_until(PATIENCE, || redis.cli(&["EXISTS", key]) == "0")
@@ -44,15 +17,6 @@ fn gone(redis: &Redis, key: &str) -> bool {
 fn bad_urls_are_named() {
     let error = Client::connect("http://127.0.0.1").unwrap_err().to_string();
     assert!(error.contains("http"), "{error}");
-}
-
-#[test]
-fn a_guard_is_dropped_on_another_thread() {
-    let redis = Redis::start();
-    let client = Client::connect(&redis.url()).unwrap();
-    let guard = smol::block_on(client.lock("a").acquire()).unwrap();
-    thread::spawn(move || drop(guard)).join().unwrap();
-    assert!(gone(&redis, "a"));
 }
 
 #[test]

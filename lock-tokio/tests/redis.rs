@@ -1,8 +1,6 @@
-//! The client on tokio against real servers.
+//! What is tokio's own; the rest is in `conformance.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod scenarios;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -13,31 +11,10 @@ use lock_testkit::{PATIENCE, Redis, wait_until};
 use lock_tokio::lock_proto::driver;
 use lock_tokio::redis::{Config, Loss};
 use lock_tokio::{Client, ConnectError, Tokio};
-use scenarios::Kit;
 use tokio::runtime::{Builder, Runtime};
-
-fn kit() -> Kit<Tokio> {
-    Kit { host: Tokio::new(), connect: |config: Config| Client::with_config(config).map(Client::into_inner) }
-}
 
 fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn on_one_thread<F: Future<Output = ()>>(scenario: impl FnOnce(Kit<Tokio>) -> F) {
-    single().block_on(scenario(kit()));
-}
-
-fn on_many_threads<F: Future<Output = ()>>(scenario: impl FnOnce(Kit<Tokio>) -> F) {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(scenario(kit()));
-}
-
-mod current_thread {
-    crate::scenarios::all!(crate::on_one_thread);
-}
-
-mod multi_thread {
-    crate::scenarios::all!(crate::on_many_threads);
 }
 
 fn gone(redis: &Redis, key: &str) -> bool {
@@ -61,68 +38,6 @@ fn bad_urls_are_named() {
         let error = Client::connect_quorum(urls).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
-}
-
-#[test]
-fn a_guard_is_dropped_on_a_thread_without_a_runtime() {
-    let redis = Redis::start();
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (client, guard) = runtime.block_on(async {
-        let client = Client::connect(&redis.url()).unwrap();
-        let guard = client.lock("a").acquire().await.unwrap();
-        (client, guard)
-    });
-    thread::spawn(move || {
-        assert!(guard.is_held());
-        drop(guard);
-    })
-    .join()
-    .unwrap();
-    assert!(gone(&redis, "a"));
-    drop(client);
-}
-
-#[test]
-fn a_guard_is_dropped_after_its_runtime() {
-    let redis = Redis::start();
-    let runtime = single();
-    let (client, guard, other) = runtime.block_on(async {
-        let client = Client::connect(&redis.url()).unwrap();
-        let guard = client.lock("a").ttl(Duration::from_millis(500)).acquire().await.unwrap();
-        let other = client.lock("b").ttl(Duration::from_millis(500)).acquire().await.unwrap();
-        (client, guard, other)
-    });
-    drop(runtime);
-    assert!(!guard.is_held(), "nobody renews it any more");
-    drop(guard);
-    let second = single();
-    assert_eq!(second.block_on(other.lost()), Loss::ShutDown);
-    assert_eq!(second.block_on(other.release()), lock_tokio::redis::Release::Unknown);
-    assert!(second.block_on(client.lock("c").acquire()).is_err());
-    drop(client);
-    assert!(gone(&redis, "a") && gone(&redis, "b"), "at the TTL");
-}
-
-#[test]
-fn a_driver_that_is_not_polled_holds_nothing_for_long() {
-    let redis = Redis::start();
-    let runtime = single();
-    let ttl = Duration::from_millis(300);
-    let guard = runtime.block_on(async {
-        let client = Client::connect(&redis.url()).unwrap();
-        client.lock("a").ttl(ttl).acquire().await.unwrap()
-    });
-    // Outside of `block_on` nothing runs on this runtime.
-    assert!(guard.is_held());
-    thread::sleep(guard.remaining());
-    assert!(!guard.is_held());
-    // When it goes on, the loss comes first.
-    runtime.block_on(async {
-        let work = async { panic!("the lock is lost") };
-        let done = guard.protect(work).await;
-        assert_eq!(done.output, Err::<(), _>(Loss::Expired));
-    });
-    assert!(gone(&redis, "a"));
 }
 
 #[test]

@@ -1,0 +1,245 @@
+//! What a host, or its user, does wrong: no hang, no panic, and the lock is reported lost. What comes of each is in `docs/porting.md`.
+
+use core::cell::Cell;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Instant as Clock;
+
+use lock_proto::Instant;
+use lock_proto::driver::{self, AcquireError, Guard, Host};
+use lock_proto::redis::{Loss, Release, Target};
+use lock_testkit::{PATIENCE, wait_until};
+
+use crate::{Kit, Runtime, Server};
+
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn driver<H: Host>(host: H, server: &Server) -> (driver::Client, Driver) {
+    driver::connect(host, server.settings()).unwrap()
+}
+
+async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client, name: &str) -> Guard {
+    kit.soon("acquire", server.short(client.lock(name)).acquire()).await.unwrap()
+}
+
+/// The runtime ends, and with it the task that runs the driver.
+pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
+    let kit = Kit::<R>::new();
+    let (client, driver) = driver(kit.runtime().host(), &server);
+    kit.spawn(driver);
+    let (dropped, asked) = kit
+        .runtime()
+        .block_on(async { (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await) });
+    assert!(dropped.is_held() && asked.is_held());
+    drop(kit);
+    assert!(!dropped.is_held() && !asked.is_held(), "nobody renews them any more");
+    drop(dropped);
+    // Handles need no runtime in particular.
+    crate::run(|kit: Kit<R>| async move {
+        assert_eq!(kit.soon("the loss", asked.lost()).await, Loss::ShutDown);
+        assert_eq!(kit.soon("release", asked.release()).await, Release::Unknown);
+        let refused = kit.soon("refused", client.lock("c").acquire()).await.unwrap_err();
+        assert_eq!(refused, AcquireError::ShutDown);
+        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 2, "both were held when it ended");
+    });
+    assert!(wait_until(PATIENCE, || !server.knows("a") && !server.knows("b")), "they end by themselves");
+}
+
+/// The driver runs on one runtime, the handles are used on another one as well.
+pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
+    let (inside, over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let work = async |kit: &Kit<R>, client: &driver::Client| {
+        for _ in 0..20 {
+            let guard = kit.take(client, "a").await;
+            let done = guard.protect(async {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                kit.sleep(Duration::from_micros(100)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+            });
+            let done = kit.soon("work", done).await;
+            assert_eq!((done.output, done.release), (Ok(()), Release::Released));
+        }
+    };
+    thread::scope(|scope| {
+        let (send, receive) = mpsc::channel();
+        let (server, work, over) = (&server, &work, &over);
+        let first = scope.spawn(move || {
+            crate::run(|kit: Kit<R>| async move {
+                let client = kit.with(server.settings());
+                send.send(client.clone()).unwrap();
+                work(&kit, &client).await;
+                kit.until("the other one has ended", || over.load(Ordering::SeqCst)).await;
+            });
+        });
+        let client = receive.recv().unwrap();
+        crate::run(|kit: Kit<R>| async move { work(&kit, &client).await });
+        over.store(true, Ordering::SeqCst);
+        first.join().unwrap();
+    });
+}
+
+/// A driver that nobody polls does nothing, and so nothing is sent and nothing is told. Whoever waits can give up at any time, and is
+/// told when the driver is dropped.
+pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
+    crate::run(|kit: Kit<R>| async move {
+        let (client, driver) = driver(kit.runtime().host(), &server);
+        let waits = client.lock("a").wait(Duration::from_millis(1));
+        assert!(kit.cancelled(Duration::from_millis(50), waits.acquire()).await.is_none());
+        assert!(kit.cancelled(Duration::from_millis(50), client.lock("a").try_once().acquire()).await.is_none());
+        let waiting = client.lock("a").acquire();
+        let thread = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(driver);
+        });
+        assert_eq!(kit.soon("told", waiting).await.unwrap_err(), AcquireError::ShutDown);
+        thread.join().unwrap();
+        assert_eq!(kit.soon("refused", waits.acquire()).await.unwrap_err(), AcquireError::ShutDown);
+        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+        assert!(!server.knows("a"));
+    });
+}
+
+/// The clock alone ends the hold (requirement T3): work that is polled after that does not run on.
+pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
+    crate::run(|kit: Kit<R>| async move {
+        let (client, driver) = driver(kit.runtime().host(), &server);
+        let closed = Arc::new(AtomicBool::new(false));
+        kit.spawn(Gate { driver, closed: Arc::clone(&closed) });
+        let guard = take(&kit, &server, &client, "a").await;
+        let other = take(&kit, &server, &client, "b").await;
+        closed.store(true, Ordering::SeqCst);
+        let mut waiting = core::pin::pin!(kit.sleep(Duration::from_millis(1)));
+        assert!(guard.is_held());
+        kit.soon("time passes", waiting.as_mut()).await;
+        let begun = Cell::new(0);
+        let work = async {
+            loop {
+                begun.set(begun.get() + 1);
+                kit.sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let done = kit.cancelled(2 * server.ttl(), guard.protect(work)).await;
+        assert!(done.is_none(), "without a driver, a release is not answered");
+        let polls = begun.get();
+        assert!(polls > 0 && !other.is_held());
+        assert_eq!(kit.soon("the loss", other.lost()).await, Loss::Expired);
+        let late = async { panic!("the lock is lost") };
+        assert!(kit.cancelled(Duration::from_millis(50), other.protect(late)).await.is_none());
+        kit.until("they end by themselves", || !server.knows("a") && !server.knows("b")).await;
+    });
+}
+
+/// The thread that runs the driver hangs for longer than the lock lives.
+pub fn a_blocked_driver<R: Runtime>(server: Server) {
+    crate::run(|kit: Kit<R>| async move {
+        let ttl = server.ttl();
+        let (client, driver) = driver(kit.runtime().host(), &server);
+        let nap = Arc::new(AtomicU64::new(0));
+        kit.spawn(Sleepy { driver, nap: Arc::clone(&nap) });
+        let guard = take(&kit, &server, &client, "a").await;
+        let since = Clock::now();
+        let millis = u64::try_from(2 * ttl.as_millis()).unwrap();
+        nap.store(millis, Ordering::SeqCst);
+        let work = async {
+            loop {
+                kit.sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let done = kit.soon("the loss", guard.protect(work)).await;
+        assert_eq!(done.output, Err::<(), _>(Loss::Expired));
+        assert!(since.elapsed() >= ttl / 2, "not before its time");
+        assert_eq!(nap.load(Ordering::SeqCst), 0, "it did hang");
+        // It goes on as if nothing had been.
+        kit.give_back(kit.take(&client, "a").await).await;
+        drop(client);
+        kit.until("nothing is left", || server.is_clean()).await;
+    });
+}
+
+/// The machine sleeps for an hour (requirement T4): no work goes on before the loss is known, and whoever waits for the loss is told
+/// although no timer has gone off.
+pub fn a_suspended_machine<R: Runtime>(server: Server) {
+    crate::run(|kit: Kit<R>| async move {
+        let offset = Arc::new(AtomicU64::new(0));
+        let host = Suspended { inner: kit.runtime().host(), offset: Arc::clone(&offset) };
+        let (client, driver) = driver(host, &server);
+        kit.spawn(driver);
+        let long = |name| client.lock(name).ttl(Duration::from_secs(60)).acquire();
+        let guard = kit.soon("acquire", long("a")).await.unwrap();
+        let waiting = kit.soon("acquire", long("b")).await.unwrap();
+        // The driver sleeps.
+        kit.sleep(Duration::from_millis(50)).await;
+        let mut lost = core::pin::pin!(waiting.lost());
+        assert!(kit.begun(lost.as_mut()).await.is_none());
+        assert!(guard.is_held() && waiting.is_held());
+        offset.store(3600, Ordering::SeqCst);
+        assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
+        let done = kit.soon("the loss", guard.protect(async { panic!("it is not held") })).await;
+        assert_eq!(done.output, Err::<(), _>(Loss::Expired));
+        let since = Clock::now();
+        assert_eq!(kit.soon("the loss", lost).await, Loss::Expired);
+        assert!(since.elapsed() < Duration::from_secs(10), "long before its TTL: {:?}", since.elapsed());
+    });
+}
+
+/// A driver that can be kept from running.
+struct Gate {
+    driver: Driver,
+    closed: Arc<AtomicBool>,
+}
+
+impl Future for Gate {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.closed.load(Ordering::SeqCst) { Poll::Pending } else { self.driver.as_mut().poll(cx) }
+    }
+}
+
+/// A driver whose thread can be made to hang, once.
+struct Sleepy {
+    driver: Driver,
+    /// In milliseconds.
+    nap: Arc<AtomicU64>,
+}
+
+impl Future for Sleepy {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let nap = self.nap.swap(0, Ordering::SeqCst);
+        if nap > 0 {
+            thread::sleep(Duration::from_millis(nap));
+        }
+        self.driver.as_mut().poll(cx)
+    }
+}
+
+/// A host whose clock can be put forward, as a suspend does: timers do not notice.
+#[derive(Clone)]
+struct Suspended<H> {
+    inner: H,
+    /// In seconds.
+    offset: Arc<AtomicU64>,
+}
+
+impl<H: Host> Host for Suspended<H> {
+    type Stream = H::Stream;
+
+    fn now(&self) -> Instant {
+        self.inner.now() + Duration::from_secs(self.offset.load(Ordering::SeqCst))
+    }
+
+    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<H> {
+        self.inner.connect(target)
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<H> {
+        self.inner.sleep(time)
+    }
+}

@@ -1,0 +1,197 @@
+//! Scenarios that are the same on Redis and on etcd.
+
+use core::pin::pin;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use lock_proto::driver::AcquireError;
+use lock_proto::redis::{Failure, Loss, Release};
+use lock_testkit::PATIENCE;
+
+use crate::kit::{SLACK, all};
+use crate::{Kit, Runtime, Server};
+
+/// The whole life of a lock, dropped wherever it awaits something: nothing is left behind, and nothing is held by nobody.
+pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Server) {
+    let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
+    kit.cancelled_everywhere(|| async {
+        let guard = client.lock("a").acquire().await.unwrap();
+        guard.extend().await.unwrap();
+        let observer = guard.observer();
+        let mut next = pin!(other.lock("a").wait(PATIENCE).acquire());
+        assert!(kit.cancelled(Duration::from_millis(1), next.as_mut()).await.is_none());
+        let done = guard.protect(kit.sleep(Duration::from_millis(1))).await;
+        assert_eq!((done.output, done.release), (Ok(()), Release::Released));
+        assert_eq!(observer.lost().await, None);
+        assert_eq!(next.await.unwrap().release().await, Release::Released);
+    })
+    .await;
+    // Nobody is in the way.
+    kit.give_back(kit.take(&client, "a").await).await;
+    // Dropped at once, a shutdown goes on.
+    let guard = kit.take(&client, "a").await;
+    assert!(kit.begun(client.shutdown(PATIENCE)).await.is_none());
+    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::ShutDown);
+    for client in [client, other] {
+        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    }
+    kit.until("nothing is left", || server.is_clean()).await;
+}
+
+pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, server: Server) {
+    const ROUNDS: u32 = 10;
+    const TASKS: u32 = 4;
+    let client = kit.with(server.settings());
+    let (inside, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    for _ in 0..TASKS {
+        let (client, inside, ended) = (client.clone(), Arc::clone(&inside), Arc::clone(&ended));
+        kit.spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = client.lock("a").acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                thread::yield_now();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                assert_eq!(guard.release().await, Release::Released);
+            }
+            ended.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    for _ in 0..ROUNDS {
+        let guard = kit.take(&client, "a").await;
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+        // To a task, back from it, and to a thread.
+        let (send, receive) = mpsc::channel();
+        kit.spawn(async move {
+            assert!(guard.is_held());
+            send.send(guard).unwrap();
+        });
+        let mut guard = None;
+        kit.until("the guard comes back", || {
+            guard = guard.take().or_else(|| receive.try_recv().ok());
+            guard.is_some()
+        })
+        .await;
+        let inside = Arc::clone(&inside);
+        let thread = thread::spawn(move || {
+            assert!(guard.as_ref().is_some_and(|guard| guard.is_held()));
+            inside.fetch_sub(1, Ordering::SeqCst);
+            drop(guard);
+        });
+        thread.join().unwrap();
+    }
+    kit.until("all tasks have ended", || ended.load(Ordering::SeqCst) == TASKS).await;
+    drop(client);
+    kit.until("nothing is left", || server.is_clean()).await;
+}
+
+/// On a thread that no runtime knows: futures, guards, observers, the client.
+pub async fn dropped_outside_a_runtime<R: Runtime>(kit: Kit<R>, server: Server) {
+    let client = kit.with(server.settings());
+    let guard = kit.take(&client, "a").await;
+    let mut waiting = Box::pin(client.lock("a").acquire());
+    assert!(kit.cancelled(Duration::from_millis(20), waiting.as_mut()).await.is_none());
+    let released = kit.take(&client, "b").await.release();
+    let observer = guard.observer();
+    thread::spawn(move || {
+        assert!(guard.is_held() && observer.is_held());
+        drop(waiting);
+        drop(guard);
+        assert!(!observer.is_held());
+        drop((observer, released));
+    })
+    .join()
+    .unwrap();
+    kit.until("both keys are gone", || !server.knows("a") && !server.knows("b")).await;
+    thread::spawn(move || drop(client)).join().unwrap();
+    kit.until("nothing is left", || server.is_clean()).await;
+}
+
+pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) {
+    let client = kit.with(server.settings());
+    let (first, second) = (kit.take(&client, "a").await, kit.take(&client, "b").await);
+    let lock = client.lock("a");
+    let mut waiting = Box::pin(lock.acquire());
+    assert!(kit.cancelled(Duration::from_millis(5), waiting.as_mut()).await.is_none());
+    // Begun, and not yet done.
+    assert!(kit.begun(client.shutdown(PATIENCE)).await.is_none());
+    drop(first);
+    drop(waiting);
+    thread::spawn(move || {
+        assert!(!second.is_held());
+        drop(second);
+    })
+    .join()
+    .unwrap();
+    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(kit.soon("refused", lock.acquire()).await.unwrap_err(), AcquireError::ShutDown);
+    assert!(!server.knows("a") && !server.knows("b"));
+}
+
+pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Server) {
+    let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
+    kit.give_back(kit.take(&client, "a").await).await;
+    // Gone, without anybody having it.
+    let guard = kit.take(&client, "a").await;
+    server.take_away("a");
+    assert_eq!(kit.soon("release", guard.release()).await, Release::Expired);
+    // Somebody else's.
+    let guard = kit.take(&client, "a").await;
+    server.take_away("a");
+    let next = kit.take(&other, "a").await;
+    let released = kit.soon("release", guard.release()).await;
+    match server {
+        Server::Redis(_) => assert_eq!(released, Release::Taken),
+        // There each has a key of its own.
+        Server::Etcd(_) => assert!(matches!(released, Release::Taken | Release::Expired), "{released:?}"),
+    }
+    assert!(next.is_held(), "it is not hurt by a stranger's release");
+    kit.give_back(next).await;
+    // No answer.
+    let guard = kit.take(&client, "a").await;
+    server.kill();
+    let since = Instant::now();
+    assert_eq!(kit.soon("release", guard.release()).await, Release::Unknown);
+    assert!(since.elapsed() < PATIENCE);
+}
+
+pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
+    let client = kit.with(server.settings());
+    let lock = server.short(client.lock("a"));
+    let guard = kit.soon("acquire", lock.acquire()).await.unwrap();
+    server.kill();
+    let since = Instant::now();
+    kit.soon("risk", guard.observer().at_risk()).await;
+    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Expired);
+    assert!(!guard.is_held() && since.elapsed() <= server.ttl() + SLACK, "{:?}", since.elapsed());
+    let failed = kit.soon("no server", client.lock("b").wait(Duration::from_millis(200)).acquire()).await.unwrap_err();
+    let AcquireError::Failed(Failure::TimedOut(report)) = failed else { panic!("{failed}") };
+    assert!(!report.is_busy(), "{report}");
+    // A waiter sits it out.
+    let mut waiting = pin!(lock.acquire());
+    assert!(kit.cancelled(Duration::from_millis(50), waiting.as_mut()).await.is_none());
+    server.restart();
+    let next = kit.soon("the next holder", waiting).await.unwrap();
+    assert!(next.is_held() && next.fence() > guard.fence());
+    kit.give_back(next).await;
+    drop(guard);
+    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    kit.until("nothing is left", || server.is_clean()).await;
+}
+
+/// Many at once, for longer than they would live by themselves.
+pub async fn many_locks<R: Runtime>(kit: Kit<R>, server: Server) {
+    let client = kit.with(server.settings());
+    let locks: Vec<_> = (0..100).map(|n| server.short(client.lock(format!("lock {n}")))).collect();
+    let guards = kit.soon("all of them", all(locks.iter().map(lock_proto::driver::Lock::acquire))).await;
+    let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+    kit.sleep(2 * server.ttl()).await;
+    assert!(guards.iter().all(|guard| guard.is_held()), "renewed");
+    assert_eq!(server.held(), 100);
+    let released = kit.soon("released", all(guards.into_iter().map(|guard| guard.release()))).await;
+    assert!(released.iter().all(|release| *release == Release::Released), "{released:?}");
+    assert_eq!(server.held(), 0);
+    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+}

@@ -1,0 +1,135 @@
+//! What every scenario uses.
+
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::task::Poll;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lock_proto::driver::{Client, Guard, Host, Settings};
+use lock_proto::redis::Release;
+use lock_testkit::PATIENCE;
+
+use crate::Runtime;
+
+/// How late a busy machine may run what is due.
+pub(crate) const SLACK: Duration = Duration::from_millis(500);
+
+/// A runtime, and what a scenario does on it.
+pub struct Kit<R> {
+    runtime: Arc<R>,
+}
+
+#[expect(clippy::new_without_default, reason = "it starts a runtime")]
+impl<R: Runtime> Kit<R> {
+    /// A kit on a new runtime.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { runtime: Arc::new(R::new()) }
+    }
+
+    pub(crate) fn runtime(&self) -> Arc<R> {
+        Arc::clone(&self.runtime)
+    }
+
+    /// A client of the server with this URL.
+    pub(crate) fn client(&self, url: &str) -> Client {
+        self.with(Settings::parse([url]).unwrap())
+    }
+
+    pub(crate) fn with(&self, settings: impl Into<Settings>) -> Client {
+        self.runtime.connect(settings.into()).unwrap()
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    pub(crate) async fn sleep(&self, time: Duration) {
+        self.runtime.host().sleep(time).await;
+    }
+
+    /// Waits for a condition that others bring about.
+    pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            self.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Runs a future that must end soon.
+    pub(crate) async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
+        self.cancelled(PATIENCE, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
+    }
+
+    /// Runs a future for a while, then drops it.
+    pub(crate) async fn cancelled<F: Future>(&self, after: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut limit = pin!(self.runtime.host().sleep(after));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+
+    /// Begins with a future, then drops it.
+    pub(crate) async fn begun<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
+    }
+
+    /// Drops a future where it stands after its first poll, then a new one after its second, and so on until one has ended: at every
+    /// point where it awaits something.
+    pub(crate) async fn cancelled_everywhere<F: Future>(&self, mut begin: impl FnMut() -> F) -> F::Output {
+        for last in 1..500 {
+            let done = {
+                let mut future = pin!(begin());
+                let mut polls = 0;
+                let run = poll_fn(|cx| {
+                    polls += 1;
+                    match future.as_mut().poll(cx) {
+                        Poll::Ready(done) => Poll::Ready(Some(done)),
+                        Poll::Pending if polls == last => Poll::Ready(None),
+                        Poll::Pending => Poll::Pending,
+                    }
+                });
+                self.soon("the next await", run).await
+            };
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        panic!("it never ends")
+    }
+
+    pub(crate) async fn take(&self, client: &Client, name: &str) -> Guard {
+        self.soon("acquire", client.lock(name).acquire()).await.unwrap()
+    }
+
+    pub(crate) async fn give_back(&self, guard: Guard) {
+        assert_eq!(self.soon("release", guard.release()).await, Release::Released);
+    }
+}
+
+/// Runs futures side by side until all have ended.
+pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        for (future, done) in running.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                *done = Some(output);
+            }
+        }
+        if done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}

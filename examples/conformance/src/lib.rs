@@ -1,0 +1,129 @@
+//! The conformance suite: what a client does with real servers, written once and run for every adapter (requirement D4).
+//!
+//! An adapter says by [`Runtime`] how its runtime is started and how a client is made on it, and has all scenarios as tests of its own,
+//! under the same names as every other adapter:
+//!
+//! ```ignore
+//! struct Smol(smol::Executor<'static>);
+//!
+//! impl lock_conformance::Runtime for Smol {
+//!     type Host = lock_smol::Smol;
+//!     // …
+//! }
+//!
+//! lock_conformance::suite!(Smol);
+//! ```
+//!
+//! The scenarios need `redis-server` and `etcd`, and start as many of them as they want. `docs/porting.md` of the repository says what to
+//! do when one of them fails.
+
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
+#![allow(missing_docs, reason = "the scenarios are named after what they show")]
+
+pub mod bad_input;
+pub mod both;
+pub mod etcd;
+mod kit;
+pub mod redis;
+mod server;
+
+use lock_proto::driver::{Client, ConnectError, Host, Settings};
+
+pub use kit::Kit;
+pub use server::Server;
+
+/// A runtime, and how to make clients on it: all that differs between adapters.
+pub trait Runtime: Sized + 'static {
+    /// The adapter's.
+    type Host: Host;
+
+    /// Starts one. When it is dropped, the tasks that were spawned on it are gone.
+    fn new() -> Self;
+
+    /// What the driver needs of it.
+    fn host(&self) -> Self::Host;
+
+    /// A client as the adapter's users get it, with its driver running. Called inside [`block_on`](Self::block_on).
+    ///
+    /// # Errors
+    ///
+    /// Those of the adapter.
+    fn connect(&self, settings: Settings) -> Result<Client, ConnectError>;
+
+    /// Runs a future on this thread until it ends.
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
+
+    /// Starts a task. It need not run outside of [`block_on`](Self::block_on).
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+}
+
+/// Runs a scenario on a new runtime.
+pub fn run<R: Runtime, F: Future<Output = ()>>(scenario: impl FnOnce(Kit<R>) -> F) {
+    let kit = Kit::<R>::new();
+    let runtime = kit.runtime();
+    runtime.block_on(scenario(kit));
+}
+
+/// Makes a test of every scenario, for the runtime that is named.
+#[macro_export]
+macro_rules! suite {
+    ($runtime:ty) => {
+        mod redis {
+            use super::*;
+            $crate::suite!(@alone $runtime, redis:
+                take_and_give_back a_dropped_guard_gives_back a_waiter_of_another_client_follows busy_and_timed_out
+                cancelled_acquisitions_leave_nothing a_lock_outlives_its_ttl_while_it_is_held
+                protected_work_ends_with_the_lock a_silent_server a_server_restarted_without_its_data a_shutdown_drains
+                unix_sockets_and_passwords a_quorum_with_a_dead_node nobody_else_is_inside redis_has_no_elections);
+            $crate::suite!(@both $runtime, redis);
+        }
+        mod etcd {
+            use super::*;
+            $crate::suite!(@alone $runtime, etcd:
+                two_clients_exclude_each_other many_tasks_of_many_clients_take_turns dropped_at_any_time_nothing_is_left
+                a_revoked_lease_is_a_loss a_deleted_key_is_a_loss a_silent_server_is_a_loss_in_time a_lock_of_its_own_ttl
+                the_key_of_a_holder elections an_election_cancelled_at_every_await_point
+                a_leader_resigns_when_its_work_has_ended logins_and_permissions servers_that_are_none
+                another_member_takes_over);
+            $crate::suite!(@both $runtime, etcd);
+        }
+    };
+    (@both $runtime:ty, $server:ident) => {
+        $crate::suite!(@on $runtime, $server:
+            cancelled_at_every_await_point guards_move_between_tasks_and_threads dropped_outside_a_runtime
+            dropped_during_a_shutdown what_became_of_a_release a_killed_server many_locks);
+        $crate::suite!(@bad $runtime, $server:
+            a_guard_outlives_its_runtime a_client_on_two_runtimes a_driver_that_is_never_polled
+            a_driver_that_is_polled_no_more a_blocked_driver a_suspended_machine);
+    };
+    (@alone $runtime:ty, $back_end:ident: $($name:ident)+) => {$(
+        #[test]
+        fn $name() {
+            $crate::run($crate::$back_end::$name::<$runtime>);
+        }
+    )+};
+    (@on $runtime:ty, $server:ident: $($name:ident)+) => {$(
+        #[test]
+        fn $name() {
+            $crate::run(|kit| $crate::both::$name::<$runtime>(kit, $crate::Server::$server()));
+        }
+    )+};
+    (@bad $runtime:ty, $server:ident: $($name:ident)+) => {$(
+        #[test]
+        fn $name() {
+            $crate::bad_input::$name::<$runtime>($crate::Server::$server());
+        }
+    )+};
+}
+
+/// A lock that is held on this server.
+pub async fn hold<R: Runtime>(kit: &Kit<R>, server: &Server) -> lock_proto::driver::Guard {
+    kit.take(&kit.with(server.settings()), "a").await
+}
+
+/// What the threads of this process are called; nothing where the system does not tell.
+#[must_use]
+pub fn thread_names() -> Vec<String> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok()).collect()
+}

@@ -1,0 +1,98 @@
+//! A server of either kind, for the scenarios that are the same on both.
+
+use core::time::Duration;
+
+use lock_proto::driver::{Lock, Settings};
+use lock_proto::etcd;
+use lock_testkit::{Etcd, Redis};
+
+/// A real server.
+#[derive(Debug)]
+pub enum Server {
+    Redis(Redis),
+    Etcd(Etcd),
+}
+
+impl Server {
+    #[must_use]
+    pub fn redis() -> Self {
+        Self::Redis(Redis::start())
+    }
+
+    #[must_use]
+    pub fn etcd() -> Self {
+        Self::Etcd(Etcd::start())
+    }
+
+    /// Settings with which a lock that is [`short`](Self::short) outlives its holder by [`ttl`](Self::ttl).
+    pub(crate) fn settings(&self) -> Settings {
+        match self {
+            Self::Redis(redis) => Settings::parse([redis.url()]).unwrap(),
+            Self::Etcd(etcd) => etcd::Config::parse(&etcd.url()).unwrap().session_ttl(self.ttl()).into(),
+        }
+    }
+
+    /// As short as does not make a busy machine lose locks.
+    pub(crate) const fn ttl(&self) -> Duration {
+        match self {
+            Self::Redis(_) => Duration::from_secs(1),
+            // In whole seconds, and etcd makes at least two of them.
+            Self::Etcd(_) => Duration::from_secs(2),
+        }
+    }
+
+    pub(crate) const fn short(&self, lock: Lock) -> Lock {
+        match self {
+            Self::Redis(_) => lock.ttl(self.ttl()),
+            // That of the session.
+            Self::Etcd(_) => lock,
+        }
+    }
+
+    /// Whether anybody has or waits for the lock, as far as the server knows.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        match self {
+            Self::Redis(redis) => redis.cli(&["EXISTS", name]) == "1",
+            Self::Etcd(etcd) => !etcd.keys_of(&format!("{name}/")).is_empty(),
+        }
+    }
+
+    /// How many locks have a key.
+    pub(crate) fn held(&self) -> usize {
+        match self {
+            Self::Redis(redis) => redis.keys().iter().filter(|key| !key.contains("lock-proto:")).count(),
+            Self::Etcd(etcd) => etcd.keys().len(),
+        }
+    }
+
+    /// Deletes whatever key the lock has.
+    pub(crate) fn take_away(&self, name: &str) {
+        match self {
+            Self::Redis(redis) => assert_eq!(redis.cli(&["DEL", name]), "1"),
+            Self::Etcd(etcd) => etcd.keys_of(&format!("{name}/")).iter().for_each(|key| assert!(etcd.delete(key))),
+        }
+    }
+
+    /// Whether nothing of any lock is left. Fence counters of Redis stay.
+    pub(crate) fn is_clean(&self) -> bool {
+        match self {
+            Self::Redis(redis) => redis.keys().iter().all(|key| key == "lock-proto:fence"),
+            Self::Etcd(etcd) => etcd.keys().is_empty() && etcd.leases().is_empty(),
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        match self {
+            Self::Redis(redis) => redis.kill(),
+            Self::Etcd(etcd) => etcd.kill(),
+        }
+    }
+
+    /// Starts it again after [`kill`](Self::kill).
+    pub(crate) fn restart(&mut self) {
+        match self {
+            Self::Redis(redis) => redis.restart(),
+            Self::Etcd(etcd) => etcd.restart(),
+        }
+    }
+}

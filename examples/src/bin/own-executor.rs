@@ -1,0 +1,83 @@
+//! Locks on an executor that is neither tokio's nor smol's nor async-std's: the one of `src/host`.
+//!
+//! `own-executor [--backend URL]`; without a URL it brings a simulated Redis server. Four tasks take turns with one lock, on one thread.
+
+use core::cell::Cell;
+use core::error::Error;
+use core::time::Duration;
+use std::env;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use lexopt::Arg;
+use lock_examples::host::Executor;
+use lock_examples::serve::Served;
+use lock_proto::driver::{self, Host as _, Settings};
+use lock_proto::redis::Release;
+use lock_proto::sim::redis::NodeConfig;
+
+const TASKS: u32 = 4;
+const ROUNDS: u32 = 5;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("own-executor: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut url = None;
+    let mut args = lexopt::Parser::from_iter(env::args_os());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("backend") => {
+                url = Some(args.value()?.into_string().map_err(|url| format!("{url:?} is no URL"))?)
+            }
+            Arg::Short(_) | Arg::Long(_) | Arg::Value(_) => return Err(arg.unexpected().into()),
+        }
+    }
+    // Serves for as long as this function runs.
+    let served = if url.is_none() { Some(Served::start(NodeConfig::new(1))?) } else { None };
+    let url = url.or_else(|| served.as_ref().map(Served::url)).unwrap_or_default();
+
+    let executor = Executor::new()?;
+    let host = executor.host();
+    let (client, driver) = driver::connect(host.clone(), Settings::parse([&url])?)?;
+    executor.spawn(driver);
+
+    // Read and written in two steps, which only the lock keeps together.
+    let (counter, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    for task in 1..=TASKS {
+        let (client, host) = (client.clone(), host.clone());
+        let (counter, ended) = (Rc::clone(&counter), Rc::clone(&ended));
+        executor.spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = match client.lock("own-executor-example").acquire().await {
+                    Ok(guard) => guard,
+                    Err(error) => return eprintln!("task {task}: {error}"),
+                };
+                let seen = counter.get();
+                let fence = guard.fence().map_or(0, |fence| fence.get());
+                let done = guard.protect(host.sleep(Duration::from_millis(1))).await;
+                if done.output.is_ok() && done.release == Release::Released {
+                    counter.set(seen + 1);
+                    println!("task {task} counts to {}, with fencing token {fence}", seen + 1);
+                }
+            }
+            ended.set(ended.get() + 1);
+        });
+    }
+    let end = executor.block_on(async {
+        while ended.get() < TASKS {
+            host.sleep(Duration::from_millis(10)).await;
+        }
+        client.shutdown(Duration::from_secs(1)).await
+    });
+    let (counted, expected) = (counter.get(), TASKS * ROUNDS);
+    println!("{TASKS} tasks on one thread counted to {counted} of {expected}; {} locks left behind", end.unreleased);
+    if counted == expected && end.unreleased == 0 { Ok(()) } else { Err("counts were lost".into()) }
+}

@@ -1,0 +1,253 @@
+//! A [`Host`] on an executor of our own: one thread, `mio` for readiness, `std::net` for connections, a map of timers.
+//!
+//! This is the example of `docs/porting.md`: what a port of the driver takes when there is no adapter. It is complete (TCP, unix sockets,
+//! Redis and etcd), and passes the conformance suite like the adapters do.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn core::error::Error>> {
+//! # use lock_examples::serve::Served;
+//! use lock_examples::host::Executor;
+//! use lock_proto::driver::{self, Settings};
+//!
+//! # let server = Served::start(lock_proto::sim::redis::NodeConfig::new(1))?;
+//! # let url = server.url();
+//! let executor = Executor::new()?;
+//! let (client, driver) = driver::connect(executor.host(), Settings::parse([url])?)?;
+//! executor.spawn(driver);
+//! executor.block_on(async {
+//!     let guard = client.lock("invoice:42").acquire().await?;
+//!     println!("held for at least {:?}", guard.remaining());
+//!     guard.release().await;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+
+mod stream;
+
+use core::cell::RefCell;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
+
+use lock_proto::Instant;
+use lock_proto::driver::{BootClock, Host};
+use lock_proto::redis::Target;
+
+pub use stream::Stream;
+
+/// The future that `block_on` was given. The numbers of tasks, timers and sockets begin at 1.
+const MAIN: usize = 0;
+/// The token of [`mio::Waker`]; those of sockets are their numbers.
+const WAKER: mio::Token = mio::Token(usize::MAX);
+
+type Sockets = BTreeMap<usize, [Option<Waker>; 2]>;
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// An executor of one thread. Its tasks run while [`block_on`](Self::block_on) does, and are dropped with it.
+pub struct Executor {
+    reactor: Arc<Reactor>,
+    poll: RefCell<mio::Poll>,
+    tasks: RefCell<BTreeMap<usize, Task>>,
+}
+
+impl Executor {
+    /// An executor without tasks.
+    ///
+    /// # Errors
+    ///
+    /// The operating system refuses what `mio` needs.
+    pub fn new() -> io::Result<Self> {
+        let poll = mio::Poll::new()?;
+        let reactor = Arc::new(Reactor {
+            clock: BootClock::new(),
+            registry: poll.registry().try_clone()?,
+            waker: mio::Waker::new(poll.registry(), WAKER)?,
+            state: Mutex::default(),
+        });
+        Ok(Self { reactor, poll: RefCell::new(poll), tasks: RefCell::default() })
+    }
+
+    /// What the driver needs of this executor.
+    #[must_use]
+    pub fn host(&self) -> OwnHost {
+        OwnHost(Arc::clone(&self.reactor))
+    }
+
+    /// Adds a task.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let id = self.reactor.number();
+        self.tasks.borrow_mut().insert(id, Box::pin(task));
+        self.reactor.wake(id);
+    }
+
+    /// Runs this future and all tasks, until this future ends.
+    ///
+    /// # Panics
+    ///
+    /// If it is called from one of them, or if the operating system refuses to wait.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut poll = self.poll.try_borrow_mut().expect("no `block_on` inside `block_on`");
+        let mut events = mio::Events::with_capacity(64);
+        let mut main = pin!(future);
+        self.reactor.wake(MAIN);
+        loop {
+            let ready = core::mem::take(&mut self.reactor.state().ready);
+            // `MAIN` comes last: when it ends, nobody else's turn is forgotten.
+            for id in ready.into_iter().rev() {
+                let waker = Waker::from(Arc::new(Call { id, reactor: Arc::clone(&self.reactor) }));
+                let mut cx = Context::from_waker(&waker);
+                if id == MAIN {
+                    if let Poll::Ready(output) = main.as_mut().poll(&mut cx) {
+                        return output;
+                    }
+                    continue;
+                }
+                // Out of the map while it runs: it may spawn others.
+                let task = self.tasks.borrow_mut().remove(&id);
+                if let Some(mut task) = task
+                    && task.as_mut().poll(&mut cx).is_pending()
+                {
+                    self.tasks.borrow_mut().insert(id, task);
+                }
+            }
+            let limit = self.reactor.rest();
+            match poll.poll(&mut events, limit) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => panic!("cannot wait: {error}"),
+                Ok(()) | Err(_) => self.reactor.rouse(&events),
+            }
+        }
+    }
+}
+
+/// What futures and the executor share.
+struct Reactor {
+    clock: BootClock,
+    registry: mio::Registry,
+    waker: mio::Waker,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// To be polled.
+    ready: BTreeSet<usize>,
+    /// The thread waits, or is about to: whoever makes something ready has to call it.
+    asleep: bool,
+    /// By time; the number tells those apart that are due at the same time.
+    timers: BTreeMap<(Instant, usize), Waker>,
+    /// Who waits for a socket: to read, to write.
+    sockets: Sockets,
+    /// The last number that was given.
+    last: usize,
+}
+
+impl Reactor {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that nobody has.
+    fn number(&self) -> usize {
+        let mut state = self.state();
+        state.last += 1;
+        state.last
+    }
+
+    fn wake(&self, id: usize) {
+        let mut state = self.state();
+        state.ready.insert(id);
+        if core::mem::take(&mut state.asleep) {
+            // It fails only if the executor is gone.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// How long the thread may sleep; `None`: until it is called.
+    fn rest(&self) -> Option<Duration> {
+        let mut state = self.state();
+        if !state.ready.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        state.asleep = true;
+        let next = state.timers.first_key_value().map(|((at, _), _)| *at);
+        next.map(|at| at.since(self.clock.now()))
+    }
+
+    /// Wakes those whose socket is ready or whose time has come.
+    fn rouse(&self, events: &mio::Events) {
+        let mut woken = Vec::new();
+        let mut state = self.state();
+        state.asleep = false;
+        for event in events {
+            // Waking one too many does no harm.
+            let wakers = state.sockets.get_mut(&event.token().0);
+            woken.extend(wakers.into_iter().flatten().filter_map(Option::take));
+        }
+        let later = state.timers.split_off(&(self.clock.now(), usize::MAX));
+        woken.extend(core::mem::replace(&mut state.timers, later).into_values());
+        // A waker may run anything.
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Wakes a task.
+struct Call {
+    id: usize,
+    reactor: Arc<Reactor>,
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.reactor.wake(self.id);
+    }
+}
+
+/// An [`Executor`] as a [`Host`].
+#[derive(Clone)]
+pub struct OwnHost(Arc<Reactor>);
+
+impl Host for OwnHost {
+    type Stream = Stream;
+
+    fn now(&self) -> Instant {
+        self.0.clock.now()
+    }
+
+    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Stream>> + Send + use<> {
+        Stream::connect(Arc::clone(&self.0), target.clone())
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        Sleep { at: self.now() + time, number: self.0.number(), reactor: Arc::clone(&self.0) }
+    }
+}
+
+struct Sleep {
+    at: Instant,
+    number: usize,
+    reactor: Arc<Reactor>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.reactor.clock.now() >= self.at {
+            return Poll::Ready(());
+        }
+        let _old = self.reactor.state().timers.insert((self.at, self.number), cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let _waker = self.reactor.state().timers.remove(&(self.at, self.number));
+    }
+}

@@ -1,0 +1,100 @@
+//! Sockets of the executor: opened by a thread of their own, read and written without blocking.
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::thread;
+
+use futures_channel::oneshot;
+use futures_io::{AsyncRead, AsyncWrite};
+use lock_proto::redis::Target;
+
+use super::{Reactor, Sockets};
+
+/// A TCP connection or a unix socket.
+pub struct Stream {
+    socket: Box<dyn Socket>,
+    number: usize,
+    reactor: Arc<Reactor>,
+}
+
+trait Socket: Read + Write + mio::event::Source + Send {}
+impl<S: Read + Write + mio::event::Source + Send> Socket for S {}
+
+impl Stream {
+    pub(super) async fn connect(reactor: Arc<Reactor>, target: Target) -> io::Result<Self> {
+        // Names are resolved by blocking calls: not on the thread that renews locks.
+        let (send, opened) = oneshot::channel();
+        thread::Builder::new().spawn(move || send.send(open(&target)))?;
+        let mut socket = opened.await.map_err(io::Error::other)??;
+        let number = reactor.number();
+        reactor.state().sockets.insert(number, [None, None]);
+        let interest = mio::Interest::READABLE | mio::Interest::WRITABLE;
+        let registered = reactor.registry.register(&mut socket, mio::Token(number), interest);
+        let stream = Self { socket, number, reactor };
+        registered.map(|()| stream)
+    }
+
+    /// Tries something; if it would block, the task is woken when it is worth another try.
+    fn attempt<T>(
+        &mut self,
+        side: usize,
+        cx: &Context<'_>,
+        attempt: impl FnOnce(&mut dyn Socket) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        // Before the attempt, so that no event falls between the two: it is told once only.
+        let own = |sockets: &mut Sockets| sockets.get_mut(&self.number)?[side].replace(cx.waker().clone());
+        let _old = own(&mut self.reactor.state().sockets);
+        match attempt(&mut *self.socket) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Poll::Pending,
+            done => Poll::Ready(done),
+        }
+    }
+}
+
+fn open(target: &Target) -> io::Result<Box<dyn Socket>> {
+    match target {
+        Target::Tcp { host, port } => {
+            let socket = std::net::TcpStream::connect((&**host, *port))?;
+            socket.set_nodelay(true)?;
+            socket.set_nonblocking(true)?;
+            Ok(Box::new(mio::net::TcpStream::from_std(socket)))
+        }
+        Target::Unix { path } => {
+            let socket = std::os::unix::net::UnixStream::connect(&**path)?;
+            socket.set_nonblocking(true)?;
+            Ok(Box::new(mio::net::UnixStream::from_std(socket)))
+        }
+        other => Err(io::Error::new(ErrorKind::Unsupported, format!("cannot connect to {other}"))),
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.attempt(0, cx, |socket| socket.read(buffer))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.attempt(1, cx, |socket| socket.write(bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    // Dropping it closes it; nothing is kept back that would be lost.
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // It fails only if it was never registered.
+        let _ = self.reactor.registry.deregister(&mut *self.socket);
+        let _wakers = self.reactor.state().sockets.remove(&self.number);
+    }
+}

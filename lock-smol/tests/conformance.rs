@@ -1,0 +1,108 @@
+//! The conformance suite on smol, and with the feature on async-std. No tokio runtime exists in this process: `.ci/check-adapters` sees
+//! to it that none can, and `no_thread_is_tokios` looks.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use lock_conformance::{Kit, Runtime, Server};
+use lock_smol::lock_proto::driver;
+use lock_smol::{Client, ConnectError, Settings, Smol};
+
+struct OnSmol(smol::Executor<'static>);
+
+impl Runtime for OnSmol {
+    type Host = Smol;
+
+    fn new() -> Self {
+        Self(smol::Executor::new())
+    }
+
+    fn host(&self) -> Smol {
+        Smol::new()
+    }
+
+    fn connect(&self, settings: Settings) -> Result<driver::Client, ConnectError> {
+        Client::with_config(settings).map(Client::into_inner)
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        smol::block_on(self.0.run(future))
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(task).detach();
+    }
+}
+
+mod smol_runtime {
+    use super::*;
+    lock_conformance::suite!(OnSmol);
+
+    #[test]
+    fn no_thread_is_tokios() {
+        without_tokio::<OnSmol>();
+    }
+}
+
+#[cfg(feature = "async-std")]
+mod async_std_runtime {
+    use super::*;
+    use std::sync::Mutex;
+
+    use async_std::task::{self, JoinHandle};
+    use lock_smol::async_std::{AsyncStd, Client};
+
+    /// It has one executor for the whole process, which never ends: the tasks do.
+    #[derive(Default)]
+    struct OnAsyncStd(Mutex<Vec<JoinHandle<()>>>);
+
+    impl Runtime for OnAsyncStd {
+        type Host = AsyncStd;
+
+        fn new() -> Self {
+            Self::default()
+        }
+
+        fn host(&self) -> AsyncStd {
+            AsyncStd::new()
+        }
+
+        fn connect(&self, settings: Settings) -> Result<driver::Client, ConnectError> {
+            Client::with_config(settings).map(Client::into_inner)
+        }
+
+        fn block_on<F: Future>(&self, future: F) -> F::Output {
+            task::block_on(future)
+        }
+
+        fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+            self.0.lock().unwrap().push(task::spawn(task));
+        }
+    }
+
+    impl Drop for OnAsyncStd {
+        fn drop(&mut self) {
+            for task in self.0.get_mut().unwrap().drain(..) {
+                task::block_on(task.cancel());
+            }
+        }
+    }
+
+    lock_conformance::suite!(OnAsyncStd);
+
+    #[test]
+    fn no_thread_is_tokios() {
+        without_tokio::<OnAsyncStd>();
+    }
+}
+
+/// Holds a lock on both back ends, and looks at the threads that work for it.
+fn without_tokio<R: Runtime>() {
+    lock_conformance::run(|kit: Kit<R>| async move {
+        for server in [Server::redis(), Server::etcd()] {
+            let guard = lock_conformance::hold(&kit, &server).await;
+            let threads = lock_conformance::thread_names();
+            assert!(guard.is_held());
+            assert!(!threads.iter().any(|name| name.contains("tokio")), "{threads:?}");
+        }
+    });
+}

@@ -1,0 +1,49 @@
+//! The conformance suite on tokio: the same scenarios as on every other runtime (requirement D4).
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use lock_conformance::Runtime;
+use lock_tokio::lock_proto::driver;
+use lock_tokio::{Client, ConnectError, Settings, Tokio};
+use tokio::runtime::{self, Builder};
+
+/// With worker threads, or with none.
+struct OnTokio<const WORKERS: usize>(runtime::Runtime);
+
+impl<const WORKERS: usize> Runtime for OnTokio<WORKERS> {
+    type Host = Tokio;
+
+    fn new() -> Self {
+        let mut builder = match WORKERS {
+            0 => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        };
+        Self(builder.worker_threads(WORKERS.max(1)).enable_all().build().unwrap())
+    }
+
+    fn host(&self) -> Tokio {
+        Tokio::new()
+    }
+
+    fn connect(&self, settings: Settings) -> Result<driver::Client, ConnectError> {
+        Client::with_config(settings).map(Client::into_inner)
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.0.block_on(future)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.0.spawn(task));
+    }
+}
+
+mod current_thread {
+    use super::OnTokio;
+    lock_conformance::suite!(OnTokio<0>);
+}
+
+mod multi_thread {
+    use super::OnTokio;
+    lock_conformance::suite!(OnTokio<2>);
+}
