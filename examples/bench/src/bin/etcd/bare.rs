@@ -1,0 +1,132 @@
+//! gRPC to etcd without this library: the same HTTP/2 (hyper) and the same codec (tonic, prost), and nothing else.
+
+use futures_channel::mpsc::{UnboundedSender, unbounded};
+use http::uri::{PathAndQuery, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use lock_proto::etcd::message::{
+    DELETED, LeaseGrantRequest, LeaseGrantResponse, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchRequest,
+    WatchResponse,
+};
+use lock_testkit::Etcd;
+use prost::Message;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::net::TcpStream;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::codec::Streaming;
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+pub const PUT: &str = "/etcdserverpb.KV/Put";
+pub const DELETE: &str = "/etcdserverpb.KV/DeleteRange";
+pub const RANGE: &str = "/etcdserverpb.KV/Range";
+pub const TXN: &str = "/etcdserverpb.KV/Txn";
+const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+
+/// One connection. Cheap to clone.
+#[derive(Clone)]
+pub struct Bare(Grpc<Carrier>);
+
+impl Bare {
+    pub async fn connect(etcd: &Etcd) -> Self {
+        let stream = TcpStream::connect(etcd.address()).await.expect("connect");
+        stream.set_nodelay(true).expect("nodelay");
+        let (send, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+        // It ends with the connection, which ends with the last clone of `send`.
+        drop(tokio::spawn(connection));
+        let origin = Uri::builder().scheme("http").authority(etcd.address().to_string()).path_and_query("/").build();
+        Self(Grpc::with_origin(Carrier(send), origin.expect("a URI")))
+    }
+
+    /// One unary call.
+    pub async fn call<M, R>(&self, path: &'static str, message: M) -> R
+    where
+        M: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let codec = ProstCodec::<M, R>::default();
+        let path = PathAndQuery::from_static(path);
+        let answer = self.0.clone().unary(tonic::Request::new(message), path, codec).await;
+        answer.expect("etcd answers").into_inner()
+    }
+
+    /// A lease that outlives the measurement.
+    pub async fn grant(&self) -> i64 {
+        let answer: LeaseGrantResponse = self.call(GRANT, LeaseGrantRequest { ttl: 600, id: 0 }).await;
+        answer.id
+    }
+
+    /// A stream of watches.
+    pub fn watches(&self) -> Watches {
+        let (send, messages) = unbounded();
+        Watches { peer: self.clone(), send, messages: Some(messages), incoming: None }
+    }
+}
+
+/// A stream of watches, of which one is open at a time.
+pub struct Watches {
+    peer: Bare,
+    send: UnboundedSender<WatchRequest>,
+    messages: Option<futures_channel::mpsc::UnboundedReceiver<WatchRequest>>,
+    incoming: Option<Streaming<WatchResponse>>,
+}
+
+impl Watches {
+    /// Watches `key` from this revision on until it is deleted.
+    pub async fn until_deleted(&mut self, key: Vec<u8>, start_revision: i64) {
+        let create = WatchCreateRequest { key: key.into(), start_revision, ..WatchCreateRequest::default() };
+        self.ask(WatchAsk::Create(create));
+        let watch_id = loop {
+            let message = self.next().await;
+            if message.created {
+                assert!(!message.canceled, "a watch is refused: {}", message.cancel_reason);
+                break message.watch_id;
+            }
+        };
+        loop {
+            let message = self.next().await;
+            if message.watch_id == watch_id && message.events.iter().any(|event| event.kind == DELETED) {
+                break;
+            }
+        }
+        self.ask(WatchAsk::Cancel(WatchCancelRequest { watch_id }));
+    }
+
+    fn ask(&self, ask: WatchAsk) {
+        self.send.unbounded_send(WatchRequest { request: Some(ask) }).expect("the stream is open");
+    }
+
+    async fn next(&mut self) -> WatchResponse {
+        // etcd answers a stream with its first message.
+        if let Some(messages) = self.messages.take() {
+            let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+            let path = PathAndQuery::from_static(WATCH);
+            let answer = self.peer.0.streaming(tonic::Request::new(messages), path, codec).await;
+            self.incoming = Some(answer.expect("etcd answers").into_inner());
+        }
+        let incoming = self.incoming.as_mut().expect("it was opened");
+        incoming.message().await.expect("the stream lives").expect("the stream lives")
+    }
+}
+
+/// hyper's connection, as tonic's client wants it.
+#[derive(Clone)]
+struct Carrier(SendRequest<Body>);
+
+impl Service<http::Request<Body>> for Carrier {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}

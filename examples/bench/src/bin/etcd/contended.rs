@@ -1,0 +1,177 @@
+//! One name, and many who want it. Held for no time at all: what is measured is the handing over.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lock_bench::{Meter, WARM_UP, measure};
+use lock_proto::etcd::message::{PutRequest, PutResponse};
+use lock_testkit::Etcd;
+use lock_tokio::Client;
+
+use crate::bare::{Bare, PUT};
+use crate::cost::{Sample, sample};
+use crate::go_way::GoWay;
+
+/// How the contest went.
+pub struct Outcome {
+    pub sample: Sample,
+    /// From the call that releases to the next grant, sorted.
+    handed_over: Vec<Duration>,
+}
+
+impl Outcome {
+    /// One line, with a title.
+    pub fn print(&self, title: &str) {
+        let Sample { rate, calls, watch, cpu } = self.sample;
+        println!(
+            "{title:<38} {rate:>8.0} {:>10.2?} {:>10.2?} {calls:>6.1} {:>6.1} {:>6.1} {:>6.0} {:>6.0}",
+            self.quantile(0.5),
+            self.quantile(0.99),
+            watch.0,
+            watch.1,
+            cpu.0,
+            cpu.1,
+        );
+    }
+
+    /// What stands above such lines.
+    pub fn print_head() {
+        println!(
+            "{:<38} {:>8} {:>10} {:>10} {:>6} {:>6} {:>6} {:>6} {:>6}",
+            "one name", "grants/s", "hand-over", "P99", "calls", "asked", "told", "µs", "server"
+        );
+    }
+
+    fn quantile(&self, part: f64) -> Duration {
+        let place = ((self.handed_over.len() as f64 * part) as usize).min(self.handed_over.len().saturating_sub(1));
+        self.handed_over.get(place).copied().unwrap_or_default()
+    }
+}
+
+/// Passed from holder to holder.
+#[derive(Debug)]
+struct Baton {
+    start: Instant,
+    taken: AtomicBool,
+    released: Mutex<Option<Instant>>,
+    times: Mutex<Vec<Duration>>,
+}
+
+impl Baton {
+    fn new() -> Arc<Self> {
+        let times = Mutex::default();
+        Arc::new(Self { start: Instant::now(), taken: AtomicBool::new(false), released: Mutex::default(), times })
+    }
+
+    fn granted(&self) {
+        let now = Instant::now();
+        assert!(!self.taken.swap(true, Ordering::SeqCst), "two holders");
+        let released = self.released.lock().expect("no panic").take();
+        if let Some(released) = released.filter(|_| self.start.elapsed() > WARM_UP) {
+            self.times.lock().expect("no panic").push(now - released);
+        }
+    }
+
+    fn releases(&self) {
+        *self.released.lock().expect("no panic") = Some(Instant::now());
+        self.taken.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Measures `tasks` contenders made by `task`. None of them makes bare puts: those are of whoever writes beside them.
+async fn contest<F>(
+    etcd: &Etcd,
+    tasks: usize,
+    span: Duration,
+    mut task: impl FnMut(usize, Meter, Arc<Baton>) -> F,
+) -> Outcome
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let baton = Baton::new();
+    let measured = measure(tasks, span, |n, meter| task(n, meter, Arc::clone(&baton)));
+    let sample = sample(etcd, Some("Put"), measured).await;
+    let mut handed_over = std::mem::take(&mut *baton.times.lock().expect("no panic"));
+    handed_over.sort_unstable();
+    Outcome { sample, handed_over }
+}
+
+async fn take_turns(client: &Client, name: &str, meter: &Meter, baton: &Baton) {
+    let lock = client.lock(name);
+    while meter.goes_on() {
+        let guard = lock.acquire().await.expect("granted");
+        baton.granted();
+        baton.releases();
+        guard.release().await;
+        meter.count();
+    }
+}
+
+/// Clients with a session each.
+pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
+    let url = etcd.url();
+    contest(etcd, clients, span, |_, meter, baton| {
+        let client = Client::connect(&url).expect("a URL of the testkit");
+        async move {
+            take_turns(&client, "clients", &meter, &baton).await;
+            client.shutdown(Duration::from_secs(5)).await;
+        }
+    })
+    .await
+}
+
+/// Tasks of one client.
+pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
+    let client = Client::connect(&etcd.url()).expect("a URL of the testkit");
+    let outcome = contest(etcd, tasks, span, |_, meter, baton| {
+        let client = client.clone();
+        async move { take_turns(&client, "tasks", &meter, &baton).await }
+    })
+    .await;
+    client.shutdown(Duration::from_secs(5)).await;
+    outcome
+}
+
+/// The way of the Go package, with a session each.
+pub async fn go_way(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
+    let mut locks = Vec::new();
+    for _ in 0..sessions {
+        locks.push(GoWay::connect(etcd, "go way").await);
+    }
+    contest(etcd, sessions, span, |_, meter, baton| {
+        let mut lock = locks.pop().expect("one for each");
+        async move {
+            while meter.goes_on() {
+                lock.lock().await;
+                baton.granted();
+                baton.releases();
+                lock.unlock().await;
+                meter.count();
+            }
+        }
+    })
+    .await
+}
+
+/// Writes other keys, one after the other, as long as `contest` takes.
+pub async fn while_writing(etcd: &Etcd, contest: impl Future<Output = Outcome>) -> (Outcome, f64) {
+    let peer = Bare::connect(etcd).await;
+    let meter = Meter::default();
+    let writer = tokio::spawn({
+        let meter = meter.clone();
+        async move {
+            while meter.goes_on() {
+                let key = format!("unrelated {}", meter.done() % 1_000);
+                let _: PutResponse = peer.call(PUT, PutRequest { key: key.into(), ..PutRequest::default() }).await;
+                meter.count();
+            }
+        }
+    });
+    let start = Instant::now();
+    let outcome = contest.await;
+    let rate = meter.done() as f64 / start.elapsed().as_secs_f64();
+    meter.stop();
+    writer.await.expect("no panic");
+    (outcome, rate)
+}

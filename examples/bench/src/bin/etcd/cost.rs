@@ -1,0 +1,141 @@
+//! What a server was asked, by its own count.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::ops::Sub;
+use std::time::Duration;
+
+use lock_bench::Measured;
+use lock_testkit::Etcd;
+
+/// Requests and messages by etcd's metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Unary calls begun, by method.
+    pub calls: BTreeMap<String, u64>,
+    /// Messages on watch streams: from the clients, and to them.
+    pub watch: (u64, u64),
+    /// Signs of life.
+    pub keep_alives: u64,
+}
+
+impl Cost {
+    /// The counts since the server started.
+    pub fn so_far(etcd: &Etcd) -> Self {
+        let text = metrics(etcd);
+        let of = |metric: &str| {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{')?.split_once("} "));
+            let mut counts = BTreeMap::new();
+            for (labels, count) in lines {
+                let Some((_, method)) = labels.split_once("grpc_method=\"") else { continue };
+                let method = method.split('"').next().unwrap_or(method);
+                // Several services may have a method of one name.
+                *counts.entry(method.to_owned()).or_default() += count.parse::<f64>().expect("a count") as u64;
+            }
+            counts
+        };
+        let (received, sent) = (of("grpc_server_msg_received_total"), of("grpc_server_msg_sent_total"));
+        let all = |of: &BTreeMap<String, u64>, method: &str| of.get(method).copied().unwrap_or(0);
+        let mut calls = of("grpc_server_started_total");
+        calls.retain(|method, _| method != "Watch" && method != "LeaseKeepAlive");
+        Self {
+            calls,
+            watch: (all(&received, "Watch"), all(&sent, "Watch")),
+            keep_alives: all(&received, "LeaseKeepAlive"),
+        }
+    }
+
+    /// All unary calls.
+    pub fn sum(&self) -> u64 {
+        self.calls.values().sum()
+    }
+}
+
+impl Sub for Cost {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        let calls = self.calls.into_iter().map(|(method, count)| {
+            let earlier = before.calls.get(&method).copied().unwrap_or(0);
+            (method, count - earlier)
+        });
+        Self {
+            calls: calls.filter(|(_, count)| *count > 0).collect(),
+            watch: (self.watch.0 - before.watch.0, self.watch.1 - before.watch.1),
+            keep_alives: self.keep_alives - before.keep_alives,
+        }
+    }
+}
+
+/// A measurement, and what it cost for each cycle.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Cycles a second.
+    pub rate: f64,
+    /// Unary calls.
+    pub calls: f64,
+    /// Messages on watch streams: from the clients, and to them.
+    pub watch: (f64, f64),
+    /// Microseconds of processor time: here, and on the server.
+    pub cpu: (f64, f64),
+}
+
+/// Measures what `contest` does, but for the calls of this method.
+pub async fn sample(etcd: &Etcd, without: Option<&str>, contest: impl Future<Output = Measured>) -> Sample {
+    let (cost, cpu) = (Cost::so_far(etcd), Cpu::so_far(etcd));
+    let Measured { rate, cycles } = contest.await;
+    let (cpu, mut cost) = (Cpu::so_far(etcd) - cpu, Cost::so_far(etcd) - cost);
+    if let Some(method) = without {
+        cost.calls.remove(method);
+    }
+    let each = |count: u64| count as f64 / cycles as f64;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / cycles as f64;
+    Sample {
+        rate,
+        calls: each(cost.sum()),
+        watch: (each(cost.watch.0), each(cost.watch.1)),
+        cpu: (micros(cpu.own), micros(cpu.server)),
+    }
+}
+
+/// Time that processors have worked, here and on the server. Unlike the time that passes it says little about who else is on the
+/// machine.
+#[derive(Clone, Copy, Debug)]
+struct Cpu {
+    own: Duration,
+    server: Duration,
+}
+
+impl Cpu {
+    fn so_far(etcd: &Etcd) -> Self {
+        Self { own: worked("self"), server: worked(&etcd.pid().to_string()) }
+    }
+}
+
+impl Sub for Cpu {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self { own: self.own - before.own, server: self.server - before.server }
+    }
+}
+
+/// Time in a process and in the kernel for it (Linux).
+fn worked(process: &str) -> Duration {
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
+    // The name may hold anything, and ends with the last parenthesis.
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
+    TICK * ticks.sum::<u32>()
+}
+
+fn metrics(etcd: &Etcd) -> String {
+    let mut stream = TcpStream::connect(etcd.address()).expect("connect");
+    let host = etcd.address();
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {host}\r\n\r\n").expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}

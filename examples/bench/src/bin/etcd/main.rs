@@ -1,0 +1,85 @@
+//! Locks on a real etcd: cycles without contention beside bare calls, hand-overs beside the way of the Go package.
+//!
+//! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin etcd [SECONDS [PART]]`. What counts are the ratios: all run
+//! in the same process on the same server, in turns, so that a noisy machine disturbs them all. `calls`, `asked` and `told` are the server's
+//! own counts for each grant: unary calls, and messages on watch streams from the clients and to them. `µs` and `server` are processor time for
+//! each grant, here and on the server.
+//!
+//! With a PART only that one runs, for a profiler: `cycles`, `clients`, `tasks` or `go`.
+
+mod bare;
+mod contended;
+mod cost;
+mod go_way;
+mod uncontended;
+
+use std::time::Duration;
+
+use contended::Outcome;
+use lock_bench::median;
+use lock_testkit::Etcd;
+
+const ROUNDS: usize = 5;
+
+#[tokio::main]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let seconds: f64 = args.next().map_or(2.0, |text| text.parse().expect("SECONDS is a number"));
+    let (span, part) = (Duration::from_secs_f64(seconds), args.next());
+    let etcd = Etcd::start();
+    if let Some(part) = part {
+        return one(&etcd, &part, span).await;
+    }
+    uncontended::cost(&etcd).await;
+    uncontended::contest(&etcd, 1, ROUNDS, span).await;
+    uncontended::contest(&etcd, 16, ROUNDS, span).await;
+    contest(&etcd, span).await;
+}
+
+async fn one(etcd: &Etcd, part: &str, span: Duration) {
+    let outcome = match part {
+        "cycles" => return println!("{:?}", uncontended::ours(etcd, 16, span).await),
+        "clients" => contended::clients(etcd, 10, span).await,
+        "tasks" => contended::tasks(etcd, 100, span).await,
+        "go" => contended::go_way(etcd, 10, span).await,
+        other => panic!("PART is cycles, clients, tasks or go, and not {other}"),
+    };
+    Outcome::print_head();
+    outcome.print(part);
+}
+
+async fn contest(etcd: &Etcd, span: Duration) {
+    let (mut few, mut disturbed, mut many) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut factor, mut to_go) = (Vec::new(), Vec::new());
+    Outcome::print_head();
+    for _ in 0..ROUNDS {
+        let go = contended::go_way(etcd, 10, span).await;
+        go.print("the Go way, 10 sessions");
+        let ours = contended::clients(etcd, 10, span).await;
+        ours.print("10 clients");
+        let (written, writes) = contended::while_writing(etcd, contended::clients(etcd, 10, span)).await;
+        written.print(&format!("10 clients, {writes:.0} other writes/s"));
+        let go_100 = contended::go_way(etcd, 100, span).await;
+        go_100.print("the Go way, 100 sessions");
+        let tasks = contended::tasks(etcd, 100, span).await;
+        tasks.print("100 tasks of one client");
+        println!();
+        few.push(ours.sample.rate);
+        disturbed.push(written.sample.rate);
+        to_go.push(ours.sample.rate / go.sample.rate);
+        many.push(tasks.sample.rate);
+        factor.push(tasks.sample.rate / go_100.sample.rate);
+    }
+    println!("medians of {ROUNDS} rounds");
+    println!(
+        "10 clients: {:.0} grants/s, {:.1} x the Go way   budget: 500, where that makes about 99",
+        median(few),
+        median(to_go)
+    );
+    println!("10 clients beside other writes: {:.0} grants/s   budget: 500", median(disturbed));
+    println!(
+        "100 tasks of one client: {:.0} grants/s, {:.0} x the Go way with 100 sessions   budget: 20 x",
+        median(many),
+        median(factor)
+    );
+}

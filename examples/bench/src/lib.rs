@@ -1,0 +1,84 @@
+//! What the measurements have in common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What is not measured: the first cycles open connections.
+pub const WARM_UP: Duration = Duration::from_millis(300);
+
+/// What a measured task shares with who measures.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    stop: AtomicBool,
+    done: AtomicU64,
+}
+
+impl Meter {
+    /// Whether the task is to go on.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        !self.0.stop.load(Ordering::Relaxed)
+    }
+
+    /// Counts one cycle.
+    pub fn count(&self) {
+        self.0.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The cycles so far.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.0.done.load(Ordering::Relaxed)
+    }
+
+    /// Ends the tasks.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How often it was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Cycles a second, the [`WARM_UP`] not counted.
+    pub rate: f64,
+    /// Cycles in all.
+    pub cycles: u64,
+}
+
+/// Runs `tasks` tasks made by `task` for `span` after the [`WARM_UP`], and gives the cycles that they counted.
+///
+/// # Panics
+///
+/// If a task does.
+pub async fn measure<F>(tasks: usize, span: Duration, mut task: impl FnMut(usize, Meter) -> F) -> Measured
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let meter = Meter::default();
+    let tasks: Vec<_> = (0..tasks).map(|n| tokio::spawn(task(n, meter.clone()))).collect();
+    tokio::time::sleep(WARM_UP).await;
+    let (before, start) = (meter.done(), Instant::now());
+    tokio::time::sleep(span).await;
+    let rate = (meter.done() - before) as f64 / start.elapsed().as_secs_f64();
+    meter.stop();
+    for task in tasks {
+        task.await.expect("a task panicked");
+    }
+    Measured { rate, cycles: meter.done() }
+}
+
+/// The middle one.
+///
+/// # Panics
+///
+/// If there is none.
+#[must_use]
+pub fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
