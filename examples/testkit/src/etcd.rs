@@ -411,6 +411,8 @@ impl Etcd {
             for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
                 command.env_remove(name);
             }
+            // A login is to cost little, or a busy machine makes it outlast the tests' short waits.
+            command.arg("--bcrypt-cost=4");
             command.args(flags.iter().map(|(name, value)| format!("--{name}={value}"))).args(&self.spec.args);
         });
     }
