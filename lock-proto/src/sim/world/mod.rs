@@ -3,8 +3,8 @@
 mod builder;
 mod check;
 mod faults;
-mod journal;
-mod network;
+pub(in crate::sim) mod journal;
+pub(in crate::sim) mod network;
 mod process;
 mod pump;
 mod server;
@@ -45,7 +45,7 @@ pub struct World {
     seed: u64,
     now: Instant,
     rng: Rng,
-    network: Network,
+    network: Network<Vec<u8>>,
     nodes: Vec<Server>,
     clients: Vec<Process>,
     checker: Checker,

@@ -69,12 +69,12 @@ impl World {
         self.running_nodes().find(|node| self.nodes[*node].node.next_deadline().is_some_and(|at| at <= self.now))
     }
 
-    fn deliver(&mut self, arrival: Arrival) {
+    fn deliver(&mut self, arrival: Arrival<Vec<u8>>) {
         let Some(link) = self.network.links.get(&arrival.link) else { return };
         let (client, node, conn) = (link.client, link.node, link.conn);
         match arrival.way {
             Way::ToNode => {
-                let freed = matches!(arrival.packet, Packet::Bytes(_));
+                let freed = matches!(arrival.packet, Packet::Data(_));
                 self.deliver_to_node(arrival.link, node, arrival.packet);
                 if freed {
                     // The sender's buffer has room again.
@@ -83,13 +83,13 @@ impl World {
             }
             Way::ToClient => match arrival.packet {
                 Packet::Open => self.tell_process(client, Fact::Connected(conn)),
-                Packet::Bytes(bytes) => self.tell_process(client, Fact::Received(conn, bytes)),
+                Packet::Data(bytes) => self.tell_process(client, Fact::Received(conn, bytes)),
                 Packet::Close(why) => self.tell_process(client, Fact::Disconnected(conn, why)),
             },
         }
     }
 
-    fn deliver_to_node(&mut self, id: u64, node: usize, packet: Packet) {
+    fn deliver_to_node(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         let state = self.nodes[node].state;
         let Some(link) = self.network.links.get_mut(&id) else { return };
         let inbound = match packet {
@@ -103,9 +103,9 @@ impl World {
                 self.network.send(self.now, id, Way::ToClient, Packet::Open);
                 Inbound::Open(id)
             }
-            Packet::Bytes(bytes) if link.node_open => Inbound::Bytes(id, bytes),
+            Packet::Data(bytes) if link.node_open => Inbound::Bytes(id, bytes),
             Packet::Close(_) if link.node_open => Inbound::Close(id),
-            Packet::Bytes(_) | Packet::Close(_) => return,
+            Packet::Data(_) | Packet::Close(_) => return,
         };
         match state {
             ServerState::Running => {
