@@ -8,11 +8,11 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::clock::Clock;
+use super::super::journal::{Journal, Keep};
 use super::super::redis::{Node, NodeConfig};
 use super::super::rng::Rng;
 use super::World;
 use super::check::Checker;
-use super::journal::Journal;
 use super::network::Network;
 use super::process::Process;
 use super::server::Server;
@@ -159,7 +159,7 @@ impl Builder {
             nodes,
             clients,
             checker: Checker::default(),
-            journal: Journal::new(self.log_limit),
+            journal: Journal::new(Keep::Lines(self.log_limit)),
             auto_claim: true,
             expect_violation: false,
             violations: Vec::new(),

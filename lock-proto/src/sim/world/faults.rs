@@ -3,8 +3,9 @@
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::way::Way;
 use super::World;
-use super::network::{Packet, Way};
+use super::network::Packet;
 use super::process::{Fact, ProcessState};
 use super::server::{Inbound, ServerState};
 use crate::fault::Fault;

@@ -3,7 +3,7 @@
 mod builder;
 mod check;
 mod faults;
-pub(in crate::sim) mod journal;
+mod label;
 pub(in crate::sim) mod network;
 mod process;
 mod pump;
@@ -15,6 +15,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::journal::Journal;
 use super::redis::Node;
 use super::rng::Rng;
 use crate::error::Misuse;
@@ -22,13 +23,11 @@ use crate::id::LockId;
 use crate::redis::{Acquire, Client, Event, Grant};
 use crate::time::Instant;
 use check::Checker;
-use journal::Journal;
 use network::Network;
 use process::{Process, Record, Stage};
 use server::Server;
 
 pub use builder::Builder;
-pub use network::Way;
 
 /// Servers, clients and a network between them, in virtual time and from one seed.
 ///
@@ -315,7 +314,7 @@ impl World {
     /// A digest of every line of the log, and their number.
     #[must_use]
     pub const fn log_digest(&self) -> (u64, u64) {
-        (self.journal.digest(), self.journal.written())
+        self.journal.digest()
     }
 
     /// Adds a line to the log.

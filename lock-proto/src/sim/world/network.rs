@@ -7,29 +7,10 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::rng::Rng;
+use super::super::way::Way;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::time::Instant;
-
-/// A direction between a client and a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// From the client to the node.
-    ToNode,
-    /// From the node to the client.
-    ToClient,
-}
-
-impl Way {
-    const BOTH: [Self; 2] = [Self::ToNode, Self::ToClient];
-
-    const fn index(self) -> usize {
-        match self {
-            Self::ToNode => 0,
-            Self::ToClient => 1,
-        }
-    }
-}
 
 /// What is said over a connection, in either direction.
 pub(in crate::sim) trait Payload {

@@ -3,10 +3,11 @@
 use alloc::format;
 use alloc::vec::Vec;
 
+use super::super::way::Way;
 use super::World;
 use super::check::next_stage;
-use super::journal::command;
-use super::network::{Arrival, Packet, Way};
+use super::label::command;
+use super::network::{Arrival, Packet};
 use super::process::{Fact, ProcessState, Stage};
 use super::server::{Inbound, ServerState};
 use crate::fault::Fault;
