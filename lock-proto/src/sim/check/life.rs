@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use crate::event::Event;
+use crate::event::{Event, Failure};
 use crate::time::Instant;
 
 /// Where an acquisition stands, by what its application has done and was told.
@@ -59,6 +59,8 @@ impl Life {
             (Event::Blocked(_), Waiting) => Ok(Waiting),
             (Event::Granted(_), Waiting) => Ok(Offered),
             (Event::Withdrawn, Offered) | (Event::Failed(_), Waiting) | (Event::Released(_), Releasing) => Ok(Over),
+            // An offer that nobody has claimed yet ends with the shutdown.
+            (Event::Failed(Failure::ShuttingDown), Offered) => Ok(Over),
             (Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. }, Offered | Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),

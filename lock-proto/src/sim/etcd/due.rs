@@ -95,7 +95,7 @@ impl Cluster {
         }
     }
 
-    fn end_where(&mut self, over: impl Fn(usize, &Kind) -> bool) {
+    pub(super) fn end_where(&mut self, over: impl Fn(usize, &Kind) -> bool) {
         let mut ended = Vec::new();
         for (conn, connection) in &self.connections {
             let streams = connection.streams.iter().filter(|(_, stream)| over(connection.member, &stream.kind));

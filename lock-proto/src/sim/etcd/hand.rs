@@ -12,7 +12,7 @@ use super::span::Span;
 use super::user::User;
 use super::{Cluster, connection::Kind};
 use crate::etcd::Status;
-use crate::etcd::message::KeyValue;
+use crate::etcd::message::{KeyValue, WatchEvent};
 use crate::time::Instant;
 
 /// A lease, seen from outside.
@@ -152,6 +152,25 @@ impl Cluster {
         self.advance(now);
         self.logins.retain(|_, login| login.user != user.name);
         self.config.users.insert(user.name.clone(), user);
+    }
+
+    /// Cancels every watch, as a member does that cannot serve it any more.
+    pub fn cancel_watches(&mut self, now: Instant) {
+        self.advance(now);
+        for member in 0..self.members.len() {
+            self.each_watch(member, |watches, _, out| out.extend(watches.cancel_all()));
+        }
+    }
+
+    /// Ends every stream of a member, as it does when it loses the leader.
+    pub fn end_streams_of(&mut self, now: Instant, member: usize) {
+        self.advance(now);
+        self.end_where(|of, _| of == member);
+    }
+
+    /// What has happened from revision `first` on, as far as no compaction has forgotten it.
+    pub(in crate::sim) fn changes(&self, first: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
+        self.store.history(first, self.store.revision())
     }
 
     /// Makes every token invalid.

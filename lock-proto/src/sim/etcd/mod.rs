@@ -66,6 +66,7 @@ mod streams;
 mod txn;
 mod user;
 mod watch;
+pub mod world;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -82,6 +83,7 @@ use store::Store;
 pub use config::{ClusterConfig, Fate};
 pub use hand::Lease;
 pub use user::User;
+pub use world::World;
 
 /// A state of a cluster in which it refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -81,6 +81,16 @@ impl Watches {
         Some(WatchResponse { watch_id: id, canceled: true, ..WatchResponse::default() })
     }
 
+    /// Ends all of them.
+    pub(super) fn cancel_all(&mut self) -> impl Iterator<Item = WatchResponse> {
+        core::mem::take(&mut self.by_id).into_keys().map(|id| WatchResponse {
+            watch_id: id,
+            canceled: true,
+            cancel_reason: "cancelled by the server".into(),
+            ..WatchResponse::default()
+        })
+    }
+
     pub(super) fn has_parked(&self) -> bool {
         self.parked_count() > 0
     }

@@ -1,0 +1,335 @@
+//! What goes wrong in a world.
+
+use core::ops::Range;
+use core::time::Duration;
+
+use super::World;
+use super::member::MemberState;
+use super::process::{Fact, ProcessState};
+use crate::etcd::Queue;
+use crate::fault::Fault;
+use crate::sim::etcd::{Cluster, Condition};
+use crate::sim::trace::{Lane, State, What};
+use crate::sim::way::Way;
+use crate::sim::world::network::Packet;
+use crate::time::Instant;
+
+impl World {
+    // ---- members ----
+
+    /// The member's process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes. The others go on without it.
+    pub fn pause_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} paused"));
+        if self.members[member].state == MemberState::Running {
+            self.set_member(member, MemberState::Paused);
+            self.settle_member(member);
+        }
+    }
+
+    /// The member's process goes on, with what has come meanwhile.
+    pub fn resume_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} resumed"));
+        if self.members[member].state != MemberState::Paused {
+            return;
+        }
+        self.set_member(member, MemberState::Running);
+        while let Some((link, packet)) = self.members[member].outbox.pop_front() {
+            self.network.send(self.now, link, Way::ToClient, packet);
+        }
+        self.settle_member(member);
+        while let Some((link, packet)) = self.members[member].inbox.pop_front() {
+            self.member_takes(link, member, packet);
+        }
+        self.cluster.handle_timeout(self.now);
+        self.pump_cluster();
+    }
+
+    /// The member's process dies, as by `kill -9`. What it was asked to do last is done or not. Its data stays.
+    pub fn kill_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} killed"));
+        self.member_goes(member, |cluster, now| cluster.crash(now, member));
+    }
+
+    /// The member ends in an orderly way: what it has taken is done and answered first.
+    pub fn stop_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} stopped"));
+        self.member_goes(member, |cluster, now| cluster.stop(now, member));
+    }
+
+    fn member_goes(&mut self, member: usize, how: impl FnOnce(&mut Cluster, Instant)) {
+        if self.members[member].state == MemberState::Down {
+            return;
+        }
+        self.set_member(member, MemberState::Down);
+        self.members[member].inbox.clear();
+        self.members[member].outbox.clear();
+        how(&mut self.cluster, self.now);
+        self.pump_cluster();
+        self.settle_member(member);
+        // Connections that the kernel had accepted and the process had not seen.
+        for id in self.network.of_node(member) {
+            if let Some(link) = self.network.links.get_mut(&id) {
+                link.node_open = false;
+            }
+            self.network.send(self.now, id, Way::ToClient, Packet::Close(Fault::Reset));
+        }
+    }
+
+    /// A member that is down starts again, with its data. Tokens are not among them.
+    pub fn start_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} started"));
+        if self.members[member].state == MemberState::Down {
+            self.set_member(member, MemberState::Running);
+            self.cluster.start(self.now, member);
+            self.pump_cluster();
+        }
+    }
+
+    /// Cuts a member off from the other members, not from the clients.
+    pub fn isolate_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} cut off from the others"));
+        self.members[member].cut_off = true;
+        self.settle_member(member);
+    }
+
+    /// Ends [`isolate_member`](Self::isolate_member).
+    pub fn rejoin_member(&mut self, member: usize) {
+        self.journal.write(self.now, format_args!("m{member} with the others again"));
+        self.members[member].cut_off = false;
+        self.settle_member(member);
+    }
+
+    fn set_member(&mut self, member: usize, state: MemberState) {
+        self.members[member].state = state;
+        let state = match state {
+            MemberState::Running => State::Running,
+            MemberState::Paused => State::Paused,
+            MemberState::Down => State::Down,
+        };
+        self.trace.note(self.now, || What::State { lane: Lane::Node(member), state });
+    }
+
+    /// To the others a stopped member is as good as cut off. An only member has no others.
+    fn settle_member(&mut self, member: usize) {
+        let stopped = self.members[member].state == MemberState::Paused && self.members.len() > 1;
+        if stopped || self.members[member].cut_off {
+            self.cluster.isolate(self.now, member);
+        } else {
+            self.cluster.heal(self.now, member);
+        }
+        self.pump_cluster();
+    }
+
+    /// No member hears another: nobody can lead.
+    pub fn lose_quorum(&mut self) {
+        self.on_cluster("quorum lost", |cluster, now| cluster.lose_quorum(now));
+    }
+
+    /// Ends [`lose_quorum`](Self::lose_quorum).
+    pub fn restore_quorum(&mut self) {
+        self.on_cluster("quorum restored", |cluster, now| cluster.restore_quorum(now));
+    }
+
+    /// The leader hands over to another member; every lease has its whole life again.
+    pub fn change_leader(&mut self) {
+        self.on_cluster("another leader", |cluster, now| {
+            cluster.change_leader(now);
+        });
+    }
+
+    /// A state in which requests are refused begins or ends.
+    pub fn set_condition(&mut self, condition: Condition, on: bool) {
+        self.journal.write(self.now, format_args!("{condition:?} {on}"));
+        self.cluster.set(self.now, condition, on);
+        self.pump_cluster();
+    }
+
+    // ---- the store, by hand ----
+
+    /// The history is compacted up to now.
+    pub fn compact(&mut self) {
+        self.record_changes();
+        self.on_cluster("compacted", |cluster, now| {
+            // It may have been, at this very revision.
+            let _ = cluster.compact(now, cluster.revision());
+        });
+    }
+
+    /// Somebody writes a key that has nothing to do with locks: the revision moves on, and so does every watch.
+    pub fn touch(&mut self) {
+        self.on_cluster("something else is written", |cluster, now| {
+            // No lease, so it cannot be missing.
+            let _ = cluster.put(now, "something else", "", 0);
+        });
+    }
+
+    /// The oldest, or the newest, key of this lock is deleted by hand; whether there was one. Its owner learns of it by its watch, some time
+    /// later: until then two may believe to hold the lock.
+    pub fn delete_key(&mut self, name: &str, oldest: bool) -> bool {
+        let Some(key) = self.queue_keys(name, oldest) else { return false };
+        self.on_cluster("a key is deleted by hand", |cluster, now| cluster.delete(now, &key.key))
+    }
+
+    /// The lease of the oldest, or the newest, key of this lock is revoked by hand; whether there was one.
+    pub fn revoke_lease(&mut self, name: &str, oldest: bool) -> bool {
+        let Some(key) = self.queue_keys(name, oldest) else { return false };
+        self.on_cluster("a lease is revoked by hand", |cluster, now| cluster.revoke(now, key.lease))
+    }
+
+    fn queue_keys(&self, name: &str, oldest: bool) -> Option<crate::etcd::message::KeyValue> {
+        let queue = Queue::new(b"", name.as_bytes());
+        let keys = self.cluster.keys().into_iter().filter(|kv| kv.key.starts_with(queue.prefix()));
+        if oldest { keys.min_by_key(|kv| kv.create_revision) } else { keys.max_by_key(|kv| kv.create_revision) }
+    }
+
+    /// Every token becomes invalid.
+    pub fn expire_tokens(&mut self) {
+        self.on_cluster("tokens expire", |cluster, now| cluster.expire_tokens(now));
+    }
+
+    /// Every watch is cancelled by its member, as one does that has no room for it any more.
+    pub fn cancel_watches(&mut self) {
+        self.on_cluster("watches cancelled", |cluster, now| cluster.cancel_watches(now));
+    }
+
+    /// Every stream of a member ends with the status `Unavailable`.
+    pub fn end_streams(&mut self, member: usize) {
+        self.on_cluster("streams end", |cluster, now| cluster.end_streams_of(now, member));
+    }
+
+    /// Anything else that happens to the cluster.
+    pub fn on_cluster<T>(&mut self, what: &str, change: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
+        self.journal.write(self.now, format_args!("{what}"));
+        self.trace.note(self.now, || What::Note { lane: None, text: what.into() });
+        let done = change(&mut self.cluster, self.now);
+        self.pump_cluster();
+        done
+    }
+
+    // ---- clients ----
+
+    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
+    pub fn pause_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} paused"));
+        if self.is_running(client) {
+            self.set_process(client, ProcessState::Paused);
+        }
+    }
+
+    /// The client's machine is suspended, and its clock stands still meanwhile: a host whose clock is not one that counts through suspend
+    /// (requirement T4). It breaks the bounds.
+    pub fn suspend_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} suspended"));
+        if self.is_running(client) {
+            self.clients[client].stop_clock(self.now);
+            self.set_process(client, ProcessState::Paused);
+        }
+    }
+
+    /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
+    pub fn resume_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} resumed"));
+        if self.clients[client].state != ProcessState::Paused {
+            return;
+        }
+        self.set_process(client, ProcessState::Running);
+        if let Some(slept) = self.clients[client].start_clock(self.now) {
+            self.checker.slept(self.now, client, slept);
+            self.collect();
+        }
+        if self.rng.one_in(2) {
+            self.time_out(client);
+        }
+        while let Some(fact) = self.clients[client].inbox.pop_front() {
+            self.process_takes(client, fact);
+        }
+        self.time_out(client);
+    }
+
+    /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
+    pub fn kill_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} killed"));
+        self.set_process(client, ProcessState::Dead);
+        self.clients[client].inbox.clear();
+        self.checker.dies(client);
+        for id in self.network.of_client(client) {
+            let Some(link) = self.network.links.get_mut(&id) else { continue };
+            link.client_open = false;
+            let conn = link.conn;
+            self.forget_conn(client, conn);
+            self.send_to_member(id, Packet::Close(Fault::Closed));
+        }
+    }
+
+    fn set_process(&mut self, client: usize, state: ProcessState) {
+        self.clients[client].state = state;
+        let state = match state {
+            ProcessState::Running => State::Running,
+            ProcessState::Paused => State::Paused,
+            ProcessState::Dead => State::Down,
+        };
+        self.trace.note(self.now, || What::State { lane: Lane::Client(client), state });
+    }
+
+    // ---- the network between clients and members ----
+
+    /// No packet passes between this client and this member, in either direction.
+    pub fn partition(&mut self, client: usize, member: usize) {
+        self.cut(client, member, Way::ToNode);
+        self.cut(client, member, Way::ToClient);
+    }
+
+    /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
+    pub fn cut(&mut self, client: usize, member: usize, way: Way) {
+        self.journal.write(self.now, format_args!("cut c{client} m{member} {way}"));
+        self.trace.note(self.now, || What::Cut { client, node: member, way });
+        self.network.cut(client, member, way);
+    }
+
+    /// Every packet passes again between this client and this member.
+    pub fn heal(&mut self, client: usize, member: usize) {
+        self.journal.write(self.now, format_args!("heal c{client} m{member}"));
+        for way in Way::BOTH {
+            self.trace.note(self.now, || What::Healed { client, node: member, way });
+        }
+        self.network.heal(self.now, |c, n, _| (c, n) == (client, member));
+    }
+
+    /// Every packet passes again everywhere.
+    pub fn heal_all(&mut self) {
+        for client in 0..self.clients.len() {
+            for member in 0..self.members.len() {
+                self.heal(client, member);
+            }
+        }
+    }
+
+    /// Packets of this client to (or from) this member travel so long from now on.
+    pub fn slow(&mut self, client: usize, member: usize, way: Way, latency: Range<Duration>) {
+        self.journal.write(self.now, format_args!("slow c{client} m{member} {way} {latency:?}"));
+        self.network.slow(client, member, way, latency);
+    }
+
+    /// Every open connection between this client and this member is reset, seen by both at once. What was under way is lost.
+    pub fn drop_connections(&mut self, client: usize, member: usize) {
+        self.journal.write(self.now, format_args!("reset c{client} m{member}"));
+        for id in self.network.of_client(client) {
+            let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
+            let (conn, known) = (link.conn, link.node_open);
+            self.network.lose(id);
+            if known {
+                match self.members[member].state {
+                    MemberState::Running => {
+                        self.hang_up(id);
+                        self.pump_cluster();
+                    }
+                    MemberState::Paused => {
+                        self.members[member].inbox.push_back((id, Packet::Close(Fault::Reset)));
+                    }
+                    MemberState::Down => {}
+                }
+            }
+            self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! A world of etcd members, whole clients and a network in virtual time.
+
+mod builder;
+mod faults;
+mod member;
+mod process;
+mod pump;
+mod questions;
+mod queue_log;
+mod resource;
+mod told;
+mod wire;
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::Cluster;
+use crate::error::Misuse;
+use crate::etcd::{Client, QueryId, RpcId, StreamId};
+use crate::event::{Acquire, Wait};
+use crate::id::LockId;
+use crate::sim::check::{Checker, Rule, Stage, Violation};
+use crate::sim::journal::Journal;
+use crate::sim::rng::Rng;
+use crate::sim::trace::{Point, Recorder, What};
+use crate::sim::world::network::Network;
+use crate::time::Instant;
+use member::Member;
+use process::{Fact, Observed, Process, ProcessState, Record};
+use queue_log::QueueLog;
+use resource::Resource;
+use wire::Wire;
+
+pub use builder::Builder;
+
+/// The members of an etcd cluster, whole clients and a network between them, in virtual time and from one seed.
+///
+/// Clients and members are named by their index. Time jumps from one event or deadline exactly to the next. A client is a process of its own with
+/// its own clock; it speaks to the cluster over one connection, as its host would let it: calls, streams and their messages are delayed, cut,
+/// and lost with their connection, and calls that were sent side by side may be executed in another order.
+///
+/// Checkers are always on (see [`Rule`]): one valid holder of a name in true time, fencing tokens that grow, a legal sequence of events with
+/// one end for each acquisition, every end told in time. A grant must be proven by a revision at which its key was first in its queue;
+/// local waiters are served in order; one deletion makes at most one waiter react; no client sends without end; no watch begins in the
+/// past. What they find ends the run with the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) is called.
+///
+/// # Panics
+///
+/// Every method panics for a client or member that does not exist, and verbs for a [`Misuse`], with the log's end.
+///
+/// ```
+/// use core::time::Duration;
+/// use lock_proto::redis::Acquire;
+/// use lock_proto::sim::etcd::World;
+///
+/// let mut w = World::cluster(3).clients(2).seed(7).build();
+/// let first = w.acquire(0, Acquire::new("stock:42"));
+/// w.expect(Duration::from_secs(1), "the first holds", |w| w.is_held(0, first));
+/// let second = w.acquire(1, Acquire::new("stock:42"));
+///
+/// // The leader dies: nobody loses anything.
+/// w.kill_member(w.cluster_now().leader().unwrap());
+/// w.run_for(Duration::from_secs(60));
+/// assert!(w.is_held(0, first) && !w.is_held(1, second));
+///
+/// // The holder dies without a word: its lease ends, and the lock goes to the next one.
+/// w.kill_client(0);
+/// w.expect(Duration::from_secs(12), "the second holds", |w| w.is_held(1, second));
+/// ```
+#[derive(Clone, Debug)]
+pub struct World {
+    seed: u64,
+    now: Instant,
+    rng: Rng,
+    network: Network<Wire>,
+    cluster: Cluster,
+    members: Vec<Member>,
+    /// Calls that a member has received and not looked at yet, by connection.
+    dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
+    /// Calls and streams by the world's numbers.
+    rpcs: BTreeMap<u64, RpcId>,
+    streams: BTreeMap<u64, StreamId>,
+    number: u64,
+    clients: Vec<Process>,
+    queue_log: QueueLog,
+    /// The last revision in it.
+    recorded: i64,
+    resource: Resource,
+    /// Who reacted to the deletion of a key.
+    woken: BTreeMap<(Bytes, i64), Vec<usize>>,
+    checker: Checker,
+    journal: Journal,
+    trace: Recorder,
+    auto_claim: bool,
+    expect_violation: bool,
+    violations: Vec<Violation>,
+    /// What applications will do by themselves.
+    plans: BTreeMap<(Instant, u64), (usize, Fact)>,
+    plan_serial: u64,
+    /// Steps since time last moved.
+    spins: u32,
+    steps: u64,
+    /// A machine has broken its contract so that the run cannot go on.
+    halted: bool,
+}
+
+impl World {
+    /// A world with a cluster of this many members.
+    pub fn cluster(members: usize) -> Builder {
+        Builder::new(members)
+    }
+
+    // ---- what applications do ----
+
+    /// Client `client` asks for a lock.
+    pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
+        self.start(client, want, None, None)
+    }
+
+    /// The same, and gives it back `hold` after the grant, held or lost.
+    pub fn acquire_for(&mut self, client: usize, want: Acquire, hold: Duration) -> LockId {
+        self.start(client, want, None, Some(hold))
+    }
+
+    /// Client `client` stands for election with this value.
+    pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
+        self.start(client, want, Some(Bytes::copy_from_slice(value.as_ref())), None)
+    }
+
+    /// The same, and resigns in two steps: it is asked to stop some time after it was elected, its work comes to an end, and only then the
+    /// office is given up. `hold` is the time of both steps together.
+    pub fn campaign_for(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>, hold: Duration) -> LockId {
+        self.start(client, want, Some(Bytes::copy_from_slice(value.as_ref())), Some(hold))
+    }
+
+    fn start(&mut self, client: usize, want: Acquire, value: Option<Bytes>, hold: Option<Duration>) -> LockId {
+        let name = self.full_name(client, &want.name);
+        let shown = format!("{}", name.escape_ascii());
+        let verb = if value.is_some() { "campaign" } else { "acquire" };
+        let asked = self.verb(client, |machine, now| match value {
+            Some(value) => machine.campaign(now, &want, value),
+            None => machine.acquire(now, &want),
+        });
+        let lock = match asked {
+            Ok(lock) => lock,
+            Err(misuse) => self.fail(&format!("client {client} cannot {verb} {shown}: {misuse}")),
+        };
+        self.journal.write(self.now, format_args!("c{client} {lock} {verb} {shown}"));
+        let wait_ends = if let Wait::For(wait) = want.wait { Some(self.after(client, wait)) } else { None };
+        self.checker.asked(self.now, client, lock, &name, wait_ends);
+        self.trace.note(self.now, || What::Lock { client, lock, name: shown, point: Point::Asked });
+        let claim = self.auto_claim || hold.is_some();
+        let record =
+            Record { name, events: Vec::new(), times: Vec::new(), grant: None, claim, hold, write_every: None };
+        self.clients[client].records.insert(lock, record);
+        self.pump_client(client);
+        lock
+    }
+
+    /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
+    pub fn claim(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} claim"));
+        self.must(client, lock, |machine, now| machine.claim(now, lock));
+        self.checker.claimed(client, lock);
+        self.pump_client(client);
+    }
+
+    /// Gives a lock back, or resigns.
+    pub fn release(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} release"));
+        let answer_by = self.after(client, self.clients[client].machine.config().release_within);
+        self.checker.gives_back(client, lock, Some(answer_by));
+        self.point(client, lock, Point::GaveBack);
+        self.must(client, lock, |machine, now| machine.release(now, lock));
+        self.pump_client(client);
+    }
+
+    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
+    pub fn abandon(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
+        self.checker.abandoned(client, lock);
+        self.point(client, lock, Point::GaveBack);
+        let _ = self.verb(client, |machine, now| {
+            machine.abandon(now, lock);
+            Ok(())
+        });
+        self.pump_client(client);
+    }
+
+    /// Asks for more time.
+    pub fn extend(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} extend"));
+        self.must(client, lock, |machine, now| machine.extend(now, lock));
+        self.pump_client(client);
+    }
+
+    /// A leader proclaims another value.
+    pub fn proclaim(&mut self, client: usize, lock: LockId, value: impl AsRef<[u8]>) {
+        let value = Bytes::copy_from_slice(value.as_ref());
+        self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
+        self.must(client, lock, |machine, now| machine.proclaim(now, lock, value));
+        self.pump_client(client);
+    }
+
+    /// Asks who leads.
+    pub fn leader(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
+        self.query(client, name.as_ref(), false)
+    }
+
+    /// Observes who leads.
+    pub fn observe(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
+        self.query(client, name.as_ref(), true)
+    }
+
+    fn query(&mut self, client: usize, name: &[u8], observes: bool) -> QueryId {
+        let asked = self.verb(client, |machine, now| match observes {
+            true => machine.observe(now, name),
+            false => machine.leader(now, name),
+        });
+        let query = match asked {
+            Ok(query) => query,
+            Err(misuse) => self.fail(&format!("client {client} cannot ask who leads: {misuse}")),
+        };
+        let verb = if observes { "observe" } else { "leader" };
+        self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
+        let name = self.full_name(client, name);
+        self.clients[client].queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
+        self.pump_client(client);
+        query
+    }
+
+    /// Ends a question or an observation.
+    pub fn close_query(&mut self, client: usize, query: QueryId) {
+        self.journal.write(self.now, format_args!("c{client} {query:?} close"));
+        if let Some(observed) = self.clients[client].queries.get_mut(&query) {
+            observed.over = true;
+        }
+        let _ = self.verb(client, |machine, now| {
+            machine.close_query(now, query);
+            Ok(())
+        });
+        self.pump_client(client);
+    }
+
+    /// Shuts the client down, with this time to release what it holds.
+    pub fn shutdown(&mut self, client: usize, within: Duration) {
+        self.journal.write(self.now, format_args!("c{client} shutdown"));
+        // What is held or lost is given back by the machine, and answered.
+        let guards = self.checker.live(client).filter(|(_, stage)| matches!(stage, Stage::Held | Stage::Lost));
+        for (lock, _) in guards.collect::<Vec<_>>() {
+            self.checker.gives_back(client, lock, None);
+        }
+        let _ = self.verb(client, |machine, now| {
+            machine.shutdown(now, within);
+            Ok(())
+        });
+        self.pump_client(client);
+    }
+
+    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.
+    ///
+    /// # Errors
+    ///
+    /// What the verb answers.
+    pub fn try_verb<T>(
+        &mut self,
+        client: usize,
+        verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
+    ) -> Result<T, Misuse> {
+        let done = self.verb(client, verb);
+        self.pump_client(client);
+        done
+    }
+
+    /// Whether locks are claimed as soon as they are offered. Default: yes.
+    pub const fn auto_claim(&mut self, on: bool) {
+        self.auto_claim = on;
+    }
+
+    // ---- time ----
+
+    /// True time since the start.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Lets `time` pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end) {}
+    }
+
+    /// Lets time pass until `condition` holds, at most this long; whether it did.
+    pub fn run_until(&mut self, within: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + within;
+        loop {
+            if condition(self) {
+                return true;
+            }
+            if !self.step(end) {
+                return condition(self);
+            }
+        }
+    }
+
+    /// Lets time pass until `condition` holds.
+    ///
+    /// # Panics
+    ///
+    /// If it does not within this time.
+    #[track_caller]
+    pub fn expect(&mut self, within: Duration, what: &str, condition: impl FnMut(&Self) -> bool) {
+        if !self.run_until(within, condition) {
+            self.fail(&format!("not within {within:?}: {what}"));
+        }
+    }
+
+    // ---- checks and log ----
+
+    /// From now on violations are collected, not the end of the run: for scenarios that break the bounds.
+    pub const fn expect_violation(&mut self) {
+        self.expect_violation = true;
+    }
+
+    /// Adds a line to the log.
+    pub fn note(&mut self, what: &str) {
+        self.journal.write(self.now, format_args!("-- {what}"));
+        self.trace.note(self.now, || What::Note { lane: None, text: what.into() });
+    }
+
+    // ---- inside ----
+
+    fn full_name(&self, client: usize, name: &[u8]) -> Vec<u8> {
+        [&self.clients[client].machine.config().prefix[..], name].concat()
+    }
+
+    fn verb<T>(
+        &mut self,
+        client: usize,
+        verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
+    ) -> Result<T, Misuse> {
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        verb(&mut process.machine, local)
+    }
+
+    fn must(&mut self, client: usize, lock: LockId, verb: impl FnOnce(&mut Client, Instant) -> Result<(), Misuse>) {
+        if let Err(misuse) = self.verb(client, verb) {
+            self.fail(&format!("client {client} {lock}: {misuse}"));
+        }
+    }
+
+    /// True time at which the client's clock will have gone on by this.
+    fn after(&self, client: usize, by: Duration) -> Instant {
+        let process = &self.clients[client];
+        process.when(process.local(self.now) + by)
+    }
+
+    /// Where an acquisition stands.
+    fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
+        self.checker.stage(client, lock)
+    }
+
+    fn point(&mut self, client: usize, lock: LockId, point: Point) {
+        let Some(record) = self.clients[client].records.get(&lock) else { return };
+        self.trace.note(self.now, || What::Lock { client, lock, name: record.shown(), point });
+    }
+
+    fn violated(&mut self, rule: Rule, text: String) {
+        self.checker.report(self.now, rule, text);
+        self.collect();
+    }
+
+    /// A machine has broken its contract, and nothing sensible can follow.
+    fn halt(&mut self, text: String) {
+        self.halted = true;
+        self.violated(Rule::Contract, text);
+    }
+
+    /// Takes what the checker has found.
+    fn collect(&mut self) {
+        while let Some(violation) = self.checker.poll_violation() {
+            self.journal.write(self.now, format_args!("VIOLATION {violation}"));
+            self.trace.note(self.now, || What::Violation(violation.clone()));
+            if !self.expect_violation {
+                self.fail(&format!("{violation}"));
+            }
+            self.violations.push(violation);
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, what: &str) -> ! {
+        panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
+    }
+
+    fn is_running(&self, client: usize) -> bool {
+        self.clients[client].state == ProcessState::Running
+    }
+}

@@ -1,0 +1,136 @@
+//! A client process: the machine, its clock, and what its application was told.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::wire::Wire;
+use crate::etcd::{Client, ElectionEvent, QueryId, StreamId};
+use crate::event::{Event, Grant};
+use crate::fault::Fault;
+use crate::id::{ConnId, LockId};
+use crate::sim::clock::Clock;
+use crate::time::Instant;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) machine: Client,
+    pub(super) clock: Clock,
+    pub(super) drift_ppm: i32,
+    /// When the clock stopped, and what it showed: a suspended host whose clock does not count on.
+    pub(super) stood_still: Option<(Instant, u64)>,
+    pub(super) state: ProcessState,
+    /// What happened while it was stopped.
+    pub(super) inbox: VecDeque<Fact>,
+    pub(super) records: BTreeMap<LockId, Record>,
+    /// What questions and observations were told.
+    pub(super) queries: BTreeMap<QueryId, Observed>,
+    /// Its open streams, by the world's numbers.
+    pub(super) streams: BTreeMap<StreamId, u64>,
+    /// Told that the shutdown is over, with what may be left.
+    pub(super) stopped: Option<u32>,
+    /// Calls and messages that it has sent.
+    pub(super) sent: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProcessState {
+    Running,
+    Paused,
+    Dead,
+}
+
+/// Something that reaches a process from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fact {
+    Connected(ConnId),
+    Heard(ConnId, Wire),
+    Disconnected(ConnId, Fault),
+    /// The application gives a lock back, as it was told to do after some time.
+    Release(LockId),
+    /// The application writes to the resource, if it believes to hold the lock.
+    Write(LockId),
+}
+
+/// What is known of one acquisition or candidacy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The name under which it is locked, with the prefix.
+    pub(super) name: Vec<u8>,
+    pub(super) events: Vec<Event>,
+    /// In true time, as many as `events`.
+    pub(super) times: Vec<Instant>,
+    pub(super) grant: Option<Grant>,
+    /// Claim an offer as soon as it comes.
+    pub(super) claim: bool,
+    /// Give it back this long after the grant.
+    pub(super) hold: Option<Duration>,
+    /// While it is held, write this often to what it protects.
+    pub(super) write_every: Option<Duration>,
+}
+
+/// What a question or an observation was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Observed {
+    pub(super) name: Vec<u8>,
+    pub(super) observes: bool,
+    pub(super) events: Vec<ElectionEvent>,
+    pub(super) over: bool,
+}
+
+impl Record {
+    /// Its name, to be shown.
+    pub(super) fn shown(&self) -> String {
+        format!("{}", self.name.escape_ascii())
+    }
+}
+
+impl Process {
+    pub(super) fn new(machine: Client, clock: Clock, drift_ppm: i32) -> Self {
+        Self {
+            machine,
+            clock,
+            drift_ppm,
+            stood_still: None,
+            state: ProcessState::Running,
+            inbox: VecDeque::new(),
+            records: BTreeMap::new(),
+            queries: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            stopped: None,
+            sent: 0,
+        }
+    }
+
+    /// The process's own time.
+    pub(super) fn local(&self, now: Instant) -> Instant {
+        Instant::from_nanos(self.stood_still.map_or_else(|| self.clock.read(now), |(_, reading)| reading))
+    }
+
+    /// True time at which its clock shows `local`.
+    pub(super) fn when(&self, local: Instant) -> Instant {
+        self.clock.when(local.as_nanos())
+    }
+
+    /// True time at which the machine wants to be called; `None` while the process does not run.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            ProcessState::Running => self.machine.next_deadline().map(|at| self.when(at)),
+            ProcessState::Paused | ProcessState::Dead => None,
+        }
+    }
+
+    /// Its clock stands still.
+    pub(super) fn stop_clock(&mut self, now: Instant) {
+        self.stood_still.get_or_insert((now, self.clock.read(now)));
+    }
+
+    /// Its clock goes on from where it stood; for how long it had stood still, if it had.
+    pub(super) fn start_clock(&mut self, now: Instant) -> Option<Duration> {
+        let (since, reading) = self.stood_still.take()?;
+        self.clock = Clock::new(now, reading, self.drift_ppm);
+        Some(now.since(since))
+    }
+}

@@ -1,0 +1,104 @@
+//! What the locks protect: a key in the same store, written by transactions that compare the owner's key.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::World;
+use super::process::Fact;
+use crate::etcd::OwnerKey;
+use crate::id::LockId;
+use crate::sim::check::{Permit, Rule};
+use crate::sim::trace::What;
+use crate::time::{Instant, nanos};
+
+/// A write on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Write {
+    name: Vec<u8>,
+    permit: Permit,
+    owner: OwnerKey,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Resource {
+    on_the_way: BTreeMap<(Instant, u64), Write>,
+    serial: u64,
+    /// The newest grant whose write was accepted, by name.
+    newest: BTreeMap<Vec<u8>, i64>,
+    accepted: u64,
+    refused: u64,
+}
+
+impl Resource {
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.on_the_way.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    pub(super) const fn counts(&self) -> (u64, u64) {
+        (self.accepted, self.refused)
+    }
+}
+
+impl World {
+    /// The holder writes to what the lock protects, by a transaction that is executed only while its key is as it was
+    /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)). It may take long to arrive, whatever becomes of the lock and of the client
+    /// meanwhile. No lock is needed to see what it must not do: an older grant never writes after a newer one has.
+    ///
+    /// # Panics
+    ///
+    /// If the lock is not held.
+    pub fn write(&mut self, client: usize, lock: LockId) {
+        let owner = match self.verb(client, |machine, now| machine.owner_guard(now, lock)) {
+            Ok(owner) => owner,
+            Err(misuse) => self.fail(&format!("client {client} {lock} cannot write: {misuse}")),
+        };
+        let record = self.clients[client].records.get(&lock);
+        let (Some(record), Some(permit)) = (record, self.checker.permit(client, lock)) else { return };
+        let write = Write { name: record.name.clone(), permit, owner };
+        self.journal.write(self.now, format_args!("c{client} {lock} writes with {:?}", permit.fence));
+        // Some are on their way for longer than any lease lives.
+        let longest = if self.rng.one_in(4) { Duration::from_secs(15) } else { Duration::from_millis(20) };
+        let at = self.now + Duration::from_nanos(self.rng.below(nanos(longest)));
+        self.resource.serial += 1;
+        self.resource.on_the_way.insert((at, self.resource.serial), write);
+        self.pump_client(client);
+    }
+
+    /// While it is held, the lock's holder writes this often.
+    pub fn write_every(&mut self, client: usize, lock: LockId, every: Duration) {
+        let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+        record.write_every = Some(every);
+        if self.is_held(client, lock) {
+            self.plan(self.now + every, client, Fact::Write(lock));
+        }
+    }
+
+    pub(super) fn write_lands(&mut self) {
+        let Some((_, Write { name, permit, owner })) = self.resource.on_the_way.pop_first() else { return };
+        let Permit { client, lock, fence, .. } = permit;
+        let order = owner.revision;
+        // A second resource, elsewhere, looks at the fencing token alone.
+        self.checker.write(self.now, &name, permit);
+        // Without a leader nothing is written.
+        let unchanged = self.cluster.get(&owner.key).is_some_and(|kv| kv.mod_revision == owner.mod_revision);
+        let accepted = unchanged && self.cluster.leader().is_some();
+        let what = if accepted { "accepted" } else { "refused" };
+        self.journal.write(self.now, format_args!("write of c{client} {lock} with {fence:?} {what}"));
+        let shown = || format!("{}", name.escape_ascii());
+        self.trace.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
+        if accepted {
+            self.resource.accepted += 1;
+            let newest = self.resource.newest.entry(name).or_default();
+            if *newest > order {
+                let text = format!("client {client} {lock}, of revision {order}, wrote after {newest} had");
+                self.checker.report(self.now, Rule::StaleWrite, text);
+            }
+            *newest = order.max(*newest);
+        } else {
+            self.resource.refused += 1;
+        }
+        self.collect();
+    }
+}

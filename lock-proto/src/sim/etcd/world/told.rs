@@ -1,0 +1,102 @@
+//! What a machine tells its application, and whether it may.
+
+use alloc::format;
+
+use super::World;
+use super::process::Fact;
+use crate::etcd::{ElectionEvent, OwnerKey, QueryId, Queue};
+use crate::event::{Event, Grant};
+use crate::id::LockId;
+use crate::sim::check::Rule;
+use crate::sim::trace::Point;
+use crate::time::Instant;
+
+impl World {
+    pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
+        self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
+        let now = self.now;
+        let process = &mut self.clients[client];
+        let until = if let Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } = &event {
+            Some(process.when(*valid_until))
+        } else {
+            None
+        };
+        let owner = process.machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)));
+        // The store's order of grants is that of the revisions that prove them.
+        let order = owner.as_ref().map(|owner| owner.revision.unsigned_abs());
+        self.checker.told(now, client, lock, &event, until, order);
+        self.collect();
+        let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+        record.events.push(event.clone());
+        record.times.push(now);
+        if let Some(point) = point(&event, until) {
+            self.point(client, lock, point);
+        }
+        if let Event::Granted(grant) = event {
+            self.granted(client, lock, grant, owner);
+        }
+    }
+
+    fn granted(&mut self, client: usize, lock: LockId, grant: Grant, owner: Option<OwnerKey>) {
+        let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+        record.grant = Some(grant);
+        let (claim, hold, write_every) = (record.claim, record.hold, record.write_every);
+        let proven = owner.map(|owner| self.queue_log.proves(&Queue::new(b"", &record.name), &owner));
+        match proven {
+            Some(Ok(())) => {}
+            Some(Err(text)) => self.violated(Rule::Fifo, text),
+            None => self.violated(Rule::Contract, format!("client {client} {lock} was granted without a key")),
+        }
+        if let Some(hold) = hold {
+            self.plan(self.now + hold, client, Fact::Release(lock));
+        }
+        if claim {
+            self.must(client, lock, |machine, now| machine.claim(now, lock));
+            self.checker.claimed(client, lock);
+        }
+        if let Some(every) = write_every {
+            self.plan(self.now + every, client, Fact::Write(lock));
+        }
+    }
+
+    pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact) {
+        self.plan_serial += 1;
+        self.plans.insert((at, self.plan_serial), (client, fact));
+    }
+
+    pub(super) fn heard_of_election(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
+        self.journal.write(self.now, format_args!("c{client} {query:?} {event:?}"));
+        let process = &mut self.clients[client];
+        let Some(observed) = process.queries.get_mut(&query).filter(|observed| !observed.over) else {
+            let text = format!("client {client} tells of {query:?}, which is over: {event:?}");
+            return self.violated(Rule::OneOutcome, text);
+        };
+        // A question has one answer, an observation goes on until it fails.
+        observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
+        observed.events.push(event);
+    }
+}
+
+/// What a picture shows of an event. `until` is the end of validity in true time.
+fn point(event: &Event, until: Option<Instant>) -> Option<Point> {
+    match (event, until) {
+        (Event::Granted(grant), Some(valid_until)) => {
+            Some(Point::Granted { fence: grant.fence.map(|fence| fence.get()), valid_until })
+        }
+        (Event::Renewed { .. }, Some(valid_until)) => Some(Point::Renewed { valid_until }),
+        (Event::Lost(loss), _) => Some(Point::Lost(format!("{loss}"))),
+        (Event::Withdrawn, _) => Some(Point::Ended("withdrawn".into())),
+        (Event::Failed(failure), _) => Some(Point::Ended(format!("{failure}"))),
+        (Event::Released(release), _) => Some(Point::Ended(format!("{release:?}"))),
+        (
+            Event::Granted(_)
+            | Event::Renewed { .. }
+            | Event::Blocked(_)
+            | Event::ExtendFailed(_)
+            | Event::AtRisk { .. }
+            | Event::Proclaimed { .. }
+            | Event::ProclaimFailed(_),
+            _,
+        ) => None,
+    }
+}

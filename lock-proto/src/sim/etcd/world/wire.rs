@@ -1,0 +1,171 @@
+//! What travels between a client and a member, and how the log shows it.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use bytes::Bytes;
+
+use crate::etcd::message::{
+    COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchResponse,
+};
+use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
+use crate::sim::world::network::Payload;
+
+/// One thing said over a connection. Calls and streams are numbered by the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    // To the member.
+    Call { rpc: u64, token: Option<Box<str>>, request: Rpc },
+    Open { stream: u64, kind: StreamKind, token: Option<Box<str>> },
+    Send { stream: u64, message: StreamSend },
+    Close { stream: u64 },
+    // To the client.
+    Reply { rpc: u64, reply: Result<RpcReply, Status> },
+    Message { stream: u64, message: StreamReceived },
+    Ended { stream: u64, status: Status },
+}
+
+impl Payload for Wire {
+    /// The windows of HTTP/2 are never full here: nothing that a lock sends is large.
+    fn size(&self) -> usize {
+        0
+    }
+}
+
+impl Wire {
+    /// The keys whose deletion is told, with its revision.
+    pub(super) fn deletions(&self) -> impl Iterator<Item = (&Bytes, i64)> {
+        let events = match self {
+            Self::Message { message: StreamReceived::Watch(response), .. } => &response.events[..],
+            Self::Message { message: StreamReceived::KeepAlive(_), .. }
+            | Self::Call { .. }
+            | Self::Open { .. }
+            | Self::Send { .. }
+            | Self::Close { .. }
+            | Self::Reply { .. }
+            | Self::Ended { .. } => &[],
+        };
+        let deleted = events.iter().filter(|event| event.kind == DELETED);
+        deleted.filter_map(|event| event.kv.as_ref().map(|kv| (&kv.key, kv.mod_revision)))
+    }
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call { request, .. } => show_call(f, request),
+            Self::Open { kind, .. } => write!(f, "open {kind:?}"),
+            Self::Send { message: StreamSend::KeepAlive(ask), .. } => write!(f, "keep alive {:x}", ask.id),
+            Self::Send { message: StreamSend::Watch(ask), .. } => match &ask.request {
+                Some(WatchAsk::Create(want)) => write!(f, "watch {} as {}", key(&want.key), want.watch_id),
+                Some(WatchAsk::Cancel(cancel)) => write!(f, "unwatch {}", cancel.watch_id),
+                Some(WatchAsk::Progress(_)) => f.write_str("ask for progress"),
+                None => f.write_str("nothing"),
+            },
+            Self::Close { .. } => f.write_str("close stream"),
+            Self::Reply { reply, .. } => match reply {
+                Ok(reply) => show_reply(f, reply),
+                Err(status) => write!(f, "{status:?}"),
+            },
+            Self::Message { message: StreamReceived::KeepAlive(answer), .. } => {
+                write!(f, "{:x} lives for {}s", answer.id, answer.ttl)
+            }
+            Self::Message { message: StreamReceived::Watch(response), .. } => show_watch(f, response),
+            Self::Ended { status, .. } => write!(f, "stream ended: {status:?}"),
+        }
+    }
+}
+
+fn key(key: &Bytes) -> impl fmt::Display {
+    key.escape_ascii()
+}
+
+fn show_call(f: &mut fmt::Formatter<'_>, request: &Rpc) -> fmt::Result {
+    match request {
+        Rpc::Range(range) => {
+            f.write_str("read ")?;
+            show_range(f, range)
+        }
+        Rpc::Txn(txn) => show_txn(f, txn),
+        Rpc::Grant(grant) => write!(f, "grant {:x} {}s", grant.id, grant.ttl),
+        Rpc::Revoke(revoke) => write!(f, "revoke {:x}", revoke.id),
+        Rpc::Authenticate(login) => write!(f, "log in {}", login.name),
+    }
+}
+
+fn show_range(f: &mut fmt::Formatter<'_>, range: &RangeRequest) -> fmt::Result {
+    write!(f, "{}", key(&range.key))?;
+    if !range.range_end.is_empty() {
+        f.write_str("*")?;
+    }
+    if range.max_create_revision > 0 {
+        write!(f, " created by {}", range.max_create_revision)?;
+    }
+    Ok(())
+}
+
+fn show_txn(f: &mut fmt::Formatter<'_>, txn: &TxnRequest) -> fmt::Result {
+    for (i, compare) in txn.compare.iter().enumerate() {
+        f.write_str(if i == 0 { "if " } else { " and " })?;
+        let target = match compare.target {
+            COMPARE_CREATE => "created",
+            COMPARE_MOD => "modified",
+            _ => "?",
+        };
+        let Some(CompareWith::CreateRevision(revision) | CompareWith::ModRevision(revision)) = compare.with else {
+            f.write_str("?")?;
+            continue;
+        };
+        write!(f, "{} {target} {revision}", key(&compare.key))?;
+    }
+    if !txn.compare.is_empty() {
+        f.write_str(": ")?;
+    }
+    for (i, RequestOp { request }) in txn.success.iter().enumerate() {
+        f.write_str(if i == 0 { "" } else { "; " })?;
+        match request {
+            Some(Op::Range(range)) => {
+                f.write_str("read ")?;
+                show_range(f, range)?;
+            }
+            Some(Op::Put(put)) => write!(f, "put {}", key(&put.key))?,
+            Some(Op::Delete(delete)) => write!(f, "delete {}", key(&delete.key))?,
+            None => f.write_str("nothing")?,
+        }
+    }
+    Ok(())
+}
+
+fn show_reply(f: &mut fmt::Formatter<'_>, reply: &RpcReply) -> fmt::Result {
+    match reply {
+        RpcReply::Range(range) => {
+            write!(f, "{} keys at {}", range.kvs.len(), range.header.map_or(0, |header| header.revision))
+        }
+        RpcReply::Txn(txn) => {
+            let done = if txn.succeeded { "done" } else { "not done" };
+            write!(f, "{done} at {}", txn.header.map_or(0, |header| header.revision))
+        }
+        RpcReply::Grant(grant) => write!(f, "granted {:x} {}s", grant.id, grant.ttl),
+        RpcReply::Revoke(_) => f.write_str("revoked"),
+        RpcReply::Authenticate(_) => f.write_str("logged in"),
+    }
+}
+
+fn show_watch(f: &mut fmt::Formatter<'_>, response: &WatchResponse) -> fmt::Result {
+    write!(f, "watch {}", response.watch_id)?;
+    if response.created {
+        f.write_str(" opened")?;
+    }
+    if response.canceled {
+        write!(f, " cancelled {}", response.cancel_reason)?;
+    }
+    if response.compact_revision != 0 {
+        write!(f, " compacted {}", response.compact_revision)?;
+    }
+    for event in &response.events {
+        let Some(kv) = &event.kv else { continue };
+        let what = if event.kind == DELETED { "deleted" } else { "put" };
+        write!(f, " {what} {} at {}", key(&kv.key), kv.mod_revision)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! Whole clients (`etcd::Client`) against a simulated cluster, over a network (`sim::etcd::World`): cases of the failure catalogue in which
+//! the connection matters, and what the world itself promises.
+//!
+//! `docs/failures.md` lists the cases; their ids are in the names of the tests that begin with `catalogue_`. Names that begin with a
+//! number, as `e5_…`, are those of the requirements in `docs/spec`.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use core::time::Duration;
+
+use lock_proto::LockId;
+use lock_proto::etcd::ElectionEvent;
+use lock_proto::redis::{Acquire, Event, Release};
+use lock_proto::sim::Way;
+use lock_proto::sim::etcd::World;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn held(w: &mut World, client: usize, name: &str) -> LockId {
+    let lock = w.acquire(client, Acquire::new(name));
+    w.expect(secs(2), "the lock is held", |w| w.is_held(client, lock));
+    lock
+}
+
+fn give_back(w: &mut World, client: usize, lock: LockId) {
+    w.release(client, lock);
+    w.expect(secs(3), "the release is answered", |w| w.is_over(client, lock));
+}
+
+/// Every client ends, and nothing is left.
+#[track_caller]
+fn end(w: &mut World, clients: usize) {
+    for client in (0..clients).filter(|client| !w.is_dead(*client)).collect::<Vec<_>>() {
+        w.shutdown(client, secs(20));
+    }
+    w.run_for(secs(25));
+    w.on_cluster("cleared", |cluster, now| cluster.delete(now, "something else"));
+    let cluster = w.cluster_now();
+    assert!(cluster.keys().is_empty() && cluster.leases().is_empty(), "{:?} {:?}", w.keys(), cluster.leases());
+    assert_eq!(cluster.connection_count(), 0);
+}
+
+/// Case M2: the history is compacted while somebody waits, and its watch has to be opened anew afterwards. That is no error.
+#[test]
+fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
+    for crash in [false, true] {
+        let mut w = World::cluster(3).clients(2).seed(1).build();
+        let first = held(&mut w, 0, "a");
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(100));
+        (0..100).for_each(|_| w.touch());
+        if crash {
+            w.kill_member(0);
+            w.kill_member(1);
+            w.start_member(1);
+        }
+        w.compact();
+        w.run_for(secs(3));
+        assert!(w.is_held(0, first) && !w.is_held(1, second));
+        w.release(0, first);
+        w.expect(secs(1), "the waiter is served", |w| w.is_held(1, second));
+        end(&mut w, 2);
+    }
+}
+
+/// Case S3: a new leader gives every lease its whole TTL again. The dead holder's key stays as long as the cluster says.
+#[test]
+fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
+    let mut w = World::cluster(3).clients(2).seed(1).build();
+    held(&mut w, 0, "a");
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(secs(1));
+    w.kill_client(0);
+    w.run_for(secs(8));
+    w.change_leader();
+    w.run_for(secs(8));
+    assert!(!w.is_held(1, second));
+    w.expect(secs(5), "the lease ends at last", |w| w.is_held(1, second));
+    end(&mut w, 2);
+}
+
+/// Case S8: a stream or a member that ends does not end the session: the next member serves, and what was held stays held.
+#[test]
+fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
+    let mut w = World::cluster(3).clients(2).seed(1).build();
+    let lock = held(&mut w, 0, "a");
+    let waiter = w.acquire(1, Acquire::new("a"));
+    for round in 0..9 {
+        let member = round % 3;
+        w.kill_member(member);
+        w.run_for(secs(4));
+        w.start_member(member);
+        w.run_for(secs(2));
+        assert!(w.is_held(0, lock), "round {round} {:?}", w.events(0, lock));
+    }
+    w.release(0, lock);
+    w.expect(secs(1), "the waiter is served", |w| w.is_held(1, waiter));
+    end(&mut w, 2);
+}
+
+/// A member that is cut off from the others, or stopped, answers nothing and says nothing. Its clients go to another in time (requirement
+/// E9).
+#[test]
+fn e9_a_member_that_is_cut_off_is_left() {
+    for member in 0..3 {
+        for stop in [false, true] {
+            let mut w = World::cluster(3).clients(2).seed(1).build();
+            let lock = held(&mut w, 0, "a");
+            let waiter = w.acquire(1, Acquire::new("a"));
+            w.run_for(secs(4));
+            if stop {
+                w.pause_member(member)
+            } else {
+                w.isolate_member(member)
+            }
+            w.run_for(secs(30));
+            assert!(w.is_held(0, lock), "{:?}", w.events(0, lock));
+            w.release(0, lock);
+            w.expect(secs(5), "the waiter is served", |w| w.is_held(1, waiter));
+            if stop {
+                w.resume_member(member)
+            } else {
+                w.rejoin_member(member)
+            }
+            end(&mut w, 2);
+        }
+    }
+}
+
+/// Watches begin from now on, whatever is written meanwhile, and when they are opened again: etcd parks those that begin earlier, and works
+/// that off every 100 ms only. The world itself looks at each.
+#[test]
+fn e5_no_watch_begins_in_the_past() {
+    let mut w = World::cluster(3).clients(6).seed(1).build();
+    let mut locks: Vec<(usize, LockId)> = (0..6).map(|client| (client, w.acquire(client, Acquire::new("a")))).collect();
+    for round in 0..60 {
+        w.touch();
+        if round % 10 == 3 {
+            w.kill_member(round / 10 % 3);
+            w.run_for(secs(3));
+            w.start_member(round / 10 % 3);
+        }
+        w.expect(secs(5), "somebody holds it", |w| locks.iter().any(|(client, lock)| w.is_held(*client, *lock)));
+        let place = locks.iter().position(|(client, lock)| w.is_held(*client, *lock)).unwrap();
+        let (client, lock) = locks.remove(place);
+        w.release(client, lock);
+        locks.push((client, w.acquire(client, Acquire::new("a"))));
+        w.run_for(ms(10));
+    }
+    assert!(w.grants() > 60);
+    end(&mut w, 6);
+}
+
+/// The whole client, by the methods that the server was called with.
+#[test]
+fn e3_an_uncontended_lock_is_two_calls() {
+    let mut w = World::cluster(1).seed(1).build();
+    let lock = held(&mut w, 0, "a");
+    give_back(&mut w, 0, lock);
+    let before: u64 = w.cluster_now().calls().values().sum();
+    for _ in 0..50 {
+        let lock = held(&mut w, 0, "a");
+        give_back(&mut w, 0, lock);
+    }
+    let cluster = w.cluster_now();
+    assert_eq!(cluster.calls().values().sum::<u64>() - before, 100, "{:?}", cluster.calls());
+    end(&mut w, 1);
+}
+
+/// A holder that cannot be heard is lost by its own clock before the cluster ends its lease, and is told so though it hears nothing.
+#[test]
+fn t2_a_cut_off_holder_is_told_before_another_holds() {
+    for way in [None, Some(Way::ToNode), Some(Way::ToClient)] {
+        let mut w = World::cluster(3).clients(2).seed(3).build();
+        let first = held(&mut w, 0, "a");
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(secs(3));
+        for member in 0..3 {
+            match way {
+                None => w.partition(0, member),
+                Some(way) => w.cut(0, member, way),
+            }
+        }
+        w.expect(secs(30), "the second holds", |w| w.is_held(1, second));
+        let lost = w.events(0, first).iter().position(|event| matches!(event, Event::Lost(_))).unwrap();
+        assert!(w.event_times(0, first)[lost] < *w.event_times(1, second).last().unwrap());
+        w.heal_all();
+        give_back(&mut w, 0, first);
+        assert!(matches!(w.events(0, first).last(), Some(Event::Released(Release::Expired | Release::Taken))));
+        end(&mut w, 2);
+    }
+}
+
+/// What a stopped holder had on its way is refused by a resource that compares the owner's key; and none of its own kind is told late.
+#[test]
+fn e8_a_write_of_an_old_holder_is_refused() {
+    let mut late = 0;
+    for seed in 0..40 {
+        let mut w = World::cluster(1).clients(2).seed(seed).build();
+        let first = held(&mut w, 0, "a");
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(50));
+        w.write(0, first);
+        w.release(0, first);
+        w.expect(secs(2), "the second holds", |w| w.is_held(1, second));
+        w.write(1, second);
+        w.run_for(secs(16));
+        let (accepted, refused) = w.writes();
+        assert_eq!(accepted + refused, 2);
+        late += refused;
+        end(&mut w, 2);
+    }
+    assert!(late > 3, "some writes come late: {late}");
+}
+
+/// A process that stood still past its lease hears first that it has lost; a clock that stood still as well deceives it.
+#[test]
+fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
+    for clock_stops in [false, true] {
+        let mut w = World::cluster(1).clients(2).seed(5).build();
+        w.expect_violation();
+        let first = held(&mut w, 0, "a");
+        let second = w.acquire(1, Acquire::new("a"));
+        w.run_for(secs(1));
+        if clock_stops {
+            w.suspend_client(0)
+        } else {
+            w.pause_client(0)
+        }
+        w.expect(secs(20), "the second holds", |w| w.is_held(1, second));
+        w.resume_client(0);
+        assert_eq!(w.overlaps() > 0, clock_stops, "{:?}", w.violations());
+        w.expect(secs(4), "it is told by the store, if not by the clock", |w| !w.is_held(0, first));
+    }
+}
+
+/// Every way of ending watches and streams: the waiter is served all the same, and an observer hears of every leader.
+#[test]
+fn e4_a_waiter_outlives_its_watches() {
+    let mut w = World::cluster(3).clients(3).seed(2).build();
+    for round in 0..6 {
+        let first = w.campaign(0, Acquire::new("e"), format!("one {round}"));
+        w.expect(secs(2), "the first leads", |w| w.is_held(0, first));
+        let second = w.campaign(1, Acquire::new("e"), format!("two {round}"));
+        let query = w.observe(2, "e");
+        w.run_for(ms(200));
+        match round {
+            0 => w.cancel_watches(),
+            1 => (0..3).for_each(|member| w.end_streams(member)),
+            2 => (0..3).for_each(|member| w.drop_connections(1, member)),
+            3 => w.compact(),
+            4 => w.expire_tokens(),
+            _ => w.change_leader(),
+        }
+        w.release(0, first);
+        w.expect(secs(3), "the second leads", |w| w.is_held(1, second));
+        let value = format!("two {round}");
+        w.expect(
+            secs(3),
+            "the observer hears of it",
+            |w| matches!(w.observed(2, query).last(), Some(ElectionEvent::Leader(leader)) if leader.value == value),
+        );
+        w.close_query(2, query);
+        give_back(&mut w, 1, second);
+    }
+    end(&mut w, 3);
+}
+
+/// An only member that stands still: what its kernel had taken is done when it goes on, and leases ended meanwhile.
+#[test]
+fn s2_an_only_member_that_stood_still_serves_again() {
+    let mut w = World::cluster(1).clients(2).seed(9).build();
+    let first = held(&mut w, 0, "a");
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(secs(1));
+    w.pause_member(0);
+    w.run_for(secs(20));
+    assert!(!w.is_held(0, first) && !w.is_held(1, second));
+    w.resume_member(0);
+    w.expect(secs(20), "the second holds", |w| w.is_held(1, second));
+    give_back(&mut w, 0, first);
+    end(&mut w, 2);
+}
+
+#[test]
+fn s5_the_same_seed_gives_the_same_log() {
+    let run = |seed| {
+        let mut w = World::cluster(3).clients(3).seed(seed).build();
+        for round in 0..20 {
+            w.acquire_for(round % 3, Acquire::new("a"), ms(100));
+            w.drop_connections((round + 1) % 3, round % 2);
+            w.run_for(ms(70));
+        }
+        end(&mut w, 3);
+        w.log()
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+}
