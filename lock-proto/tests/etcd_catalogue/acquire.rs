@@ -5,6 +5,24 @@ use lock_proto::redis::{Acquire, Wait};
 use super::*;
 use crate::world::{Fate, Kind};
 
+/// Found by the simulation: a late key that a reading found, and not the watch, left the watch open for ever.
+#[test]
+fn e3_what_is_owed_leaves_no_watch() {
+    let mut found = 0;
+    for us in (0..60_000).step_by(250) {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, Kind::Create, Fate::Late(Duration::from_secs(1) + Duration::from_micros(us)));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.abandon(0, lock);
+        w.run_for(secs(25));
+        assert!(w.queue("a").is_empty() && w.watched(0).is_empty(), "{us} {:?} {}", w.watched(0), w.describe());
+        found += w.count(0, Kind::Delete);
+        w.end();
+    }
+    assert!(found > 100, "most are found when they land: {found}");
+}
+
 /// Case A13: the create is executed, its answer is lost, and whoever unlocks is told that there is nothing to unlock, while the key stays
 /// in the queue. A create that ended Unknown is owed: whoever gives up, its key goes (requirement E3).
 #[test]
@@ -109,7 +127,7 @@ fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
 /// Case C9: the time is over at the very moment at which the lock becomes free.
 #[test]
 fn catalogue_c9_giving_up_and_winning_at_one_moment() {
-    for us in (0..4_000).step_by(100) {
+    for us in (0..60_000).step_by(250) {
         let mut w = World::new(3);
         let first = w.hold(0, Acquire::new("a"));
         let second = w.acquire(1, Acquire::new("a"));

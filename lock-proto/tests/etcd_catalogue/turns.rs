@@ -1,6 +1,6 @@
 //! The requirements on a hold and its turn: E7, E8, E9, A8, and H2 to H6, U1 as they are kept here.
 
-use lock_proto::redis::{Acquire, Renew};
+use lock_proto::redis::{Acquire, Renew, Wait};
 
 use super::*;
 use crate::world::{Fate, Kind};
@@ -357,6 +357,45 @@ fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
     assert_eq!(give_back(&mut w, 0, lock), Release::Released);
     assert_eq!(w.count(0, Kind::Delete), 1);
     assert!(w.queue("a").is_empty());
+    w.end();
+}
+
+/// Found by the simulation: while the lock was being passed on with a write that was not answered, the next holder's wait did not end.
+#[test]
+fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
+    let mut w = World::new(1);
+    let first = w.hold(0, Acquire::new("a"));
+    w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
+    w.every(0, Kind::Put, Some(Fate::Lost));
+    let asked = w.now;
+    let next = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(300))));
+    let last = w.acquire(0, Acquire::new("a"));
+    assert_eq!(give_back(&mut w, 0, first), Release::Released);
+    w.expect(secs(2), "the answer", |w| failure(w, 0, next).is_some());
+    assert_eq!(w.now.since(asked), ms(300));
+    w.every(0, Kind::Put, None);
+    w.expect(secs(3), "the last one", |w| w.is_held(0, last));
+    assert!(!was_granted(&w, 0, next));
+    w.release(0, last);
+    w.run_for(ms(10));
+    assert!(w.queue("a").is_empty());
+    w.end();
+}
+
+/// Found by the simulation: a maximal hold time shorter than the write that passes the lock on kept a timer busy until the answer. It begins
+/// with the grant.
+#[test]
+fn h3_the_maximal_hold_time_begins_with_the_grant() {
+    let mut w = World::new(1);
+    let first = w.hold(0, Acquire::new("a"));
+    w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
+    w.fate(0, Kind::Put, Fate::Slow(ms(200), ms(200)));
+    let next = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(ms(100))));
+    give_back(&mut w, 0, first);
+    w.expect(ms(410), "it is granted", |w| w.is_held(0, next));
+    let granted = w.now;
+    w.expect(ms(110), "it is over", |w| lost(w, 0, next).is_some());
+    assert_eq!((lost(&w, 0, next), w.now.since(granted)), (Some(Loss::MaxHold), ms(100)));
     w.end();
 }
 

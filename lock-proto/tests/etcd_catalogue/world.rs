@@ -508,4 +508,9 @@ impl World {
             assert_eq!(self.clients[*client].hub.next_deadline(), None, "a timer runs after the end");
         }
     }
+
+    /// The keys that a client watches.
+    pub(crate) fn watched(&self, client: usize) -> Vec<Bytes> {
+        self.clients[client].watches.values().map(|watch| watch.key.clone()).collect()
+    }
 }

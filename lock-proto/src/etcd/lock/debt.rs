@@ -122,6 +122,17 @@ impl Debt {
             Todo::Rest | Todo::Nothing => None,
         }
     }
+
+    /// From now on this is to be done. A watch that is not part of it any more is closed.
+    fn set(&mut self, ctx: &mut Context<'_>, todo: Todo) {
+        let stays = matches!(todo, Todo::Watch { .. });
+        if let Todo::Watch { watch: Some(watch), .. } = self.todo
+            && !stays
+        {
+            ctx.close_watch(watch.id);
+        }
+        self.todo = todo;
+    }
 }
 
 impl Lock {
@@ -145,16 +156,16 @@ impl Lock {
 
     fn owe(&mut self, ctx: &mut Context<'_>, session: SessionId, todo: Todo) {
         let debt = self.debt(session);
-        debt.todo = todo;
+        debt.set(ctx, todo);
         debt.again = None;
         debt.tries = 0;
         self.work(ctx, session);
     }
 
     /// A request is under way for a key that nobody wants any more.
-    pub(super) fn owe_call(&mut self, ctx: &Context<'_>, session: SessionId, call: DebtCall) {
+    pub(super) fn owe_call(&mut self, ctx: &mut Context<'_>, session: SessionId, call: DebtCall) {
         let debt = self.debt(session);
-        debt.todo = Todo::Look;
+        debt.set(ctx, Todo::Look);
         debt.call = Some(DebtCall { emitted: ctx.now, ..call });
     }
 
@@ -168,12 +179,9 @@ impl Lock {
     /// The key is wanted again: what is owed rests until it is left.
     pub(super) fn rest_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
         let Some(debt) = self.debts.iter_mut().find(|debt| debt.session == session) else { return };
-        if let Todo::Watch { watch: Some(watch), .. } = debt.todo {
-            ctx.close_watch(watch.id);
-        }
         // What has not been found out yet may be there still when the key is left.
         debt.unsettled |= matches!(debt.todo, Todo::Look | Todo::Delete(_));
-        debt.todo = Todo::Rest;
+        debt.set(ctx, Todo::Rest);
         self.debts.retain(|debt| debt.session != session || debt.unsettled);
     }
 
@@ -234,7 +242,7 @@ impl Lock {
             }
             // A create or a write that was not executed leaves what was there before.
             Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !debt.unsettled => {
-                debt.todo = Todo::Nothing;
+                debt.set(ctx, Todo::Nothing);
             }
             Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
@@ -249,7 +257,7 @@ impl Lock {
                 debt.again = Some(again);
                 // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
                 if ctx.sessions.get(session).is_none_or(|found| found.is_lost()) {
-                    debt.todo = Todo::Nothing;
+                    debt.set(ctx, Todo::Nothing);
                 }
             }
         }
@@ -262,13 +270,10 @@ impl Lock {
         let lost = ctx.sessions.get(session).is_none_or(|found| found.is_lost());
         let ttl = ctx.ttl(session);
         let debt = self.debt(session);
-        debt.todo = match (own, debt.todo) {
+        let todo = match (own, debt.todo) {
             (Some(own), _) => Todo::Delete(own.modified),
             // It was watched for long enough.
-            (None, Todo::Watch { watch, until: Some(until) }) if until <= ctx.now => {
-                if let Some(watch) = watch {
-                    ctx.close_watch(watch.id);
-                }
+            (None, Todo::Watch { until: Some(until), .. }) if until <= ctx.now => {
                 debt.unsettled = false;
                 Todo::Nothing
             }
@@ -276,6 +281,7 @@ impl Lock {
             (None, _) if debt.unsettled && !lost => Todo::Watch { watch: None, until: Some(ctx.now + ttl) },
             (None, _) => Todo::Nothing,
         };
+        debt.set(ctx, todo);
         // A read that a waiter of ours has been waiting for comes first; it knows best what to do about the key.
         if kind != Kind::Look || own.is_none() || !self.clears(session) {
             self.work(ctx, session);
@@ -301,10 +307,7 @@ impl Lock {
         if gone || debt.call.is_some() {
             return;
         }
-        let Todo::Watch { watch, .. } = debt.todo else { return };
-        if let Some(watch) = watch {
-            ctx.close_watch(watch.id);
-        }
+        let Todo::Watch { .. } = debt.todo else { return };
         let session = debt.session;
         self.owe(ctx, session, Todo::Delete(kv.mod_revision));
     }
@@ -313,13 +316,10 @@ impl Lock {
     pub(super) fn debts_lost(&mut self, ctx: &mut Context<'_>, session: SessionId) {
         let gone = ctx.sessions.get(session).is_none_or(|found| found.is_gone());
         for debt in self.debts.iter_mut().filter(|debt| debt.session == session) {
-            if let Todo::Watch { watch: Some(watch), .. } = debt.todo {
-                ctx.close_watch(watch.id);
-            }
             // A delete under way still answers a release, unless there can be nothing to delete.
             if gone || debt.call.is_none_or(|call| call.kind != Kind::Delete) {
                 debt.call = None;
-                debt.todo = Todo::Nothing;
+                debt.set(ctx, Todo::Nothing);
             }
             debt.unsettled = false;
         }

@@ -12,7 +12,7 @@ use crate::error::Misuse;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request};
 use crate::etcd::session::answer;
-use crate::event::{Answer, ErrorClass, Event, Grant, Loss, Release, Renew, Report, Token};
+use crate::event::{Answer, ErrorClass, Event, Failure, Grant, Loss, Release, Renew, Report, Token};
 use crate::id::LockId;
 use crate::time::Instant;
 
@@ -132,6 +132,12 @@ impl Lock {
         let until = hold.until(ctx.until(hold.session));
         let id = hold.id();
         match hold.phase {
+            Phase::Preparing if hold.waiter.deadline().is_some_and(|end| end <= now) => {
+                let since = hold.waiter.since;
+                let report = self.report(now, since);
+                ctx.tell(id, Event::Failed(Failure::TimedOut(report)));
+                return self.return_guard(ctx, id, false);
+            }
             Phase::Offered if hold.since + ttl / 3 <= now => {
                 ctx.tell(id, Event::Withdrawn);
                 return self.return_guard(ctx, id, false);

@@ -187,7 +187,8 @@ impl Hold {
         let ttl = ctx.ttl(self.session);
         let until = self.until(ctx.until(self.session));
         let phase = match self.phase {
-            Phase::Preparing => until,
+            // The session's end comes as news; the maximal hold time begins with the offer. Until then it is a wait.
+            Phase::Preparing => self.waiter.deadline().unwrap_or(Instant::MAX),
             Phase::Offered => until.min(self.since + ttl / 3),
             Phase::Held if self.warned => until,
             Phase::Held => until.back(Self::at_risk(ctx.config, ttl)),
