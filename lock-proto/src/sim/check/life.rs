@@ -64,8 +64,9 @@ impl Life {
             (Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. }, Offered | Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
-            // It was over already when it was given back, and that is said first.
+            // It was over, or nearly so, already when it was given back, and that is said first.
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
+            (Event::AtRisk { .. }, Releasing) => Ok(Releasing),
             (
                 Event::Blocked(_)
                 | Event::Granted(_)

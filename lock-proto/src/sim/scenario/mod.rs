@@ -15,6 +15,7 @@
 //! }
 //! ```
 
+mod etcd;
 mod plan;
 mod redis;
 mod show;
@@ -31,6 +32,7 @@ use super::journal::Keep;
 use super::trace::Trace;
 
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
+pub use etcd::{EtcdAction, EtcdStore};
 pub use redis::{RedisAction, RedisStore};
 
 /// What kind of store the locks of a scenario are in.
@@ -100,7 +102,7 @@ pub const fn scenarios() -> &'static [Scenario] {
     ALL
 }
 
-const ALL: &[Scenario] = &[];
+const ALL: &[Scenario] = etcd::SCENARIOS;
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::etcd::{EtcdAction, EtcdStore};
 use super::redis::{RedisAction, RedisStore};
 use super::{Draft, Outcome, Scenario};
 use crate::event::{Renew, Wait};
@@ -71,6 +72,8 @@ pub struct Pace {
 pub enum Store {
     /// Redis.
     Redis(RedisStore),
+    /// etcd.
+    Etcd(EtcdStore),
 }
 
 /// Something that happens at one time.
@@ -190,6 +193,8 @@ pub enum Action {
     },
     /// What can happen to Redis only.
     Redis(RedisAction),
+    /// What can happen with etcd only.
+    Etcd(EtcdAction),
 }
 
 impl Action {
@@ -207,6 +212,7 @@ impl Action {
             | Self::Heal { client, .. }
             | Self::Reset { client, .. }
             | Self::Slow { client, .. } => Some(*client),
+            Self::Etcd(action) => action.client(),
             Self::Claim(_)
             | Self::Extend(_)
             | Self::Release(_)

@@ -75,6 +75,7 @@ impl fmt::Display for Action {
                 write!(f, "client {client}, node {node}: {latency:?} {way}")
             }
             Self::Redis(action) => write!(f, "{action}"),
+            Self::Etcd(action) => write!(f, "{action}"),
         }
     }
 }

@@ -210,6 +210,16 @@ impl<P: Payload> Network<P> {
         }
     }
 
+    /// Every path is as it was at first.
+    pub(in crate::sim) fn quick(&mut self) {
+        self.slow.clear();
+    }
+
+    /// Nothing is under way.
+    pub(in crate::sim) fn is_quiet(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
     pub(in crate::sim) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
         self.slow.insert((client, node, way), latency);
     }

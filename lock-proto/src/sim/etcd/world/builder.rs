@@ -1,6 +1,7 @@
 //! How a world is made.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -34,6 +35,7 @@ pub struct Builder {
     cluster: Box<dyn FnOnce(ClusterConfig) -> ClusterConfig>,
     clients: usize,
     latency: Range<Duration>,
+    linger: Duration,
     config: Change,
     overrides: Vec<(usize, Change)>,
     clocks: Vec<(usize, u64, i32)>,
@@ -49,6 +51,7 @@ impl Builder {
             cluster: Box::new(|config| config),
             clients: 1,
             latency: Duration::from_micros(100)..Duration::from_micros(500),
+            linger: Duration::from_secs(1),
             config: Box::new(|config| config),
             overrides: Vec::new(),
             clocks: Vec::new(),
@@ -72,6 +75,13 @@ impl Builder {
     /// How long a packet travels, in each direction.
     pub const fn latency(mut self, latency: Range<Duration>) -> Self {
         self.latency = latency;
+        self
+    }
+
+    /// How long the kernel of a client goes on trying to deliver what was sent over a connection that the client has closed since. Default: 1 s.
+    /// What a lock has sent and given up may be executed when it arrives; a client looks out for that for one TTL (requirement E3).
+    pub const fn linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
         self
     }
 
@@ -149,21 +159,23 @@ impl Builder {
             recorded: cluster.revision(),
             cluster,
             members: (0..self.members).map(|_| Member::new()).collect(),
-            dawdling: alloc::collections::BTreeMap::new(),
-            rpcs: alloc::collections::BTreeMap::new(),
-            streams: alloc::collections::BTreeMap::new(),
+            dawdling: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            linger: self.linger,
+            rpcs: BTreeMap::new(),
+            streams: BTreeMap::new(),
             number: 0,
             trace: if self.trace { Recorder::on(clients.len(), self.members) } else { Recorder::default() },
             clients,
             queue_log: QueueLog::default(),
             resource: Resource::default(),
-            woken: alloc::collections::BTreeMap::new(),
+            woken: BTreeMap::new(),
             checker: Checker::new(),
             journal: Journal::new(self.keep),
             auto_claim: true,
             expect_violation: false,
             violations: Vec::new(),
-            plans: alloc::collections::BTreeMap::new(),
+            plans: BTreeMap::new(),
             plan_serial: 0,
             spins: 0,
             steps: 0,

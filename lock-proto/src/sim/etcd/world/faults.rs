@@ -253,11 +253,9 @@ impl World {
         self.clients[client].inbox.clear();
         self.checker.dies(client);
         for id in self.network.of_client(client) {
-            let Some(link) = self.network.links.get_mut(&id) else { continue };
-            link.client_open = false;
-            let conn = link.conn;
+            let Some(conn) = self.network.links.get(&id).map(|link| link.conn) else { continue };
             self.forget_conn(client, conn);
-            self.send_to_member(id, Packet::Close(Fault::Closed));
+            self.close(id);
         }
     }
 

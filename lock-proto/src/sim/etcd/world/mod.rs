@@ -1,6 +1,7 @@
 //! A world of etcd members, whole clients and a network in virtual time.
 
 mod builder;
+mod calm;
 mod faults;
 mod member;
 mod process;
@@ -82,6 +83,9 @@ pub struct World {
     members: Vec<Member>,
     /// Calls that a member has received and not looked at yet, by connection.
     dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
+    /// When the kernel of a client gives up a connection that its process has closed, if not everything has arrived by then.
+    lingering: BTreeMap<(Instant, u64), u64>,
+    linger: Duration,
     /// Calls and streams by the world's numbers.
     rpcs: BTreeMap<u64, RpcId>,
     streams: BTreeMap<u64, StreamId>,
@@ -151,7 +155,11 @@ impl World {
             Err(misuse) => self.fail(&format!("client {client} cannot {verb} {shown}: {misuse}")),
         };
         self.journal.write(self.now, format_args!("c{client} {lock} {verb} {shown}"));
-        let wait_ends = if let Wait::For(wait) = want.wait { Some(self.after(client, wait)) } else { None };
+        // No time to wait is one attempt, which takes as long as an answer takes.
+        let wait_ends = match want.wait {
+            Wait::For(wait) if !wait.is_zero() => Some(self.after(client, wait)),
+            Wait::For(_) | Wait::Try | Wait::Forever => None,
+        };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
         self.trace.note(self.now, || What::Lock { client, lock, name: shown, point: Point::Asked });
         let claim = self.auto_claim || hold.is_some();

@@ -34,6 +34,7 @@ impl World {
         let next = [
             self.network.next_arrival(),
             self.dawdling.first_key_value().map(|((at, _), _)| *at),
+            self.lingering.first_key_value().map(|((at, _), _)| *at),
             self.plans.first_key_value().map(|((at, _), _)| *at),
             self.resource.next(),
             self.clients.iter().filter_map(Process::deadline).min(),
@@ -60,6 +61,9 @@ impl World {
         } else if let Some(call) = self.dawdling.first_entry().filter(|call| call.key().0 <= self.now) {
             let (link, wire) = call.remove();
             self.look_at(link, wire);
+        } else if let Some(over) = self.lingering.first_entry().filter(|over| over.key().0 <= self.now) {
+            let link = over.remove();
+            self.linger_ends(link);
         } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
             let (client, fact) = plan.remove();
             self.tell_process(client, fact);
@@ -181,6 +185,37 @@ impl World {
             Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
         }
         self.pump_cluster();
+    }
+
+    /// The client closes a connection. What was sent before is still delivered, if that takes no longer than the client's kernel tries.
+    pub(super) fn close(&mut self, id: u64) {
+        self.send_to_member(id, Packet::Close(Fault::Closed));
+        if let Some(link) = self.network.links.get_mut(&id) {
+            link.client_open = false;
+        }
+        let number = self.next_number();
+        self.lingering.insert((self.now + self.linger, number), id);
+    }
+
+    /// What has not arrived by now is lost, and the member notices that the other side is gone.
+    fn linger_ends(&mut self, id: u64) {
+        let Some(link) = self.network.links.get(&id) else { return };
+        let (member, known) = (link.node, link.node_open);
+        self.network.lose(id);
+        let paused = &mut self.members[member];
+        paused.inbox.retain(|(link, _)| *link != id);
+        if known {
+            match paused.state {
+                MemberState::Paused => paused.inbox.push_back((id, Packet::Close(Fault::Reset))),
+                MemberState::Running => {
+                    self.dawdling.retain(|_, (link, _)| *link != id);
+                    self.hang_up(id);
+                    self.pump_cluster();
+                }
+                MemberState::Down => {}
+            }
+        }
+        self.network.sweep();
     }
 
     /// The member learns that a connection has ended. What it had received before may be executed all the same.
@@ -390,10 +425,7 @@ impl World {
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
                 self.forget_conn(client, conn);
                 if let Some(id) = self.network.find(client, conn) {
-                    self.send_to_member(id, Packet::Close(Fault::Closed));
-                    if let Some(link) = self.network.links.get_mut(&id) {
-                        link.client_open = false;
-                    }
+                    self.close(id);
                 }
             }
             Output::Call { rpc, request, token } => {

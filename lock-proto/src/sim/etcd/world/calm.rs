@@ -1,0 +1,166 @@
+//! The end of all faults, and what must be true then (requirement S2).
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::World;
+use super::member::MemberState;
+use super::process::{Fact, ProcessState};
+use crate::id::LockId;
+use crate::sim::check::{Rule, Stage};
+use crate::sim::etcd::Condition;
+
+/// How long an application holds a lock once there is nothing to do but to come to an end.
+const SHORT: Duration = Duration::from_millis(10);
+/// What no lock has made.
+const ELSE: &str = "something else";
+
+impl World {
+    /// Ends every fault: what is cut is healed, who is stopped goes on, members that are down start with their data and hear each other,
+    /// nothing is refused, packets travel as fast as at first. Clients that are dead stay so.
+    pub fn calm(&mut self) {
+        self.note("calm");
+        self.trace.calm(self.now);
+        self.network.quick();
+        for member in 0..self.members.len() {
+            match self.members[member].state {
+                MemberState::Running => {}
+                MemberState::Paused => self.resume_member(member),
+                MemberState::Down => self.start_member(member),
+            }
+            self.rejoin_member(member);
+        }
+        self.restore_quorum();
+        for condition in [Condition::TooManyRequests, Condition::NoSpace] {
+            self.set_condition(condition, false);
+        }
+        self.heal_all();
+        for client in 0..self.clients.len() {
+            if self.clients[client].state == ProcessState::Paused {
+                self.resume_client(client);
+            }
+        }
+    }
+
+    /// From now on every application wants to come to an end: what is held or lost is given back, what is offered is taken, whatever is
+    /// granted later is given back in a moment, and nobody asks who leads.
+    pub fn wind_down(&mut self) {
+        for client in 0..self.clients.len() {
+            for record in self.clients[client].records.values_mut() {
+                (record.claim, record.hold) = (true, Some(record.hold.map_or(SHORT, |hold| hold.min(SHORT))));
+                record.write_every = None;
+            }
+            for query in self.queries(client).collect::<Vec<_>>() {
+                if self.runs(client) {
+                    self.close_query(client, query);
+                }
+            }
+            for (lock, stage) in self.checker.live(client).collect::<Vec<(LockId, Stage)>>() {
+                match stage {
+                    Stage::Waiting | Stage::Releasing | Stage::Over => continue,
+                    Stage::Offered if self.runs(client) => self.claim(client, lock),
+                    Stage::Offered | Stage::Held | Stage::Lost => {}
+                }
+                self.plan(self.now + SHORT, client, Fact::Release(lock));
+            }
+        }
+    }
+
+    /// Whether nobody waits for anything any more: every acquisition is over, every shutdown done.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
+    }
+
+    /// Whether nothing will ever happen again by itself: no timer runs, nothing is under way.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.network.is_quiet()
+            && self.dawdling.is_empty()
+            && self.lingering.is_empty()
+            && self.plans.is_empty()
+            && self.resource.next().is_none()
+            && self.clients.iter().all(|process| process.deadline().is_none())
+            && self.cluster.next_deadline().is_none()
+    }
+
+    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down) everybody is served, then every key goes, then
+    /// each client sends no more than what keeps its session alive; then all are shut down, and no key, lease, connection or timer is left.
+    /// `ttl` is the longest that any lease was asked for with. What is not so is reported.
+    pub fn come_to_an_end(&mut self, ttl: Duration) {
+        self.calm();
+        self.wind_down();
+        let served = ttl * 3 + Duration::from_secs(30);
+        if !self.run_until(served, Self::is_idle) {
+            let waiting: Vec<_> = (0..self.clients.len())
+                .flat_map(|client| {
+                    self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
+                })
+                .collect();
+            return self.violated(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
+        }
+        // A create whose answer was lost is watched for one more TTL.
+        let rest = ttl * 3 + Duration::from_secs(10);
+        if !self.run_until(rest, |w| w.queue_keys_left().next().is_none()) {
+            let left: Vec<_> = self.queue_keys_left().collect();
+            return self.violated(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
+        }
+        self.stay_quiet(ttl);
+        self.end_all(ttl);
+    }
+
+    fn queue_keys_left(&self) -> impl Iterator<Item = alloc::string::String> {
+        self.keys().into_iter().filter(|key| key != ELSE)
+    }
+
+    /// With nothing to do a client keeps its lease and its connection alive, and that is all.
+    fn stay_quiet(&mut self, ttl: Duration) {
+        let before: Vec<u64> = self.clients.iter().map(|process| process.sent).collect();
+        self.run_for(ttl * 10);
+        for (client, before) in before.into_iter().enumerate() {
+            let sent = self.clients[client].sent - before;
+            // Three signs of life a TTL, less jitter and drift, and what tends the connection.
+            let session = self.clients[client].machine.config().session_ttl.max(Duration::from_secs(1));
+            let lives = (ttl * 10).as_millis() / session.as_millis() + 1;
+            if u128::from(sent) > lives * 4 + 20 {
+                self.violated(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
+            }
+        }
+        for left in self.queue_keys_left().collect::<Vec<_>>() {
+            self.violated(Rule::Leftover, format!("{left} has appeared"));
+        }
+    }
+
+    fn end_all(&mut self, ttl: Duration) {
+        let within = Duration::from_secs(30);
+        let alive: Vec<usize> = (0..self.clients.len())
+            .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
+            .collect();
+        for client in &alive {
+            self.shutdown(*client, within);
+        }
+        self.run_until(within, |w| alive.iter().all(|client| w.stopped(*client).is_some()));
+        for client in alive {
+            match self.stopped(client) {
+                Some(0) => {}
+                Some(left) => self.violated(Rule::Leftover, format!("client {client} leaves {left} behind")),
+                None => self.violated(Rule::Liveness, format!("client {client} does not stop")),
+            }
+        }
+        self.on_cluster("cleared", |cluster, now| cluster.delete(now, ELSE));
+        // The lease of a process that died, or one whose grant was executed late, ends by itself.
+        self.run_until(ttl + Duration::from_secs(5), |w| w.cluster.leases().is_empty());
+        if !self.run_until(Duration::from_secs(60), Self::is_quiet) {
+            let timers: Vec<_> = self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect();
+            let text = format!("no rest at the end: timers {timers:?}, the cluster's {:?}", self.cluster.next_deadline());
+            self.violated(Rule::Leftover, text);
+        }
+        let (keys, leases) = (self.keys(), self.cluster.leases().len());
+        let (connections, streams) = (self.cluster.connection_count(), self.cluster.stream_count());
+        if !keys.is_empty() || leases + connections + streams > 0 {
+            let text = format!("left at the end: {keys:?}, {leases} leases, {connections} connections, {streams} streams");
+            self.violated(Rule::Leftover, text);
+        }
+    }
+}

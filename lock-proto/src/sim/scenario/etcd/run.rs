@@ -1,0 +1,254 @@
+//! Plays a plan in a world of etcd.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::super::{Action, Outcome, Plan, Store};
+use super::{EtcdAction, EtcdStore};
+use crate::etcd::QueryId;
+use crate::event::{Acquire, Renew, Wait};
+use crate::id::LockId;
+use crate::sim::etcd::{User, World};
+use crate::sim::journal::Keep;
+use crate::sim::trace::Trace;
+use crate::time::Instant;
+
+/// What an application wants, whatever it is called.
+struct Wish {
+    client: usize,
+    tag: u32,
+    name: &'static str,
+    ttl: Option<Duration>,
+    wait: Wait,
+    renew: Renew,
+    claim: bool,
+    hold: Option<Duration>,
+}
+
+struct Play {
+    w: World,
+    locks: BTreeMap<u32, (usize, LockId)>,
+    queries: BTreeMap<u32, (usize, QueryId)>,
+    /// Who was told to shut down.
+    stopping: Vec<bool>,
+    longest: Duration,
+}
+
+/// Plays `plan`, both phases.
+pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
+    let Store::Etcd(store) = &plan.setup.store else { return Default::default() };
+    let mut play = Play {
+        w: world(plan, store, keep, trace),
+        locks: BTreeMap::new(),
+        queries: BTreeMap::new(),
+        stopping: plan.setup.clients.iter().map(|_| false).collect(),
+        longest: store.session_ttl,
+    };
+    play.w.expect_violation();
+    for step in &plan.steps {
+        let at = Instant::ZERO + step.at;
+        play.w.run_for(at.since(play.w.now()));
+        play.act(&step.action);
+    }
+    let Play { mut w, longest, .. } = play;
+    // What is waited for by its own time is part of the faults.
+    w.come_to_an_end(longest);
+    let trace = w.take_trace();
+    let outcome = Outcome {
+        violations: w.violations().to_vec(),
+        excused: Vec::new(),
+        grants: w.grants(),
+        steps: w.steps(),
+        time: w.now().since(Instant::ZERO),
+        digest: w.log_digest(),
+        log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },
+    };
+    (outcome, trace)
+}
+
+fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
+    let setup = &plan.setup;
+    let mut builder = World::cluster(setup.nodes.len())
+        .clients(setup.clients.len())
+        .seed(setup.seed)
+        .latency(setup.latency.clone())
+        .keep(keep)
+        .trace(trace);
+    for (i, pace) in setup.clients.iter().enumerate() {
+        builder = builder.clock(i, pace.offset, pace.drift_ppm);
+    }
+    let token_ttl = store.token_ttl;
+    builder = builder.cluster(move |cluster| match token_ttl {
+        Some(ttl) => cluster.user(User::new("app", "sesame").read_write("")).token_ttl(ttl),
+        None => cluster,
+    });
+    let store = store.clone();
+    let builder = builder.config(move |config| {
+        let config = config
+            .session_ttl(store.session_ttl)
+            .turn(store.turn)
+            .request_timeout(store.request_timeout)
+            .watch_quiet(store.watch_quiet);
+        let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
+        if store.token_ttl.is_some() { config.user("app", "sesame") } else { config }
+    });
+    builder.build()
+}
+
+impl Play {
+    /// Whether the application of a client does anything at present.
+    fn acts(&self, client: usize) -> bool {
+        self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.runs(client)
+    }
+
+    fn lock(&self, tag: u32) -> Option<(usize, LockId)> {
+        let (client, lock) = self.locks.get(&tag).copied()?;
+        self.acts(client).then_some((client, lock))
+    }
+
+    fn held(&self, tag: u32) -> Option<(usize, LockId)> {
+        self.lock(tag).filter(|(client, lock)| self.w.is_held(*client, *lock))
+    }
+
+    fn act(&mut self, action: &Action) {
+        let clients = self.stopping.len();
+        if self.w.is_halted() || action.client().is_some_and(|client| client >= clients) {
+            return;
+        }
+        match action {
+            Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
+                let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
+                let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
+                if let Some(lock) = self.ask(&wish, None)
+                    && let Some(every) = write_every
+                {
+                    self.w.write_every(client, lock, *every);
+                }
+            }
+            Action::Claim(tag) => {
+                if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
+                    self.w.claim(client, lock);
+                }
+            }
+            Action::Extend(tag) => {
+                if let Some((client, lock)) = self.held(*tag) {
+                    self.w.extend(client, lock);
+                }
+            }
+            Action::Release(tag) => {
+                if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.has_guard(*c, *lock)) {
+                    self.w.release(client, lock);
+                }
+            }
+            Action::Abandon(tag) => {
+                if let Some((client, lock)) = self.lock(*tag) {
+                    self.w.abandon(client, lock);
+                }
+            }
+            Action::Write(tag) => {
+                if let Some((client, lock)) = self.held(*tag) {
+                    self.w.write(client, lock);
+                }
+            }
+            Action::Shutdown { client, within } => {
+                if self.acts(*client) {
+                    self.stopping[*client] = true;
+                    self.w.shutdown(*client, *within);
+                }
+            }
+            Action::PauseClient(client) => self.w.pause_client(*client),
+            Action::SuspendClient(client) => self.w.suspend_client(*client),
+            Action::ResumeClient(client) => self.w.resume_client(*client),
+            Action::KillClient(client) => self.w.kill_client(*client),
+            Action::PauseNode(member) => self.w.pause_member(*member),
+            Action::ResumeNode(member) => self.w.resume_member(*member),
+            Action::KillNode(member) => self.w.kill_member(*member),
+            // A member never comes back without its data, which the others could not know.
+            Action::RestartNode { node, .. } => {
+                self.w.kill_member(*node);
+                self.w.start_member(*node);
+            }
+            // The members' clocks keep true time.
+            Action::JumpNode { .. } => {}
+            Action::Cut { client, node, way } => self.w.cut(*client, *node, *way),
+            Action::Heal { client, node } => self.w.heal(*client, *node),
+            Action::Reset { client, node } => self.w.drop_connections(*client, *node),
+            Action::Slow { client, node, way, latency } => self.w.slow(*client, *node, *way, latency.clone()),
+            Action::Redis(_) => {}
+            Action::Etcd(action) => self.act_on_etcd(action),
+        }
+    }
+
+    fn act_on_etcd(&mut self, action: &EtcdAction) {
+        match action {
+            EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
+                let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
+                let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
+                self.ask(&wish, Some(format!("#{tag}")));
+            }
+            EtcdAction::Proclaim(tag) => {
+                if let Some((client, lock)) = self.held(*tag) {
+                    let value = format!("#{tag} at {}", self.w.now());
+                    self.w.proclaim(client, lock, value);
+                }
+            }
+            EtcdAction::Observe { client, tag, name, always } => {
+                if self.acts(*client) {
+                    let query =
+                        if *always { self.w.observe(*client, name) } else { self.w.leader(*client, name) };
+                    self.queries.insert(*tag, (*client, query));
+                }
+            }
+            EtcdAction::Close(tag) => {
+                if let Some((client, query)) = self.queries.get(tag).copied()
+                    && self.acts(client)
+                {
+                    self.w.close_query(client, query);
+                }
+            }
+            EtcdAction::StopMember(member) => self.w.stop_member(*member),
+            EtcdAction::Isolate(member) => self.w.isolate_member(*member),
+            EtcdAction::Rejoin(member) => self.w.rejoin_member(*member),
+            EtcdAction::LoseQuorum => self.w.lose_quorum(),
+            EtcdAction::RestoreQuorum => self.w.restore_quorum(),
+            EtcdAction::ChangeLeader => self.w.change_leader(),
+            EtcdAction::Compact => self.w.compact(),
+            EtcdAction::Touch => self.w.touch(),
+            EtcdAction::CancelWatches => self.w.cancel_watches(),
+            EtcdAction::EndStreams(member) => self.w.end_streams(*member),
+            EtcdAction::ExpireTokens => self.w.expire_tokens(),
+            EtcdAction::DeleteKey { name, oldest } => {
+                self.w.delete_key(name, *oldest);
+            }
+            EtcdAction::RevokeLease { name, oldest } => {
+                self.w.revoke_lease(name, *oldest);
+            }
+            EtcdAction::Condition { condition, on } => self.w.set_condition(*condition, *on),
+        }
+    }
+
+    fn ask(&mut self, wish: &Wish, value: Option<String>) -> Option<LockId> {
+        if !self.acts(wish.client) {
+            return None;
+        }
+        let mut want = Acquire::new(wish.name).wait(wish.wait).renew(wish.renew);
+        if let Some(ttl) = wish.ttl {
+            want = want.ttl(ttl);
+            self.longest = self.longest.max(ttl);
+        }
+        self.w.auto_claim(wish.claim);
+        let (client, hold) = (wish.client, wish.hold.filter(|_| wish.claim));
+        let lock = match (value, hold) {
+            (None, None) => self.w.acquire(client, want),
+            (None, Some(hold)) => self.w.acquire_for(client, want, hold),
+            (Some(value), None) => self.w.campaign(client, want, value),
+            (Some(value), Some(hold)) => self.w.campaign_for(client, want, value, hold),
+        };
+        self.w.auto_claim(true);
+        self.locks.insert(wish.tag, (client, lock));
+        Some(lock)
+    }
+}
