@@ -24,6 +24,14 @@ pub enum Stage {
     Over,
 }
 
+impl Stage {
+    /// Its application has a guard, of a lock that is held or lost.
+    #[must_use]
+    pub const fn is_out(self) -> bool {
+        matches!(self, Self::Held | Self::Lost)
+    }
+}
+
 /// What the checker knows of one acquisition that is not over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Life {
@@ -58,11 +66,15 @@ impl Life {
         match (event, stage) {
             (Event::Blocked(_), Waiting) => Ok(Waiting),
             (Event::Granted(_), Waiting) => Ok(Offered),
-            (Event::Withdrawn, Offered) | (Event::Failed(_), Waiting) | (Event::Released(_), Releasing) => Ok(Over),
+            (Event::Withdrawn, Offered)
+            // An offer that a shutdown took back was not acquired.
+            | (Event::Failed(_), Waiting | Offered)
+            | (Event::Released(_), Releasing) => Ok(Over),
             (Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. }, Offered | Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
-            // It was over already when it was given back, and that is said first.
+            // It was over, or about to be, when it was given back, and what is due is said first.
+            (Event::AtRisk { .. }, Releasing) => Ok(Releasing),
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
             (
                 Event::Blocked(_)

@@ -100,7 +100,26 @@ pub const fn scenarios() -> &'static [Scenario] {
     ALL
 }
 
-const ALL: &[Scenario] = &[];
+const ALL: &[Scenario] = &[
+    redis::CONTENTION,
+    redis::PAUSES,
+    redis::DRIFT,
+    redis::DRIFT_BEYOND,
+    redis::SUSPENDED,
+    redis::PARTITIONS,
+    redis::DATA_LOSS,
+    redis::FORGETFUL,
+    redis::PROMOTION,
+    redis::CANCEL,
+    redis::TURNS,
+    redis::SHUTDOWN,
+    redis::WAKE,
+    redis::CLOCK_JUMPS,
+    redis::REFUSALS,
+    redis::EVICTION,
+    redis::EVERYTHING,
+    redis::BEYOND,
+];
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
