@@ -54,6 +54,7 @@ pub mod check;
 mod clock;
 pub mod etcd;
 mod journal;
+mod network;
 pub mod redis;
 mod rng;
 pub mod scenario;

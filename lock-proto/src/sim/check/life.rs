@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use crate::event::{Event, Failure};
+use crate::event::Event;
 use crate::time::Instant;
 
 /// Where an acquisition stands, by what its application has done and was told.
@@ -22,6 +22,14 @@ pub enum Stage {
     Releasing,
     /// Nothing more may be told of it: it has ended, or was abandoned.
     Over,
+}
+
+impl Stage {
+    /// Its application has a guard, of a lock that is held or lost.
+    #[must_use]
+    pub const fn is_out(self) -> bool {
+        matches!(self, Self::Held | Self::Lost)
+    }
 }
 
 /// What the checker knows of one acquisition that is not over.
@@ -58,15 +66,16 @@ impl Life {
         match (event, stage) {
             (Event::Blocked(_), Waiting) => Ok(Waiting),
             (Event::Granted(_), Waiting) => Ok(Offered),
-            (Event::Withdrawn, Offered) | (Event::Failed(_), Waiting) | (Event::Released(_), Releasing) => Ok(Over),
-            // An offer that nobody has claimed yet ends with the shutdown.
-            (Event::Failed(Failure::ShuttingDown), Offered) => Ok(Over),
+            (Event::Withdrawn, Offered)
+            // An offer that a shutdown took back was not acquired.
+            | (Event::Failed(_), Waiting | Offered)
+            | (Event::Released(_), Releasing) => Ok(Over),
             (Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. }, Offered | Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
-            // It was over, or nearly so, already when it was given back, and that is said first.
-            (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
+            // It was over, or about to be, when it was given back, and what is due is said first.
             (Event::AtRisk { .. }, Releasing) => Ok(Releasing),
+            (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
             (
                 Event::Blocked(_)
                 | Event::Granted(_)

@@ -21,8 +21,10 @@ mod redis;
 mod show;
 mod shrink;
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::fmt;
 use core::time::Duration;
 
@@ -99,10 +101,39 @@ impl Scenario {
 /// Every scenario there is.
 #[must_use]
 pub const fn scenarios() -> &'static [Scenario] {
-    ALL
+    &ALL
 }
 
-const ALL: &[Scenario] = etcd::SCENARIOS;
+const REDIS: &[Scenario] = &[
+    redis::CONTENTION,
+    redis::PAUSES,
+    redis::DRIFT,
+    redis::DRIFT_BEYOND,
+    redis::SUSPENDED,
+    redis::PARTITIONS,
+    redis::DATA_LOSS,
+    redis::FORGETFUL,
+    redis::PROMOTION,
+    redis::CANCEL,
+    redis::TURNS,
+    redis::SHUTDOWN,
+    redis::WAKE,
+    redis::CLOCK_JUMPS,
+    redis::REFUSALS,
+    redis::EVICTION,
+    redis::EVERYTHING,
+    redis::BEYOND,
+];
+
+const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len()] = {
+    let mut all = [REDIS[0]; REDIS.len() + etcd::SCENARIOS.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i < REDIS.len() { REDIS[i] } else { etcd::SCENARIOS[i - REDIS.len()] };
+        i += 1;
+    }
+    all
+};
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,3 +166,10 @@ impl fmt::Display for Outcome {
         f.write_str(&self.log)
     }
 }
+
+/// What a panic said.
+fn text_of(panic: &Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
+}
+

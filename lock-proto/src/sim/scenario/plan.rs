@@ -200,7 +200,11 @@ pub enum Action {
 impl Action {
     /// The client that it is about, if it names one.
     #[must_use]
-    pub const fn client(&self) -> Option<usize> {
+    pub fn client(&self) -> Option<usize> {
+        self.clone().client_mut().copied()
+    }
+
+    pub(super) const fn client_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Acquire { client, .. }
             | Self::Shutdown { client, .. }
@@ -211,8 +215,8 @@ impl Action {
             | Self::Cut { client, .. }
             | Self::Heal { client, .. }
             | Self::Reset { client, .. }
-            | Self::Slow { client, .. } => Some(*client),
-            Self::Etcd(action) => action.client(),
+            | Self::Slow { client, .. } => Some(client),
+            Self::Etcd(action) => action.client_mut(),
             Self::Claim(_)
             | Self::Extend(_)
             | Self::Release(_)

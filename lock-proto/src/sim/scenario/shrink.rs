@@ -60,18 +60,22 @@ impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
         self.best.len() < before
     }
 
-    /// Leaves out the last client, and whatever it does or suffers.
+    /// Leaves out one client after the other, and whatever it does or suffers.
     fn fewer_clients(&mut self) -> bool {
         let mut any = false;
-        while self.best.setup.clients.len() > 1 {
-            let mut smaller = self.best.clone();
-            smaller.setup.clients.pop();
-            let count = smaller.setup.clients.len();
-            smaller.steps.retain(|step| step.action.client().is_none_or(|client| client < count));
-            if !self.take(smaller) {
+        for gone in (0..self.best.setup.clients.len()).rev() {
+            if self.best.setup.clients.len() == 1 {
                 break;
             }
-            any = true;
+            let mut smaller = self.best.clone();
+            smaller.setup.clients.remove(gone);
+            smaller.steps.retain(|step| step.action.client() != Some(gone));
+            for step in &mut smaller.steps {
+                if let Some(client) = step.action.client_mut().filter(|client| **client > gone) {
+                    *client -= 1;
+                }
+            }
+            any |= self.take(smaller);
         }
         any
     }

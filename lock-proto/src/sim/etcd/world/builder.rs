@@ -21,7 +21,7 @@ use crate::sim::etcd::{Cluster, ClusterConfig};
 use crate::sim::journal::{Journal, Keep};
 use crate::sim::rng::Rng;
 use crate::sim::trace::Recorder;
-use crate::sim::world::network::Network;
+use crate::sim::network::Network;
 use crate::time::{Instant, nanos};
 
 /// A change of the settings of one client, or of all.

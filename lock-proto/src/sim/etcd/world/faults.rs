@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::sim::etcd::{Cluster, Condition};
 use crate::sim::trace::{Lane, State, What};
 use crate::sim::way::Way;
-use crate::sim::world::network::Packet;
+use crate::sim::network::Packet;
 use crate::time::Instant;
 
 impl World {
@@ -34,7 +34,7 @@ impl World {
         }
         self.set_member(member, MemberState::Running);
         while let Some((link, packet)) = self.members[member].outbox.pop_front() {
-            self.network.send(self.now, link, Way::ToClient, packet);
+            self.send(link, Way::ToClient, packet);
         }
         self.settle_member(member);
         while let Some((link, packet)) = self.members[member].inbox.pop_front() {
@@ -71,7 +71,7 @@ impl World {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.node_open = false;
             }
-            self.network.send(self.now, id, Way::ToClient, Packet::Close(Fault::Reset));
+            self.send(id, Way::ToClient, Packet::Close(Fault::Reset));
         }
     }
 
@@ -314,7 +314,7 @@ impl World {
         for id in self.network.of_client(client) {
             let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
             let (conn, known) = (link.conn, link.node_open);
-            self.network.lose(id);
+            self.lose(id);
             if known {
                 match self.members[member].state {
                     MemberState::Running => {

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use super::wire::Wire;
-use crate::sim::world::network::Packet;
+use crate::sim::network::Packet;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {

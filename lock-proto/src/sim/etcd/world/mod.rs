@@ -29,7 +29,7 @@ use crate::sim::check::{Checker, Rule, Stage, Violation};
 use crate::sim::journal::Journal;
 use crate::sim::rng::Rng;
 use crate::sim::trace::{Point, Recorder, What};
-use crate::sim::world::network::Network;
+use crate::sim::network::Network;
 use crate::time::Instant;
 use member::Member;
 use process::{Fact, Observed, Process, ProcessState, Record};
@@ -334,6 +334,11 @@ impl World {
     /// From now on violations are collected, not the end of the run: for scenarios that break the bounds.
     pub const fn expect_violation(&mut self) {
         self.expect_violation = true;
+    }
+
+    /// Something that whoever plays this world has found itself.
+    pub(crate) fn report(&mut self, rule: Rule, text: String) {
+        self.violated(rule, text);
     }
 
     /// Adds a line to the log.

@@ -18,7 +18,8 @@ use crate::id::ConnId;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::etcd::ClusterOutput;
 use crate::sim::way::Way;
-use crate::sim::world::network::{Arrival, Packet};
+use crate::sim::network::{Arrival, Packet, Posted};
+use crate::sim::trace::{Fate, Lane};
 use crate::time::Instant;
 
 /// So many steps without time moving are a loop without end.
@@ -97,7 +98,7 @@ impl World {
     // ---- the network ----
 
     pub(super) fn send_to_member(&mut self, link: u64, packet: Packet<Wire>) {
-        self.network.send(self.now, link, Way::ToNode, packet);
+        self.send(link, Way::ToNode, packet);
     }
 
     pub(super) fn send_to_client(&mut self, link: u64, packet: Packet<Wire>) {
@@ -105,14 +106,39 @@ impl World {
         if self.members[member].state == MemberState::Paused {
             self.members[member].outbox.push_back((link, packet));
         } else {
-            self.network.send(self.now, link, Way::ToClient, packet);
+            self.send(link, Way::ToClient, packet);
+        }
+    }
+
+    /// Puts a packet on its way, and into the record.
+    pub(super) fn send(&mut self, id: u64, way: Way, packet: Packet<Wire>) {
+        let Some(link) = self.network.links.get(&id) else { return };
+        let (client, member) = (Lane::Client(link.client), Lane::Node(link.node));
+        let (from, to) = match way {
+            Way::ToNode => (client, member),
+            Way::ToClient => (member, client),
+        };
+        let message = self.trace.sent(self.now, from, to, || match (&packet, way) {
+            (Packet::Open, Way::ToNode) => "connect".into(),
+            (Packet::Open, Way::ToClient) => "connected".into(),
+            (Packet::Data(wire), _) => format!("{wire}"),
+            (Packet::Close(why), _) => format!("close ({why})"),
+        });
+        self.network.send(self.now, id, way, Posted { packet, message });
+    }
+
+    /// Loses what is under way on a connection.
+    pub(super) fn lose(&mut self, id: u64) {
+        for message in self.network.lose(id) {
+            self.trace.fate(Some(message), Fate::Lost(self.now));
         }
     }
 
     fn deliver(&mut self, arrival: Arrival<Wire>) {
+        self.trace.fate(arrival.posted.message, Fate::Arrived(self.now));
         let Some(link) = self.network.links.get(&arrival.link) else { return };
         let (client, member, conn) = (link.client, link.node, link.conn);
-        match (arrival.way, arrival.packet) {
+        match (arrival.way, arrival.posted.packet) {
             (Way::ToNode, packet) => self.deliver_to_member(arrival.link, member, packet),
             (Way::ToClient, Packet::Open) => self.tell_process(client, Fact::Connected(conn)),
             (Way::ToClient, Packet::Data(wire)) => self.tell_process(client, Fact::Heard(conn, wire)),
@@ -124,13 +150,13 @@ impl World {
         let Some(link) = self.network.links.get_mut(&id) else { return };
         match (&packet, self.members[member].state) {
             (Packet::Open, MemberState::Down) => {
-                self.network.send(self.now, id, Way::ToClient, Packet::Close(Fault::Refused));
+                self.send(id, Way::ToClient, Packet::Close(Fault::Refused));
                 return;
             }
             // The kernel accepts, whether or not the process runs; and the client's side of HTTP/2 does not wait for the other.
             (Packet::Open, MemberState::Running | MemberState::Paused) => {
                 link.node_open = true;
-                self.network.send(self.now, id, Way::ToClient, Packet::Open);
+                self.send(id, Way::ToClient, Packet::Open);
             }
             (Packet::Data(_) | Packet::Close(_), _) if !link.node_open => return,
             (Packet::Data(_) | Packet::Close(_), _) => {}
@@ -201,7 +227,7 @@ impl World {
     fn linger_ends(&mut self, id: u64) {
         let Some(link) = self.network.links.get(&id) else { return };
         let (member, known) = (link.node, link.node_open);
-        self.network.lose(id);
+        self.lose(id);
         let paused = &mut self.members[member];
         paused.inbox.retain(|(link, _)| *link != id);
         if known {
@@ -254,7 +280,7 @@ impl World {
                     let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
                     if let Some(open) = self.network.links.get_mut(&link).filter(|link| link.node_open) {
                         open.node_open = false;
-                        self.network.send(self.now, link, Way::ToClient, Packet::Close(why));
+                        self.send(link, Way::ToClient, Packet::Close(why));
                     }
                 }
             }
@@ -419,7 +445,8 @@ impl World {
                 if node.index() >= self.members.len() || self.network.find(client, conn).is_some() {
                     return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
                 }
-                self.network.open(self.now, client, node.index(), conn);
+                let id = self.network.open(client, node.index(), conn);
+                self.send_to_member(id, Packet::Open);
             }
             Output::Disconnect { conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));

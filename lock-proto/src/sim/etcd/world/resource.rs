@@ -10,7 +10,7 @@ use super::process::Fact;
 use crate::etcd::OwnerKey;
 use crate::id::LockId;
 use crate::sim::check::{Permit, Rule};
-use crate::sim::trace::What;
+use crate::sim::trace::{Fate, Lane, MessageId, What};
 use crate::time::{Instant, nanos};
 
 /// A write on its way.
@@ -19,6 +19,7 @@ struct Write {
     name: Vec<u8>,
     permit: Permit,
     owner: OwnerKey,
+    message: Option<MessageId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +57,10 @@ impl World {
         };
         let record = self.clients[client].records.get(&lock);
         let (Some(record), Some(permit)) = (record, self.checker.permit(client, lock)) else { return };
-        let write = Write { name: record.name.clone(), permit, owner };
+        let name = record.name.clone();
+        let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
+        let message = self.trace.sent(self.now, Lane::Client(client), Lane::Resource, label);
+        let write = Write { name, permit, owner, message };
         self.journal.write(self.now, format_args!("c{client} {lock} writes with {:?}", permit.fence));
         // Some are on their way for longer than any lease lives.
         let longest = if self.rng.one_in(4) { Duration::from_secs(15) } else { Duration::from_millis(20) };
@@ -76,7 +80,8 @@ impl World {
     }
 
     pub(super) fn write_lands(&mut self) {
-        let Some((_, Write { name, permit, owner })) = self.resource.on_the_way.pop_first() else { return };
+        let Some((_, Write { name, permit, owner, message })) = self.resource.on_the_way.pop_first() else { return };
+        self.trace.fate(message, Fate::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
         let order = owner.revision;
         // A second resource, elsewhere, looks at the fencing token alone.

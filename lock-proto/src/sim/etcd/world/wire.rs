@@ -9,7 +9,7 @@ use crate::etcd::message::{
     COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchResponse,
 };
 use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
-use crate::sim::world::network::Payload;
+use crate::sim::network::Payload;
 
 /// One thing said over a connection. Calls and streams are numbered by the world.
 #[derive(Clone, Debug, PartialEq, Eq)]

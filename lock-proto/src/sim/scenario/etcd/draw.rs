@@ -81,7 +81,7 @@ const fn broken(
 
 /// Every scenario on etcd.
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
-    kept("etcd-crashes", "clients contend; clients and members die, members come back", |chance| {
+    kept("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
         use Kind::{KillClient, KillMember, Reset, StopMember};
         draft(chance, &Mix { kinds: &[(KillClient, 4), (KillMember, 6), (StopMember, 3), (Reset, 4)], ..PLAIN })
     }),
@@ -93,12 +93,12 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         use Kind::{CutAll, KillClient, PauseClient};
         draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 5)], drift: 9_800, ..PLAIN })
     }),
-    broken("etcd-wild-drift", "clocks drift further than is allowed", "clocks drift by up to a half", |chance| {
+    broken("etcd-drift-beyond", "clocks drift further than is allowed", "clocks drift by up to a half", |chance| {
         use Kind::{CutAll, KillClient, PauseClient};
         draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)], drift: 500_000, ..PLAIN })
     }),
     broken(
-        "etcd-suspend",
+        "etcd-suspended",
         "the machines of clients are suspended, and their clocks with them",
         "clocks stand still while a machine is suspended",
         |chance| {

@@ -114,9 +114,9 @@ pub enum EtcdAction {
 
 impl EtcdAction {
     /// The client that it is about, if it names one.
-    pub(super) const fn client(&self) -> Option<usize> {
+    pub(super) const fn client_mut(&mut self) -> Option<&mut usize> {
         match self {
-            Self::Campaign { client, .. } | Self::Observe { client, .. } => Some(*client),
+            Self::Campaign { client, .. } | Self::Observe { client, .. } => Some(client),
             Self::Proclaim(_)
             | Self::Close(_)
             | Self::StopMember(_)

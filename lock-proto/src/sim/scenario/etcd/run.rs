@@ -5,12 +5,14 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::super::{Action, Outcome, Plan, Store};
+use super::super::{Action, Outcome, Plan, Store, text_of};
 use super::{EtcdAction, EtcdStore};
 use crate::etcd::QueryId;
 use crate::event::{Acquire, Renew, Wait};
 use crate::id::LockId;
+use crate::sim::check::Rule;
 use crate::sim::etcd::{User, World};
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
@@ -48,14 +50,11 @@ pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
         longest: store.session_ttl,
     };
     play.w.expect_violation();
-    for step in &plan.steps {
-        let at = Instant::ZERO + step.at;
-        play.w.run_for(at.since(play.w.now()));
-        play.act(&step.action);
+    // A panic in a machine is a finding like any other.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| play.both_phases(plan))) {
+        play.w.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
     }
-    let Play { mut w, longest, .. } = play;
-    // What is waited for by its own time is part of the faults.
-    w.come_to_an_end(longest);
+    let mut w = play.w;
     let trace = w.take_trace();
     let outcome = Outcome {
         violations: w.violations().to_vec(),
@@ -99,6 +98,15 @@ fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
 }
 
 impl Play {
+    fn both_phases(&mut self, plan: &Plan) {
+        for step in &plan.steps {
+            let at = Instant::ZERO + step.at;
+            self.w.run_for(at.since(self.w.now()));
+            self.act(&step.action);
+        }
+        self.w.come_to_an_end(self.longest);
+    }
+
     /// Whether the application of a client does anything at present.
     fn acts(&self, client: usize) -> bool {
         self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.runs(client)
