@@ -36,6 +36,18 @@ pub struct Config {
     pub(crate) watch_quiet: Duration,
     pub(crate) reconnect: Poll,
     pub(crate) max_locks: u32,
+    #[cfg(test)]
+    pub(crate) flaw: Option<Flaw>,
+}
+
+/// What a client of a test does wrong on purpose: the checkers of a simulation must find it (requirement S4).
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Flaw {
+    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is there.
+    SkipsOwnKey,
+    /// An unlock deletes the key, whatever its revision.
+    DeletesAnyRevision,
 }
 
 impl Config {
@@ -56,6 +68,8 @@ impl Config {
             watch_quiet: Duration::from_secs(10),
             reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
+            #[cfg(test)]
+            flaw: None,
         }
     }
 

@@ -1,12 +1,13 @@
 //! Simulated servers, network and clocks, to test lock code with.
 //!
-//! Three things can be used on their own:
+//! Four things can be used on their own:
 //!
 //! * [`redis::Node`] is a Redis server as a machine that speaks RESP: bytes in, bytes out. Put it behind a socket, or feed it from a fuzzer.
 //! * [`etcd::Cluster`] is an etcd cluster as a machine: typed calls and stream messages in, replies out.
 //! * [`World`] runs Redis nodes and [`Client`](crate::redis::Client) machines over a simulated network, in virtual time and from one
 //!   seed. It delays, cuts and resets connections, stops and kills processes and servers, and sets clocks wrong. Its checkers are always
 //!   on (see [`World`]). An hour of a quiet lock takes a blink; the same seed gives the same log, byte for byte.
+//! * [`etcd::World`] does the same for an etcd cluster and [`etcd::Client`](crate::etcd::Client) machines.
 //!
 //! ```
 //! use core::time::Duration;

@@ -1,4 +1,5 @@
-//! The failure catalogue of etcd, and the requirements on it: the hub (`etcd::Locks`) against a store, in virtual time.
+//! The failure catalogue of etcd, and the requirements on it: the hub (`etcd::Locks`) against a store, in virtual time. Whole clients, with
+//! connections and a cluster, are in `tests/etcd_world.rs`.
 //!
 //! `docs/failures.md` lists the cases; their ids are in the names of the tests that begin with `catalogue_`. Names that begin with a
 //! number, as `e5_…`, are those of the requirements in `docs/spec`.
@@ -16,8 +17,6 @@ mod session;
 #[path = "../etcd_explorer/store.rs"]
 mod store;
 mod turns;
-#[cfg(feature = "sim")]
-mod whole;
 mod world;
 
 use core::time::Duration;

@@ -9,6 +9,8 @@ use core::time::Duration;
 use super::debt::DebtCall;
 use super::hold::Hold;
 use super::{Context, LeaseKind, Lock, Stage, Watched};
+#[cfg(test)]
+use crate::etcd::config::Flaw;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
@@ -319,6 +321,14 @@ impl Lock {
         let Stage::Waiting(contender) = &mut self.stage else { return };
         contender.look = None;
         let session = contender.session;
+        #[cfg(test)]
+        let reply = &match (reply, ctx.config.flaw) {
+            (Reply::Done(Found::Queue { revision, own: None, older, .. }), Some(Flaw::SkipsOwnKey)) => {
+                let (revision, own, older) = (*revision, Some(contender.own), older.clone());
+                Reply::Done(Found::Queue { revision, done: true, own, older, others: false })
+            }
+            (reply, _) => reply.clone(),
+        };
         match reply {
             Reply::Done(Found::Queue { revision, own: Some(own), older, .. }) if *own == contender.own => {
                 contender.known = *revision;

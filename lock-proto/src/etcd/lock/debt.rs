@@ -196,7 +196,15 @@ impl Lock {
     fn work(&mut self, ctx: &mut Context<'_>, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.queue.clone(), ctx.now);
+        #[cfg(test)]
+        let flawed = ctx.config.flaw == Some(crate::etcd::config::Flaw::DeletesAnyRevision);
         let debt = self.debt(session);
+        #[cfg(test)]
+        if let Todo::Delete(modified) = &mut debt.todo
+            && flawed
+        {
+            *modified = crate::etcd::request::ANY_REVISION;
+        }
         if debt.call.is_some() || debt.again.is_some_and(|at| at > now) {
             return;
         }

@@ -1,7 +1,7 @@
 //! How a world is made.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -19,9 +19,9 @@ use crate::sim::check::Checker;
 use crate::sim::clock::Clock;
 use crate::sim::etcd::{Cluster, ClusterConfig};
 use crate::sim::journal::{Journal, Keep};
+use crate::sim::network::Network;
 use crate::sim::rng::Rng;
 use crate::sim::trace::Recorder;
-use crate::sim::network::Network;
 use crate::time::{Instant, nanos};
 
 /// A change of the settings of one client, or of all.
@@ -36,6 +36,7 @@ pub struct Builder {
     clients: usize,
     latency: Range<Duration>,
     linger: Duration,
+    late: Duration,
     config: Change,
     overrides: Vec<(usize, Change)>,
     clocks: Vec<(usize, u64, i32)>,
@@ -52,6 +53,7 @@ impl Builder {
             clients: 1,
             latency: Duration::from_micros(100)..Duration::from_micros(500),
             linger: Duration::from_secs(1),
+            late: Duration::from_millis(2),
             config: Box::new(|config| config),
             overrides: Vec::new(),
             clocks: Vec::new(),
@@ -82,6 +84,13 @@ impl Builder {
     /// What a lock has sent and given up may be executed when it arrives; a client looks out for that for one TTL (requirement E3).
     pub const fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
+        self
+    }
+
+    /// Calls run side by side in a member: one in four is executed up to so much later than it came, even if its client has hung up
+    /// meanwhile. Default: 2 ms.
+    pub const fn late(mut self, late: Duration) -> Self {
+        self.late = late;
         self
     }
 
@@ -162,6 +171,8 @@ impl Builder {
             dawdling: BTreeMap::new(),
             lingering: BTreeMap::new(),
             linger: self.linger,
+            late: self.late,
+            hung_up: BTreeSet::new(),
             rpcs: BTreeMap::new(),
             streams: BTreeMap::new(),
             number: 0,

@@ -153,13 +153,15 @@ impl World {
         self.run_until(ttl + Duration::from_secs(5), |w| w.cluster.leases().is_empty());
         if !self.run_until(Duration::from_secs(60), Self::is_quiet) {
             let timers: Vec<_> = self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect();
-            let text = format!("no rest at the end: timers {timers:?}, the cluster's {:?}", self.cluster.next_deadline());
+            let text =
+                format!("no rest at the end: timers {timers:?}, the cluster's {:?}", self.cluster.next_deadline());
             self.violated(Rule::Leftover, text);
         }
         let (keys, leases) = (self.keys(), self.cluster.leases().len());
         let (connections, streams) = (self.cluster.connection_count(), self.cluster.stream_count());
         if !keys.is_empty() || leases + connections + streams > 0 {
-            let text = format!("left at the end: {keys:?}, {leases} leases, {connections} connections, {streams} streams");
+            let text =
+                format!("left at the end: {keys:?}, {leases} leases, {connections} connections, {streams} streams");
             self.violated(Rule::Leftover, text);
         }
     }

@@ -9,9 +9,9 @@ use super::process::{Fact, ProcessState};
 use crate::etcd::Queue;
 use crate::fault::Fault;
 use crate::sim::etcd::{Cluster, Condition};
+use crate::sim::network::Packet;
 use crate::sim::trace::{Lane, State, What};
 use crate::sim::way::Way;
-use crate::sim::network::Packet;
 use crate::time::Instant;
 
 impl World {

@@ -12,7 +12,7 @@ mod resource;
 mod told;
 mod wire;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -27,9 +27,9 @@ use crate::event::{Acquire, Wait};
 use crate::id::LockId;
 use crate::sim::check::{Checker, Rule, Stage, Violation};
 use crate::sim::journal::Journal;
+use crate::sim::network::Network;
 use crate::sim::rng::Rng;
 use crate::sim::trace::{Point, Recorder, What};
-use crate::sim::network::Network;
 use crate::time::Instant;
 use member::Member;
 use process::{Fact, Observed, Process, ProcessState, Record};
@@ -86,6 +86,10 @@ pub struct World {
     /// When the kernel of a client gives up a connection that its process has closed, if not everything has arrived by then.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
+    /// How much later a member may look at a call.
+    late: Duration,
+    /// Connections that are over once the member has looked at the last call.
+    hung_up: BTreeSet<u64>,
     /// Calls and streams by the world's numbers.
     rpcs: BTreeMap<u64, RpcId>,
     streams: BTreeMap<u64, StreamId>,

@@ -17,9 +17,9 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::etcd::ClusterOutput;
-use crate::sim::way::Way;
 use crate::sim::network::{Arrival, Packet, Posted};
 use crate::sim::trace::{Fate, Lane};
+use crate::sim::way::Way;
 use crate::time::Instant;
 
 /// So many steps without time moving are a loop without end.
@@ -62,6 +62,10 @@ impl World {
         } else if let Some(call) = self.dawdling.first_entry().filter(|call| call.key().0 <= self.now) {
             let (link, wire) = call.remove();
             self.look_at(link, wire);
+            if self.hung_up.contains(&link) {
+                self.hang_up(link);
+                self.pump_cluster();
+            }
         } else if let Some(over) = self.lingering.first_entry().filter(|over| over.key().0 <= self.now) {
             let link = over.remove();
             self.linger_ends(link);
@@ -173,9 +177,9 @@ impl World {
             Packet::Open => self.cluster.handle_connected(self.now, member, id),
             // Calls run side by side in the server: some are looked at later than those that came after them.
             Packet::Data(wire @ Wire::Call { .. }) if self.rng.one_in(4) => {
-                self.number += 1;
-                let later = self.now + Duration::from_nanos(self.rng.below(2_000_000));
-                self.dawdling.insert((later, self.number), (id, wire));
+                let later = self.now + self.rng.duration(&(Duration::ZERO..self.late));
+                let number = self.next_number();
+                self.dawdling.insert((later, number), (id, wire));
                 return;
             }
             Packet::Data(wire) => return self.look_at(id, wire),
@@ -244,17 +248,16 @@ impl World {
         self.network.sweep();
     }
 
-    /// The member learns that a connection has ended. What it had received before may be executed all the same.
+    /// The member learns that a connection has ended. What it had received before may be executed all the same, when its time comes.
     pub(super) fn hang_up(&mut self, id: u64) {
-        let late: Vec<(Instant, u64)> =
-            self.dawdling.iter().filter(|(_, (link, _))| *link == id).map(|(key, _)| *key).collect();
-        for key in late {
-            if let Some((link, wire)) = self.dawdling.remove(&key)
-                && self.rng.one_in(2)
-            {
-                self.look_at(link, wire);
-            }
+        if self.hung_up.insert(id) {
+            let rng = &mut self.rng;
+            self.dawdling.retain(|_, (link, _)| *link != id || rng.one_in(2));
         }
+        if self.dawdling.values().any(|(link, _)| *link == id) {
+            return;
+        }
+        self.hung_up.remove(&id);
         self.cluster.handle_disconnected(self.now, id);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.node_open = false;

@@ -59,9 +59,11 @@ struct Mix {
     drift: u64,
     login: bool,
     elections_only: bool,
+    /// Calls may be executed after their clients have given them up.
+    late: bool,
 }
 
-const PLAIN: Mix = Mix { kinds: &[], drift: 8_000, login: false, elections_only: false };
+const PLAIN: Mix = Mix { kinds: &[], drift: 8_000, login: false, elections_only: false, late: false };
 
 /// Within the bounds everything is promised.
 const fn kept(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
@@ -111,6 +113,10 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         let kinds = &[(Cut, 10), (CutAll, 5), (Reset, 5), (Slow, 5), (Isolate, 5)];
         draft(chance, &Mix { kinds, ..PLAIN })
     }),
+    kept("etcd-late", "requests take longer than their senders wait, and are executed all the same", |chance| {
+        use Kind::{Burst, Cut, Reset, Slow};
+        draft(chance, &Mix { kinds: &[(Burst, 20), (Slow, 5), (Cut, 3), (Reset, 3)], late: true, ..PLAIN })
+    }),
     kept("etcd-leaders", "leaders change or are lost, and so is the majority", |chance| {
         use Kind::{ChangeLeader, Isolate, KillMember, Quorum};
         draft(chance, &Mix { kinds: &[(ChangeLeader, 5), (Quorum, 5), (Isolate, 5), (KillMember, 5)], ..PLAIN })
@@ -149,7 +155,9 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         draft(chance, &Mix { kinds, ..PLAIN })
     }),
     kept("etcd-elections", "candidates campaign, proclaim and resign, others observe, under faults", |chance| {
-        use Kind::{Campaign, CancelWatches, ChangeLeader, CutAll, KillClient, KillMember, Observe, PauseClient, Reset};
+        use Kind::{
+            Campaign, CancelWatches, ChangeLeader, CutAll, KillClient, KillMember, Observe, PauseClient, Reset,
+        };
         let kinds = &[
             (Campaign, 20),
             (Observe, 10),
@@ -165,8 +173,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     }),
     kept("etcd-logins", "clients log in, and their tokens end before they do", |chance| {
         use Kind::{CutAll, ExpireTokens, KillMember, Observe, PauseClient, Reset};
-        let kinds =
-            &[(ExpireTokens, 10), (KillMember, 4), (Reset, 4), (PauseClient, 3), (Observe, 3), (CutAll, 2)];
+        let kinds = &[(ExpireTokens, 10), (KillMember, 4), (Reset, 4), (PauseClient, 3), (Observe, 3), (CutAll, 2)];
         draft(chance, &Mix { kinds, login: true, ..PLAIN })
     }),
     kept("etcd-refusals", "the cluster has no room, or too much to do", |chance| {
@@ -175,8 +182,9 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     }),
     kept("etcd-everything", "whatever may happen within the bounds", |chance| {
         use Kind::{
-            Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens, Isolate, KillClient,
-            KillMember, Observe, PauseClient, PauseMember, Quorum, Refuse, Reset, Shutdown, Slow, StopMember, Touch,
+            Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens,
+            Isolate, KillClient, KillMember, Observe, PauseClient, PauseMember, Quorum, Refuse, Reset, Shutdown, Slow,
+            StopMember, Touch,
         };
         let kinds = &[
             (Cancel, 10),
@@ -204,7 +212,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             (ExpireTokens, 2),
         ];
         let login = chance.one_in(3);
-        draft(chance, &Mix { kinds, login, ..PLAIN })
+        let late = chance.one_in(4);
+        draft(chance, &Mix { kinds, login, late, ..PLAIN })
     }),
 ];
 
@@ -217,6 +226,7 @@ struct Drawing<'a> {
     members: usize,
     tag: u32,
     elections_only: bool,
+    late: bool,
 }
 
 fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
@@ -231,9 +241,15 @@ fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let store = EtcdStore {
         session_ttl,
         turn: chance.pick(&[Duration::from_millis(100), Duration::ZERO, Duration::from_secs(1)]),
-        request_timeout: Duration::from_secs(1) - chance.millis(800),
+        // Shorter than a late call may take.
+        request_timeout: if mix.late {
+            Duration::from_millis(150) + chance.millis(150)
+        } else {
+            Duration::from_secs(1) - chance.millis(800)
+        },
         watch_own_after: chance.pick(&[None, Some(Duration::ZERO), Some(Duration::from_millis(500))]),
         watch_quiet: Duration::from_secs(10) - chance.millis(9_000),
+        late: if mix.late { Duration::from_millis(1_000) - chance.millis(400) } else { Duration::from_millis(2) },
         token_ttl: mix.login.then(|| Duration::from_secs(60) - chance.millis(58_000)),
     };
     let pace = |chance: &mut Chance| Pace {
@@ -259,6 +275,7 @@ fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         members,
         tag: 0,
         elections_only: mix.elections_only,
+        late: mix.late,
     };
     for _ in 0..count {
         if drawing.chance.is_exhausted() {
@@ -349,6 +366,10 @@ impl Drawing<'_> {
     }
 
     fn hold(&mut self) -> Option<Duration> {
+        // Long enough for what is late.
+        if self.late {
+            return Some(self.chance.millis(1_500));
+        }
         match self.chance.below(6) {
             0..4 => Some(self.chance.millis(400)),
             4 => Some(self.chance.millis(6_000)),
@@ -398,7 +419,7 @@ impl Drawing<'_> {
 
     /// Many of one client want one lock.
     fn burst(&mut self) {
-        let (client, name) = (self.client(), self.chance.pick(&LOCKS[..]));
+        let (client, name) = (self.client(), if self.late { LOCKS[0] } else { self.chance.pick(&LOCKS[..]) });
         for _ in 0..2 + self.chance.below(5) {
             self.acquire_by(client, name);
         }
@@ -470,7 +491,9 @@ impl Drawing<'_> {
             }
             Kind::Slow => {
                 let (client, node, way) = (self.client(), self.member(), self.chance.pick(&Way::BOTH));
-                let least = self.chance.millis(300);
+                // Up to longer than an answer is waited for.
+                let bound = self.chance.pick(&[300, 1_500]);
+                let least = self.chance.millis(bound);
                 let latency = least..least + Duration::from_millis(50);
                 self.push(now, Action::Slow { client, node, way, latency });
             }

@@ -25,6 +25,8 @@ pub struct EtcdStore {
     pub watch_own_after: Option<Duration>,
     /// How long the watch stream may be silent.
     pub watch_quiet: Duration,
+    /// How much later than it comes a call may be executed.
+    pub late: Duration,
     /// Whether clients log in, and how long a token lives without being used; `None`: nobody logs in.
     pub token_ttl: Option<Duration>,
 }
@@ -178,3 +180,6 @@ impl fmt::Display for EtcdAction {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

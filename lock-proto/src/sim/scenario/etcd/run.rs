@@ -68,12 +68,19 @@ pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
     (outcome, trace)
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// What all clients of this thread's runs do wrong.
+    pub(super) static FLAW: core::cell::Cell<Option<crate::etcd::Flaw>> = const { core::cell::Cell::new(None) };
+}
+
 fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
     let setup = &plan.setup;
     let mut builder = World::cluster(setup.nodes.len())
         .clients(setup.clients.len())
         .seed(setup.seed)
         .latency(setup.latency.clone())
+        .late(store.late)
         .keep(keep)
         .trace(trace);
     for (i, pace) in setup.clients.iter().enumerate() {
@@ -91,6 +98,8 @@ fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
             .turn(store.turn)
             .request_timeout(store.request_timeout)
             .watch_quiet(store.watch_quiet);
+        #[cfg(test)]
+        let config = crate::etcd::Config { flaw: FLAW.get(), ..config };
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
         if store.token_ttl.is_some() { config.user("app", "sesame") } else { config }
     });
@@ -205,8 +214,7 @@ impl Play {
             }
             EtcdAction::Observe { client, tag, name, always } => {
                 if self.acts(*client) {
-                    let query =
-                        if *always { self.w.observe(*client, name) } else { self.w.leader(*client, name) };
+                    let query = if *always { self.w.observe(*client, name) } else { self.w.leader(*client, name) };
                     self.queries.insert(*tag, (*client, query));
                 }
             }
