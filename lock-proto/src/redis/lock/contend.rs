@@ -53,6 +53,10 @@ impl Lock {
         self.stage = Stage::Idle;
         let spent = self.spent(ctx);
         *ctx.number += 1;
+        #[cfg(test)]
+        if ctx.identity.flaw == Some(crate::redis::request::Flaw::SameToken) {
+            *ctx.number = 1;
+        }
         let number = *ctx.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
@@ -162,6 +166,7 @@ impl Lock {
             hold.holder.phase = Phase::Preparing;
             hold.extend(ctx.now);
         }
+        self.wait_on(&hold.holder);
         self.stage = Stage::Held(hold);
         self.offer(ctx);
         self.watch(ctx);
@@ -385,6 +390,8 @@ impl Lock {
                 self.tell_failure(ctx, place, Failure::TimedOut);
                 self.queue.remove(place);
                 head_left |= place == 0;
+            } else {
+                self.give_up_preparing(ctx, id);
             }
         }
         self.after_leaving(ctx, head_left);

@@ -15,7 +15,7 @@ const MAX_ARGS: i64 = 1024 * 1024;
 
 /// What stands at the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed<'a> {
+pub(in crate::sim) enum Parsed<'a> {
     /// Not a whole request yet.
     Incomplete,
     /// A request of `len` bytes; empty ones are to be skipped.
@@ -26,12 +26,12 @@ pub(super) enum Parsed<'a> {
 
 /// Limits that depend on who asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) max_bulk: usize,
-    pub(super) authenticated: bool,
+pub(in crate::sim) struct Limits {
+    pub(in crate::sim) max_bulk: usize,
+    pub(in crate::sim) authenticated: bool,
 }
 
-pub(super) fn parse(buf: &[u8], limits: Limits) -> Parsed<'_> {
+pub(in crate::sim) fn parse(buf: &[u8], limits: Limits) -> Parsed<'_> {
     match buf.first() {
         None => Parsed::Incomplete,
         Some(b'*') => array(buf, limits),

@@ -8,7 +8,7 @@ mod command;
 mod config;
 mod connection;
 mod glob;
-mod input;
+pub(super) mod input;
 mod keyspace;
 mod lists;
 mod number;
