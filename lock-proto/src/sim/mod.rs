@@ -46,8 +46,8 @@
 //! connections and bytes, and all of it is executed when the server goes on. Expiry follows the server's wall clock, which can
 //! be set. A client's clock has its own offset and pace; its deadlines are kept to the nanosecond, never rounded to a tick.
 //!
-//! Not simulated: replication, Lua other than this library's scripts, memory and eviction (a node can be told to be
-//! out of memory).
+//! [`redis::Node`] by itself also has replication with promotion, and a limit on memory with eviction. Not simulated: Lua other than
+//! this library's scripts.
 
 mod chance;
 pub mod check;
