@@ -136,9 +136,20 @@ impl<P: Payload> Network<P> {
         self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| *id).collect()
     }
 
+    /// The first connection of a client after this one that it has been told is open.
+    pub(crate) fn next_of_client(&self, client: usize, after: u64) -> Option<(u64, &Link<P>)> {
+        let mine = |link: &Link<P>| link.client == client && link.client_open && link.established;
+        self.links.range(after + 1..).find(|(_, link)| mine(link)).map(|(id, link)| (*id, link))
+    }
+
+    /// The first connection of a node after this one.
+    pub(crate) fn next_of_node(&self, node: usize, after: u64) -> Option<u64> {
+        self.links.range(after + 1..).find(|(_, link)| link.node == node && link.node_open).map(|(id, _)| *id)
+    }
+
     /// How many bytes the sender's kernel still takes.
-    pub(crate) fn room(&self, link: u64, way: Way) -> usize {
-        self.links.get(&link).map_or(0, |link| self.window.saturating_sub(link.paths[way.index()].in_flight))
+    pub(crate) fn room(&self, link: &Link<P>, way: Way) -> usize {
+        self.window.saturating_sub(link.paths[way.index()].in_flight)
     }
 
     /// How many of the next `len` bytes travel together: now and then fewer than all.

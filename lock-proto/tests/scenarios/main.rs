@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod counterexamples;
+mod speed;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
