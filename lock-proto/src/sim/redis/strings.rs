@@ -165,7 +165,7 @@ pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
 }
 
 /// Replicas are given the time at which the key ends, and need no answer.
-fn tell_set(node: &mut Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
+fn tell_set(node: &Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
     const AT: Unit = Unit { seconds: false, absolute: true };
     match (expires, options.expiry) {
         (Some(at), Some((unit, _))) if unit != AT => {
