@@ -71,6 +71,8 @@ type Run = fn(&mut Node, &mut Context, &[&[u8]]) -> Reply;
 
 struct Command {
     name: &'static str,
+    /// Its first letters, to find it by.
+    prefix: u64,
     /// Number of words with the name; at least that many if negative.
     arity: i32,
     flags: u8,
@@ -98,7 +100,7 @@ pub(super) const COUNT: usize = 55;
 /// The table, with the flags that `COMMAND INFO` of Redis 7.0 shows.
 static COMMANDS: [Command; COUNT] = {
     const fn c(name: &'static str, arity: i32, flags: u8, keys: Keys, run: Run) -> Command {
-        Command { name, arity, flags, keys, run }
+        Command { name, prefix: prefix(name.as_bytes()), arity, flags, keys, run }
     }
     [
         c("auth", -2, NO_SCRIPT | LOADING | STALE | NO_AUTH, Keys::None, server::auth),
@@ -165,9 +167,21 @@ const CONTAINERS: [&str; 2] = ["client", "script"];
 /// Longer than any name.
 const LONGEST: usize = 24;
 
+/// The first eight bytes, in the order of the whole names.
+const fn prefix(name: &[u8]) -> u64 {
+    let (mut value, mut at) = (0, 0);
+    while at < 8 {
+        value = value << 8 | if at < name.len() { name[at] as u64 } else { 0 };
+        at += 1;
+    }
+    value
+}
+
 fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
-    let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(name)).ok()?;
-    Some((at, &COMMANDS[at]))
+    let prefix = prefix(name);
+    let start = COMMANDS.partition_point(|command| command.prefix < prefix);
+    let mut like = COMMANDS.iter().enumerate().skip(start).take_while(|(_, command)| command.prefix == prefix);
+    like.find(|(_, command)| command.name.as_bytes() == name)
 }
 
 /// The same by the words of a command in any case.

@@ -146,6 +146,7 @@ impl Node {
                     Ok(None) | Err(_) => break,
                 }
             }
+            self.tell_removed();
         }
     }
 

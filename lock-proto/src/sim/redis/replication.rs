@@ -310,9 +310,10 @@ impl Node {
         }
     }
 
-    /// Tells the replicas of a command. It goes out when the whole of what is executed now is done.
+    /// Tells the replicas of a command. It goes out when the whole of what is executed now is done. A replica hands on what its
+    /// primary sends, and nothing else.
     pub(super) fn replicate_command(&mut self, db: u32, args: &[&[u8]]) {
-        if self.replication.feeding {
+        if self.replication.feeding && !self.is_replica() {
             let mut bytes = Vec::new();
             encode(&mut bytes, args);
             self.replication.unit.push((db, bytes));

@@ -74,6 +74,9 @@ impl User {
 
     /// `command` is the full name: `client|id`.
     pub(super) fn may_run(&self, command: &str) -> bool {
+        if self.only.is_none() && self.except.is_empty() {
+            return true;
+        }
         let parent = command.split('|').next().unwrap_or(command);
         let named = |set: &BTreeSet<String>| set.contains(command) || set.contains(parent);
         self.only.as_ref().is_none_or(named) && !named(&self.except)
@@ -89,7 +92,7 @@ impl User {
     }
 
     pub(super) fn may_use(&self, key: &[u8]) -> bool {
-        self.keys.iter().any(|pattern| glob::matches(pattern, key))
+        self.keys.iter().any(|pattern| pattern == b"*" || glob::matches(pattern, key))
     }
 }
 

@@ -128,6 +128,9 @@ fn a_replica_of_a_replica_follows_and_an_old_primary_joins() {
     last.handle_effect(at(2), &middle.poll_effect().unwrap());
     ask(&mut last, 3, 1, "SELECT 3");
     assert_eq!(ask(&mut last, 3, 1, "EXISTS before after"), ":2\r\n");
+    ask(&mut middle, 3, 1, "PUBLISH c said-to-a-replica");
+    middle.insert(at(3), "written-to-a-replica", "x", None);
+    assert_eq!(middle.poll_effect(), None, "it hands on what its primary sends, and nothing else");
     assert_eq!(last.replication_offset(), primary.replication_offset());
     middle.promote(at(4));
     middle.insert(at(4), "new", "x", Some(Duration::from_secs(1)));
