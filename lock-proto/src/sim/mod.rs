@@ -8,6 +8,8 @@
 //!   seed. It delays, cuts and resets connections, stops and kills processes and servers, and sets clocks wrong. Its checkers are always
 //!   on (see [`World`]). An hour of a quiet lock takes a blink; the same seed gives the same log, byte for byte.
 //!
+//! And where chance is not enough, [`search`] tries every way in which a small model can go.
+//!
 //! ```
 //! use core::time::Duration;
 //! use lock_proto::redis::{Acquire, Event, Release};
@@ -53,6 +55,7 @@ mod clock;
 pub mod etcd;
 pub mod redis;
 mod rng;
+pub mod search;
 mod world;
 
 pub use clock::Clock;
