@@ -8,6 +8,8 @@
 //!   seed. It delays, cuts and resets connections, stops and kills processes and servers, and sets clocks wrong. Its checkers are always
 //!   on (see [`World`]). An hour of a quiet lock takes a blink; the same seed gives the same log, byte for byte.
 //!
+//! And where chance is not enough, [`search`] tries every way in which a small model can go.
+//!
 //! ```
 //! use core::time::Duration;
 //! use lock_proto::redis::{Acquire, Event, Release};
@@ -58,6 +60,7 @@ mod network;
 pub mod redis;
 mod rng;
 pub mod scenario;
+pub mod search;
 pub mod trace;
 mod way;
 mod world;
