@@ -5,6 +5,8 @@
 
 mod pipe;
 mod url;
+mod worlds;
 
 pub use pipe::pipe;
 pub use url::url;
+pub use worlds::{quorum_ops, redis_ops};

@@ -6,8 +6,6 @@ use lock_proto::sim::{Keep, Plan, Scenario};
 const REDIS: [&str; 6] =
     ["redis-everything", "redis-turns", "redis-cancel", "redis-wake", "redis-shutdown", "redis-beyond"];
 const QUORUM: [&str; 2] = ["redis-quorum", "redis-data-loss"];
-const ETCD: [&str; 5] = ["etcd-everything", "etcd-turns", "etcd-cancel", "etcd-shutdown", "etcd-beyond"];
-const ELECTION: [&str; 1] = ["etcd-elections"];
 
 /// Clients of Redis nodes: a byte for the scenario, then what [`Plan::from_bytes`] draws from.
 ///
@@ -21,16 +19,6 @@ pub fn redis_ops(data: &[u8]) {
 /// The same on quorums.
 pub fn quorum_ops(data: &[u8]) {
     play(&QUORUM, data);
-}
-
-/// The same on etcd clusters.
-pub fn etcd_ops(data: &[u8]) {
-    play(&ETCD, data);
-}
-
-/// Elections on etcd clusters.
-pub fn election_ops(data: &[u8]) {
-    play(&ELECTION, data);
 }
 
 fn play(names: &[&str], data: &[u8]) {

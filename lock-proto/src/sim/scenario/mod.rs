@@ -118,6 +118,7 @@ const ALL: &[Scenario] = &[
     redis::REFUSALS,
     redis::EVICTION,
     redis::EVERYTHING,
+    redis::QUORUM,
     redis::BEYOND,
 ];
 
