@@ -81,7 +81,8 @@ fuzz-short:
 	else echo "no nightly toolchain with cargo-fuzz: the bounded fuzz run is skipped, the corpora were replayed"; fi
 
 .PHONY: bench
-bench: servers ## Measure: the pure machine, 64 tasks beside another library, 100 000 locks. Some minutes.
+bench: servers ## Measure: the pure machine, locks on Redis and on etcd beside others, 100 000 locks. Some minutes.
 	$(CARGO) bench -p lock-proto --bench machine
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
+	$(CARGO) run --release $(BENCH) --bin etcd

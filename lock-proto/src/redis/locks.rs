@@ -72,7 +72,12 @@ impl Locks {
     /// The first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let identity = Identity::new(client, &config.prefix);
+        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests have flaws"))]
+        let mut identity = Identity::new(client, &config.prefix);
+        #[cfg(test)]
+        {
+            identity.flaw = config.flaw;
+        }
         let nodes = config.nodes.iter().map(|_| Node::default()).collect();
         Ok(Self {
             config,

@@ -40,6 +40,11 @@ impl Clock {
         self.since + Duration::from_nanos(u64::try_from(elapsed).unwrap_or(u64::MAX))
     }
 
+    /// It stood still from `from` to `to`, and goes on.
+    pub fn stood_still(&mut self, from: Instant, to: Instant) {
+        *self = Self::new(to, self.read(from), self.drift_ppm);
+    }
+
     /// Sets it forward by `by`.
     pub fn jump_forward(&mut self, now: Instant, by: Duration) {
         *self = Self::new(now, self.read(now).saturating_add(nanos(by)), self.drift_ppm);

@@ -49,12 +49,25 @@
 //! [`redis::Node`] by itself also has replication with promotion, and a limit on memory with eviction. Not simulated: Lua other than
 //! this library's scripts.
 
+mod chance;
+pub mod check;
 mod clock;
 pub mod etcd;
+mod journal;
+mod network;
 pub mod redis;
 mod rng;
+pub mod scenario;
+pub mod trace;
+mod way;
 mod world;
 
+pub use chance::Chance;
+pub use check::{Checker, Rule, Violation};
 pub use clock::Clock;
+pub use journal::Keep;
 pub use rng::Rng;
-pub use world::{Builder, Way, World};
+pub use scenario::{Outcome, Plan, Scenario, scenarios};
+pub use trace::Trace;
+pub use way::Way;
+pub use world::{Builder, World};

@@ -12,7 +12,7 @@ const MAX_ARGS: i64 = 1024 * 1024;
 
 /// What stands at the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
+pub(in crate::sim) enum Parsed {
     /// Not a whole request yet.
     Incomplete,
     /// A request of `len` bytes, whose arguments have been added to those given; one without any is to be skipped.
@@ -25,13 +25,13 @@ pub(super) enum Parsed {
 
 /// Limits that depend on who asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) max_bulk: usize,
-    pub(super) authenticated: bool,
+pub(in crate::sim) struct Limits {
+    pub(in crate::sim) max_bulk: usize,
+    pub(in crate::sim) authenticated: bool,
 }
 
 /// `args` is to be empty. It comes from outside so that it can be used again.
-pub(super) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
+pub(in crate::sim) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
     match buf.first() {
         None => Parsed::Incomplete,
         Some(b'*') => {

@@ -28,7 +28,7 @@ mod config;
 mod connection;
 mod effect;
 mod glob;
-mod input;
+pub(super) mod input;
 mod keyspace;
 mod lists;
 mod memory;

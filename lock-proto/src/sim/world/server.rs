@@ -1,5 +1,6 @@
 //! A server process: the node, and whether it runs.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -12,6 +13,8 @@ pub(super) struct Server {
     /// What has come while it was stopped. Its kernel took it, so it is executed when the process goes on, even if the
     /// client has hung up meanwhile.
     pub(super) inbox: VecDeque<Inbound>,
+    /// What its replica has, from the moment on at which that hears of nothing more.
+    pub(super) replica: Option<Box<Node>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,6 @@ pub(super) enum Inbound {
 
 impl Server {
     pub(super) const fn new(node: Node) -> Self {
-        Self { node, state: ServerState::Running, inbox: VecDeque::new() }
+        Self { node, state: ServerState::Running, inbox: VecDeque::new(), replica: None }
     }
 }

@@ -6,75 +6,82 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::super::rng::Rng;
+use super::rng::Rng;
+use super::trace::MessageId;
+use super::way::Way;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::time::Instant;
 
-/// A direction between a client and a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// From the client to the node.
-    ToNode,
-    /// From the node to the client.
-    ToClient,
+/// What is said over a connection, in either direction.
+pub(crate) trait Payload {
+    /// How much of the sender's window it takes.
+    fn size(&self) -> usize;
 }
 
-impl Way {
-    const BOTH: [Self; 2] = [Self::ToNode, Self::ToClient];
-
-    const fn index(self) -> usize {
-        match self {
-            Self::ToNode => 0,
-            Self::ToClient => 1,
-        }
+impl Payload for Vec<u8> {
+    fn size(&self) -> usize {
+        self.len()
     }
 }
 
 /// What travels over a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Packet {
+pub(crate) enum Packet<P> {
     /// The client asks for a connection, or the server's kernel accepts it.
     Open,
-    Bytes(Vec<u8>),
+    Data(P),
     Close(Fault),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) client: usize,
-    pub(super) node: usize,
-    pub(super) conn: ConnId,
+pub(crate) struct Link<P> {
+    pub(crate) client: usize,
+    pub(crate) node: usize,
+    pub(crate) conn: ConnId,
     /// The client has not closed it, nor been told of its end.
-    pub(super) client_open: bool,
+    pub(crate) client_open: bool,
     /// The client has been told that it is open.
-    pub(super) established: bool,
+    pub(crate) established: bool,
     /// The server process knows it.
-    pub(super) node_open: bool,
-    paths: [Path; 2],
+    pub(crate) node_open: bool,
+    paths: [Path<P>; 2],
 }
 
 /// One direction of a connection: first in, first out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Path {
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Path<P> {
     last: Instant,
     in_flight: usize,
-    held: VecDeque<Packet>,
+    held: VecDeque<Posted<P>>,
+}
+
+impl<P> Path<P> {
+    const fn new() -> Self {
+        Self { last: Instant::ZERO, in_flight: 0, held: VecDeque::new() }
+    }
+}
+
+/// A packet, and its number in the record of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Posted<P> {
+    pub(crate) packet: Packet<P>,
+    pub(crate) message: Option<MessageId>,
 }
 
 /// A packet that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Arrival {
-    pub(super) link: u64,
-    pub(super) way: Way,
-    pub(super) packet: Packet,
+pub(crate) struct Arrival<P> {
+    pub(crate) link: u64,
+    pub(crate) way: Way,
+    pub(crate) posted: Posted<P>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Network {
-    pub(super) links: BTreeMap<u64, Link>,
+pub(crate) struct Network<P> {
+    pub(crate) links: BTreeMap<u64, Link<P>>,
     next_link: u64,
-    arrivals: BTreeMap<(Instant, u64), Arrival>,
+    arrivals: BTreeMap<(Instant, u64), Arrival<P>>,
     serial: u64,
     cuts: BTreeSet<(usize, usize, Way)>,
     latency: Range<Duration>,
@@ -83,8 +90,8 @@ pub(super) struct Network {
     rng: Rng,
 }
 
-impl Network {
-    pub(super) const fn new(latency: Range<Duration>, rng: Rng) -> Self {
+impl<P: Payload> Network<P> {
+    pub(crate) const fn new(latency: Range<Duration>, rng: Rng) -> Self {
         Self {
             links: BTreeMap::new(),
             next_link: 1,
@@ -98,8 +105,8 @@ impl Network {
         }
     }
 
-    /// A new connection, asked for by the client.
-    pub(super) fn open(&mut self, now: Instant, client: usize, node: usize, conn: ConnId) -> u64 {
+    /// A new connection, asked for by the client, who has yet to send [`Packet::Open`].
+    pub(crate) fn open(&mut self, client: usize, node: usize, conn: ConnId) -> u64 {
         let id = self.next_link;
         self.next_link += 1;
         let link = Link {
@@ -109,63 +116,55 @@ impl Network {
             client_open: true,
             established: false,
             node_open: false,
-            paths: [Path::default(), Path::default()],
+            paths: [Path::new(), Path::new()],
         };
         self.links.insert(id, link);
-        self.send(now, id, Way::ToNode, Packet::Open);
         id
     }
 
-    pub(super) fn find(&self, client: usize, conn: ConnId) -> Option<u64> {
+    pub(crate) fn find(&self, client: usize, conn: ConnId) -> Option<u64> {
         let found = self.links.iter().find(|(_, link)| link.client == client && link.conn == conn && link.client_open);
         found.map(|(id, _)| *id)
     }
 
     /// The open connections of a client or of a node, in order.
-    pub(super) fn of_client(&self, client: usize) -> Vec<u64> {
+    pub(crate) fn of_client(&self, client: usize) -> Vec<u64> {
         self.links.iter().filter(|(_, link)| link.client == client && link.client_open).map(|(id, _)| *id).collect()
     }
 
-    pub(super) fn of_node(&self, node: usize) -> Vec<u64> {
+    pub(crate) fn of_node(&self, node: usize) -> Vec<u64> {
         self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| *id).collect()
     }
 
     /// How many bytes the sender's kernel still takes.
-    pub(super) fn room(&self, link: u64, way: Way) -> usize {
+    pub(crate) fn room(&self, link: u64, way: Way) -> usize {
         self.links.get(&link).map_or(0, |link| self.window.saturating_sub(link.paths[way.index()].in_flight))
     }
 
-    /// Sends bytes, now and then in several pieces.
-    pub(super) fn send_bytes(&mut self, now: Instant, link: u64, way: Way, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let len = rest.len() as u64;
-            let piece = if self.rng.one_in(4) { 1 + self.rng.below(len) } else { len };
-            let (head, tail) = rest.split_at(usize::try_from(piece).unwrap_or(rest.len()).min(rest.len()));
-            self.send(now, link, way, Packet::Bytes(head.to_vec()));
-            rest = tail;
-        }
+    /// How many of the next `len` bytes travel together: now and then fewer than all.
+    pub(crate) fn piece(&mut self, len: usize) -> usize {
+        if self.rng.one_in(4) { 1 + usize::try_from(self.rng.below(len as u64)).unwrap_or(0) } else { len }
     }
 
-    pub(super) fn send(&mut self, now: Instant, id: u64, way: Way, packet: Packet) {
+    pub(crate) fn send(&mut self, now: Instant, id: u64, way: Way, posted: Posted<P>) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let latency = self.slow.get(&(link.client, link.node, way)).unwrap_or(&self.latency);
         let at = (now + self.rng.duration(latency)).max(link.paths[way.index()].last);
         let path = &mut link.paths[way.index()];
         path.last = at;
-        if let Packet::Bytes(bytes) = &packet {
-            path.in_flight += bytes.len();
+        if let Packet::Data(data) = &posted.packet {
+            path.in_flight += data.size();
         }
         self.serial += 1;
-        self.arrivals.insert((at, self.serial), Arrival { link: id, way, packet });
+        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted });
     }
 
-    pub(super) fn next_arrival(&self) -> Option<Instant> {
+    pub(crate) fn next_arrival(&self) -> Option<Instant> {
         self.arrivals.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// The next packet that is due. What meets a cut is held back there.
-    pub(super) fn arrive(&mut self, now: Instant) -> Option<Arrival> {
+    pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
         loop {
             let due = self.arrivals.first_entry().filter(|first| first.key().0 <= now)?;
             let arrival = due.remove();
@@ -173,30 +172,43 @@ impl Network {
             let path = &mut link.paths[arrival.way.index()];
             // Behind something that is held everything waits, or the order would be lost.
             if self.cuts.contains(&(link.client, link.node, arrival.way)) || !path.held.is_empty() {
-                path.held.push_back(arrival.packet);
+                path.held.push_back(arrival.posted);
                 continue;
             }
-            if let Packet::Bytes(bytes) = &arrival.packet {
-                path.in_flight -= bytes.len();
+            if let Packet::Data(data) = &arrival.posted.packet {
+                path.in_flight -= data.size();
             }
             return Some(arrival);
         }
     }
 
-    /// Loses what is under way on a connection.
-    pub(super) fn lose(&mut self, id: u64) {
-        self.arrivals.retain(|_, arrival| arrival.link != id);
+    /// Loses what is under way on a connection; the numbers of the messages.
+    pub(crate) fn lose(&mut self, id: u64) -> Vec<MessageId> {
+        let mut lost = Vec::new();
+        self.arrivals.retain(|_, arrival| {
+            let stays = arrival.link != id;
+            if !stays {
+                lost.extend(arrival.posted.message);
+            }
+            stays
+        });
         if let Some(link) = self.links.get_mut(&id) {
-            link.paths = [Path::default(), Path::default()];
+            lost.extend(link.paths.iter().flat_map(|path| path.held.iter().filter_map(|posted| posted.message)));
+            link.paths = [Path::new(), Path::new()];
         }
+        lost
     }
 
-    pub(super) fn cut(&mut self, client: usize, node: usize, way: Way) {
+    pub(crate) fn cut(&mut self, client: usize, node: usize, way: Way) {
         self.cuts.insert((client, node, way));
     }
 
+    pub(crate) const fn cuts(&self) -> &BTreeSet<(usize, usize, Way)> {
+        &self.cuts
+    }
+
     /// Ends cuts; what they held back goes on its way.
-    pub(super) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Way) -> bool) {
+    pub(crate) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Way) -> bool) {
         self.cuts.retain(|(client, node, way)| !which(*client, *node, *way));
         let all: Vec<u64> = self.links.keys().copied().collect();
         for id in all {
@@ -206,16 +218,16 @@ impl Network {
                     continue;
                 }
                 let path = &mut link.paths[way.index()];
-                let mut packets: Vec<Packet> = core::mem::take(&mut path.held).into();
+                let mut packets: Vec<Posted<P>> = core::mem::take(&mut path.held).into();
                 if packets.is_empty() {
                     continue;
                 }
                 // What is still under way was sent later than what was held, and must stay behind it.
                 (path.last, path.in_flight) = (now, 0);
-                let behind = |arrival: &Arrival| arrival.link == id && arrival.way == way;
+                let behind = |arrival: &Arrival<P>| arrival.link == id && arrival.way == way;
                 let keys: Vec<(Instant, u64)> =
                     self.arrivals.iter().filter(|(_, arrival)| behind(arrival)).map(|(key, _)| *key).collect();
-                packets.extend(keys.iter().filter_map(|key| Some(self.arrivals.remove(key)?.packet)));
+                packets.extend(keys.iter().filter_map(|key| Some(self.arrivals.remove(key)?.posted)));
                 for packet in packets {
                     self.send(now, id, way, packet);
                 }
@@ -223,12 +235,27 @@ impl Network {
         }
     }
 
-    pub(super) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
+    /// Every path is as it was at first.
+    pub(crate) fn quick(&mut self) {
+        self.slow.clear();
+    }
+
+    /// Nothing is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    /// How long something travels to where no connection leads.
+    pub(crate) fn travel(&mut self) -> Duration {
+        self.rng.duration(&self.latency)
+    }
+
+    pub(crate) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
         self.slow.insert((client, node, way), latency);
     }
 
     /// Forgets connections that both sides have closed and that carry nothing any more.
-    pub(super) fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         let busy: BTreeSet<u64> = self.arrivals.values().map(|arrival| arrival.link).collect();
         self.links.retain(|id, link| {
             let held = link.paths.iter().any(|path| !path.held.is_empty());
