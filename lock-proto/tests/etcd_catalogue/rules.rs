@@ -395,6 +395,7 @@ fn e6_every_write_is_guarded_and_on_its_lease() {
                 }
                 Op::Delete(delete) => &delete.key,
                 Op::Range(_) => continue,
+                Op::Txn(_) => panic!("a request of the hub has no inner transaction: {request:?}"),
             };
             writes += 1;
             let guard = &txn.compare[0];

@@ -1,11 +1,11 @@
 //! Cases in which the connection matters: whole clients (`etcd::Client`) against a simulated cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lock_proto::etcd::message::WatchAsk;
 use lock_proto::etcd::{Client, Endpoint, Output, RpcId, StreamId, StreamSend};
-use lock_proto::redis::Acquire;
-use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
+use lock_proto::redis::{Acquire, Fence};
+use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition, User};
 use lock_proto::{ClientId, ConnId, Fault, Instant};
 
 use super::*;
@@ -26,6 +26,10 @@ struct Whole {
 
 impl Whole {
     fn new(members: usize, clients: usize) -> Self {
+        Self::with(members, clients, ClusterConfig::new(members, 7))
+    }
+
+    fn with(members: usize, clients: usize, cluster: ClusterConfig) -> Self {
         let now = Instant::from_millis(1_000);
         let endpoints = || (0..members).map(|n| Endpoint::parse(&format!("127.0.0.1:{}", 2379 + n)).unwrap());
         let client = |id| {
@@ -34,7 +38,7 @@ impl Whole {
         };
         Self {
             now,
-            cluster: Cluster::new(now, ClusterConfig::new(members, 7)),
+            cluster: Cluster::new(now, cluster),
             clients: (1..=clients as u128).map(client).collect(),
             events: Vec::new(),
             conns: BTreeMap::new(),
@@ -163,6 +167,17 @@ impl Whole {
         let lock = self.clients[client].acquire(self.now, &want).unwrap();
         self.pump();
         lock
+    }
+
+    /// One lock for each of the names, wanted at the same time.
+    fn acquire_all(&mut self, client: usize, names: usize) -> Vec<LockId> {
+        let want = |n| Acquire::new(format!("{n}"));
+        let now = self.now;
+        (0..names).map(|n| self.clients[client].acquire(now, &want(n)).unwrap()).collect()
+    }
+
+    fn transactions(&self) -> u64 {
+        self.cluster.calls().get("/etcdserverpb.KV/Txn").copied().unwrap_or(0)
     }
 
     fn release(&mut self, client: usize, lock: LockId) {
@@ -313,4 +328,79 @@ fn e3_an_uncontended_lock_is_two_calls() {
     }
     assert_eq!(w.cluster.calls().values().sum::<u64>() - before, 100, "{:?}", w.cluster.calls());
     w.end();
+}
+
+/// What one client wants at the same time it takes and gives back together.
+#[test]
+fn e11_many_locks_at_once_are_few_calls() {
+    let mut w = Whole::new(1, 2);
+    let first = w.acquire(0, Acquire::new("first"));
+    let mut fences: Vec<Option<Fence>> = vec![None; 60];
+    for round in 0..6 {
+        // The last rounds are the other client's: what it is told is greater.
+        let client = round / 4;
+        let before = w.transactions();
+        let locks = w.acquire_all(client, 60);
+        w.pump();
+        assert_eq!(w.transactions() - before, 2, "32 at most in one");
+        let created: BTreeSet<i64> = w.cluster.keys().iter().map(|kv| kv.create_revision).collect();
+        assert_eq!((w.cluster.keys().len(), created.len()), (61, 3), "together they have one revision");
+        for (lock, last) in locks.iter().zip(&mut fences) {
+            assert!(w.is_held(client, *lock));
+            let fence = w.events.iter().find_map(|(c, l, event)| match event {
+                Event::Granted(grant) if (*c, *l) == (client, *lock) => grant.fence,
+                _ => None,
+            });
+            assert!(fence > *last);
+            *last = fence;
+        }
+        let before = w.transactions();
+        locks.iter().for_each(|lock| w.clients[client].release(w.now, *lock).unwrap());
+        w.pump();
+        assert_eq!(w.transactions() - before, 2);
+        assert_eq!(w.cluster.keys().len(), 1);
+    }
+    w.release(0, first);
+    w.end();
+}
+
+/// A server that allows few operations refuses many at once. Each of them is asked for again alone, and fewer at once from then on.
+#[test]
+fn e11_a_server_that_allows_few_operations_serves_all() {
+    for most in [2, 3, 5, 12] {
+        let mut w = Whole::with(1, 1, ClusterConfig::new(1, 7).max_txn_ops(most));
+        w.acquire(0, Acquire::new("first"));
+        for _ in 0..4 {
+            let locks = w.acquire_all(0, 40);
+            w.pump();
+            assert!(locks.iter().all(|lock| w.is_held(0, *lock)), "{:?}", w.events);
+            locks.iter().for_each(|lock| w.clients[0].release(w.now, *lock).unwrap());
+            w.pump();
+            assert_eq!(w.cluster.keys().len(), 1);
+        }
+        w.end();
+    }
+}
+
+/// etcd looks at no inner transaction when it checks permissions and space. It refuses ours all the same.
+#[test]
+fn e11_nothing_is_done_together_that_is_refused_alone() {
+    let mut w = Whole::new(1, 1);
+    let first = w.acquire(0, Acquire::new("first"));
+    w.cluster.set(w.now, Condition::NoSpace, true);
+    let locks = w.acquire_all(0, 20);
+    w.run_for(secs(1));
+    assert_eq!(w.cluster.keys().len(), 1, "{:?}", w.cluster.keys());
+    assert!(w.is_held(0, first));
+    w.cluster.set(w.now, Condition::NoSpace, false);
+    assert!(w.run_until(secs(5), |w| locks.iter().all(|lock| w.is_held(0, *lock))));
+    w.end();
+    // Users are introduced while somebody works without a login.
+    let mut w = Whole::new(1, 1);
+    let first = w.acquire(0, Acquire::new("first"));
+    w.cluster.set_user(w.now, User::new("root", "pw").root());
+    let locks = w.acquire_all(0, 20);
+    w.run_for(secs(1));
+    assert_eq!(w.cluster.keys().len(), 1, "{:?}", w.cluster.keys());
+    assert!(!locks.iter().any(|lock| w.is_held(0, *lock)) && w.is_held(0, first));
 }

@@ -1,6 +1,7 @@
 //! The connection to a cluster: which member to talk to, the login, unary calls with patience, the keep-alive stream and the one
 //! watch stream.
 
+mod batch;
 mod calls;
 mod login;
 mod seam;
@@ -10,13 +11,14 @@ mod tests;
 mod watch;
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use bytes::Bytes;
 
 pub use self::seam::{ChannelConfig, ChannelOutput};
 
-use self::calls::{Calls, Sent};
+use self::calls::{Calls, Flying, Sent};
 use self::login::Login;
 use self::streams::{KeepAlives, Retry, Step};
 use self::watch::Watches;
@@ -78,6 +80,8 @@ impl Channel {
     #[must_use]
     pub fn new(config: ChannelConfig, seed: u64) -> Self {
         let endpoint = (mix(seed, 0) % u64::from(config.endpoints.max(1))) as u16;
+        // A user is told apart for each request by the server's own check of permissions, and by nothing else.
+        let calls = Calls::new(config.user.is_none());
         Self {
             config,
             seed,
@@ -89,7 +93,7 @@ impl Channel {
             since: Instant::ZERO,
             trouble: None,
             login: Login::default(),
-            calls: Calls::new(),
+            calls,
             keep_alives: KeepAlives::new(),
             watches: Watches::new(mix(seed, 1)),
             serial: 0,
@@ -102,6 +106,9 @@ impl Channel {
     /// Sends a request, and opens the connection if it is closed. If it cannot be sent within `patience`, counted from now, it is
     /// [`Reply::NotSent`]; if it is not answered within `patience`, counted from when it was handed out, the connection is given up. No more
     /// than 128 are under way at once.
+    ///
+    /// While two calls with writes are under way, those that come later wait for an answer, but for two milliseconds at most, and then leave
+    /// together in one transaction. Each is answered as if it had gone alone (requirement E11).
     pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
         self.clock(now);
         if self.calls.len() + self.keep_alives.len() >= self.config.limit {
@@ -200,8 +207,10 @@ impl Channel {
             | Phase::LoggingIn { .. }
             | Phase::Up
             | Phase::BackingOff { .. } => {
-                if let Some(sent) = self.calls.answered(rpc.serial) {
-                    self.answered(sent, result);
+                match self.calls.answered(rpc.serial) {
+                    Some(Sent::Alone(one)) => self.answered(one, result),
+                    Some(Sent::Together(all)) => self.answered_together(all, result),
+                    None => {}
                 }
             }
         }
@@ -312,7 +321,7 @@ impl Channel {
     /// [`next_deadline`](Self::next_deadline), and what it is for.
     #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        let ready = self.calls.is_ready() || self.keep_alives.is_ready() || self.watches.is_ready();
+        let ready = self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready();
         if !self.out.is_empty() || self.is_up() && ready {
             return Some((self.now, "output is queued"));
         }
@@ -327,6 +336,7 @@ impl Channel {
             phase,
             calls.0.map(|at| (at, "request that waits")),
             calls.1.map(|at| (at, "request in flight")),
+            self.calls.gathers_until().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
             keep_alives.0.map(|at| (at, "keep-alive that waits")),
             keep_alives.1.map(|at| (at, "keep-alive in flight")),
             self.keep_alives.pause.map(|at| (at, "pause before the next keep-alive stream")),
@@ -387,9 +397,13 @@ impl Channel {
 
     /// Answers everything that was sent: the one place where that is done (requirement M8).
     fn settle(&mut self, cause: &Cause) {
-        while let Some(call) = self.calls.pop_flight().or_else(|| self.keep_alives.pop_flight()) {
+        while let Some(call) = self.calls.pop_flight() {
+            call.into_iter().for_each(|call| self.reply(call, Reply::Unknown(cause.clone())));
+        }
+        while let Some(call) = self.keep_alives.pop_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
+        self.calls.disconnected();
         self.keep_alives.disconnected();
         self.watches.disconnected(self.now, &self.config, &mut self.out);
     }
@@ -404,7 +418,7 @@ impl Channel {
         self.reply(call, Reply::NotSent(cause));
     }
 
-    fn answered(&mut self, sent: Sent, result: Result<RpcReply, Status>) {
+    fn answered(&mut self, sent: Flying, result: Result<RpcReply, Status>) {
         let call = sent.call.call;
         let status = match result {
             Ok(answer) => {
@@ -440,6 +454,43 @@ impl Channel {
         }
     }
 
+    /// What was sent in one transaction (requirement E11): done, refused, or of unknown outcome as a whole.
+    fn answered_together(&mut self, all: Vec<Flying>, result: Result<RpcReply, Status>) {
+        let status = match result {
+            Ok(answer) => {
+                let mut answers = batch::apart(answer, all.len()).unwrap_or_default().into_iter();
+                let mut nonsense = false;
+                for sent in all {
+                    let reply = answers.next().map_or_else(wrong_reply, |answer| sent.call.request.read(answer));
+                    nonsense |= matches!(reply, Reply::Unknown(_));
+                    self.reply(sent.call.call, reply);
+                }
+                if nonsense {
+                    self.give_up(Fault::Protocol(Breach::WrongReply).into());
+                }
+                return;
+            }
+            Err(status) => status,
+        };
+        let meaning = Meaning::of(&status);
+        let elsewhere = meaning.elsewhere().then(|| meaning.clone().error(&status));
+        if meaning.blames_the_request() {
+            self.calls.fewer_than(all.len());
+        }
+        match meaning {
+            Meaning::LogIn(_) | Meaning::Refused(_) | Meaning::LoginNotNeeded => {
+                // Nothing was done, perhaps because of one of them: each is answered for itself.
+                all.into_iter().for_each(|sent| self.calls.again(sent));
+            }
+            Meaning::Unknown { error, .. } => {
+                all.into_iter().for_each(|sent| self.reply(sent.call.call, Reply::Unknown(error.clone().into())));
+            }
+        }
+        if let Some(error) = elsewhere {
+            self.give_up(error.into());
+        }
+    }
+
     // Inside: the streams.
 
     const fn new_stream(&mut self, conn: ConnId, kind: StreamKind) -> StreamId {
@@ -458,4 +509,8 @@ impl Channel {
         };
         current == Some(stream)
     }
+}
+
+const fn wrong_reply() -> Reply {
+    Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply)))
 }

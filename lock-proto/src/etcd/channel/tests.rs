@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod batch;
 mod hostile;
 mod login;
 mod random;
@@ -14,6 +15,7 @@ use crate::etcd::request::{Found, LeaseId};
 use crate::etcd::rpc::{Code, Rpc};
 use crate::redis::{Poll, Secret};
 use alloc::format;
+use alloc::vec;
 use alloc::vec::Vec;
 
 const MS: Duration = Duration::from_millis(1);
