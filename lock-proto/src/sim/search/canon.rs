@@ -124,9 +124,13 @@ impl Hasher for Canon {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let word = chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-            self.words.push(word);
+        let (numbers, rest) = bytes.as_chunks();
+        // A slice of numbers is hashed as its bytes.
+        for number in numbers {
+            self.number(u64::from_ne_bytes(*number));
+        }
+        if !rest.is_empty() {
+            self.words.push(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
         }
     }
 
