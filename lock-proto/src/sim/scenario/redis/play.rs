@@ -5,8 +5,9 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use core::any::Any;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use super::{RedisAction, RedisStore};
 use crate::id::LockId;
