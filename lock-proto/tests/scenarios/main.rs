@@ -15,7 +15,7 @@ use lock_proto::sim::scenario::Bounds;
 use lock_proto::sim::{Keep, Plan, Rule, Scenario, scenarios};
 
 /// Seeds of each scenario in a plain `cargo test`.
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 40;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())

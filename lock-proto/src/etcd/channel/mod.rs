@@ -206,13 +206,11 @@ impl Channel {
             | Phase::Connecting { .. }
             | Phase::LoggingIn { .. }
             | Phase::Up
-            | Phase::BackingOff { .. } => {
-                match self.calls.answered(rpc.serial) {
-                    Some(Sent::Alone(one)) => self.answered(one, result),
-                    Some(Sent::Together(all)) => self.answered_together(all, result),
-                    None => {}
-                }
-            }
+            | Phase::BackingOff { .. } => match self.calls.answered(rpc.serial) {
+                Some(Sent::Alone(one)) => self.answered(one, result),
+                Some(Sent::Together(all)) => self.answered_together(all, result),
+                None => {}
+            },
         }
     }
 

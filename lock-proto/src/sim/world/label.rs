@@ -38,8 +38,7 @@ pub(super) fn requests(bytes: &[u8]) -> String {
                 text.push_str(&request(&args));
                 rest = &rest[len.max(1)..];
             }
-            // A client of ours never sends the other form.
-            Parsed::Incomplete | Parsed::Inline { .. } | Parsed::Broken(_) => {
+            Parsed::Inline { .. } | Parsed::Incomplete | Parsed::Broken(_) => {
                 text.push('…');
                 break;
             }

@@ -317,14 +317,18 @@ impl World {
             return;
         }
         let bytes_first = self.rng.one_in(2);
+        if bytes_first {
+            self.send_all(client);
+        }
         loop {
-            let mut moved = bytes_first && self.send_all(client);
+            let mut asked = false;
             while let Some(output) = self.clients[client].machine.poll_output() {
-                moved = true;
+                asked = true;
                 self.carry_out(client, output);
             }
-            moved |= self.send_all(client);
-            if !moved {
+            // What was carried out, or nothing at all so far, may have left bytes.
+            let sent = (asked || !bytes_first) && self.send_all(client);
+            if !asked && !sent {
                 break;
             }
             self.spins += 1;
@@ -350,18 +354,19 @@ impl World {
         let mut moved = false;
         let mut after = 0;
         while let Some((id, link)) = self.network.next_of_client(client, after) {
-            after = id;
             let (conn, room) = (link.conn, self.network.room(link, Way::ToNode));
             let machine = &mut self.clients[client].machine;
             let bytes = machine.outgoing(conn);
             let bytes = &bytes[..bytes.len().min(room)];
-            if !bytes.is_empty() {
-                let bytes = bytes.to_vec();
-                machine.consume(conn, bytes.len());
-                self.checker.request(self.now, client, conn.node().index());
-                self.send_bytes(id, Way::ToNode, bytes);
-                moved = true;
+            if bytes.is_empty() {
+                after = id;
+                continue;
             }
+            let bytes = bytes.to_vec();
+            machine.consume(conn, bytes.len());
+            self.checker.request(self.now, client, conn.node().index());
+            self.send_bytes(id, Way::ToNode, bytes);
+            moved = true;
         }
         moved
     }
