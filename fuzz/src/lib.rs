@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes. Plain functions, so that tests on stable Rust replay the corpora by them.
+//! What the fuzz targets do with their bytes. Plain functions, so that tests on stable Rust replay the corpora by them (requirement S7).
 //!
 //! Each panics if a promise of the machine it drives is broken.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Simulated servers, network and clocks, to test lock code with.
+//! Simulated servers, network and clocks, to test lock code with (requirements S1 and S5).
 //!
 //! Whoever wants to see the locks under attack starts with [`scenarios`]: named situations, of which every seed and every byte string
 //! makes another run, with checkers that watch what is promised ([`scenario`]). What they are made of can be used on its own:

@@ -1,5 +1,5 @@
-//! The simulated node answers as a real Redis server does: the same generated commands go to both, and every reply is compared.
-//! Requirement S1.
+//! The simulated node answers as a real Redis server does: the same generated commands go to both, and every reply is compared
+//! (requirement S1).
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

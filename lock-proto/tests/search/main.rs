@@ -1,4 +1,4 @@
-//! Exhaustive search over the real hubs: every way in which two clients can meet at one node, or at three. Requirements S4 and S6.
+//! Exhaustive search over the real hubs: every way in which two clients can meet at one node, or at three (requirements S4 and S6).
 //!
 //! The hubs are [`redis::Locks`](lock_proto::redis::Locks) as they are shipped; the nodes do the least that the typed requests ask for; the
 //! explorer is [`sim::search`](lock_proto::sim::search), breadth first, so that what it finds is as short as can be.

@@ -1,4 +1,5 @@
-//! Exhaustive search: every way in which a small model can go, breadth first, and the shortest one that breaks a promise.
+//! Exhaustive search: every way in which a small model can go, breadth first, and the shortest one that breaks a promise
+//! (requirement S6).
 //!
 //! A [`Model`] says where it begins, what can happen next, and what must always hold. [`Search::run`] tries everything, so what
 //! it finds first is as short as can be; it is told step by step ([`Counterexample`]). Models of machines that derive `Hash` need no
