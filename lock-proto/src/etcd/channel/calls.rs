@@ -130,10 +130,7 @@ impl Calls {
     /// Whether the first of the writes leaves now.
     fn leaves(&self, now: Instant) -> bool {
         let Some((_, first)) = self.writes.iter().next() else { return false };
-        first.came_back
-            || self.writing < UNDER_WAY
-            || self.writes.len() >= self.most
-            || first.asked + GATHER <= now
+        first.came_back || self.writing < UNDER_WAY || self.writes.len() >= self.most || first.asked + GATHER <= now
     }
 
     /// When the first of the writes leaves at the latest, if it waits for others only.

@@ -198,11 +198,7 @@ fn perform_all(
     (succeeded, ops.map(|op| ResponseOp { response: perform(change, op, path) }).collect())
 }
 
-fn perform(
-    change: &mut Change<'_>,
-    op: &RequestOp,
-    path: &mut impl Iterator<Item = bool>,
-) -> Option<OpResponse> {
+fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Item = bool>) -> Option<OpResponse> {
     let answer = match op.request.as_ref()? {
         Op::Range(range) => {
             let header = Some(header(change));

@@ -202,7 +202,9 @@ fn e11_a_batch_is_bounded() {
     rig.write_many(300);
     let mut sent = Vec::new();
     for output in rig.all() {
-        let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(outer), .. }) = output else { panic!("{output:?}") };
+        let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(outer), .. }) = output else {
+            panic!("{output:?}")
+        };
         sent.push((rpc, size(&outer)));
     }
     assert_eq!(sent.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [32; 4], "and 128 in all");
