@@ -1,6 +1,7 @@
 //! The connection to a cluster: which member to talk to, the login, unary calls with patience, the keep-alive stream and the one
 //! watch stream.
 
+mod answer;
 mod batch;
 mod calls;
 mod login;
@@ -11,22 +12,20 @@ mod tests;
 mod watch;
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use bytes::Bytes;
 
 pub use self::seam::{ChannelConfig, ChannelOutput};
 
-use self::calls::{Calls, Flying, Sent};
+use self::calls::{Calls, Sent};
 use self::login::Login;
 use self::streams::{KeepAlives, Retry, Step};
 use self::watch::Watches;
 use super::output::Output;
-use super::request::{Refusal, Reply, Request};
+use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use super::seam::WatchId;
-use super::status::Meaning;
 use crate::event::{Cause, ErrorClass, ServerError};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
@@ -406,89 +405,6 @@ impl Channel {
         self.watches.disconnected(self.now, &self.config, &mut self.out);
     }
 
-    // Inside: answers.
-
-    fn reply(&mut self, call: CallId, reply: Reply) {
-        self.out.push_back(ChannelOutput::Reply { call, reply });
-    }
-
-    fn not_sent(&mut self, call: CallId, cause: Cause) {
-        self.reply(call, Reply::NotSent(cause));
-    }
-
-    fn answered(&mut self, sent: Flying, result: Result<RpcReply, Status>) {
-        let call = sent.call.call;
-        let status = match result {
-            Ok(answer) => {
-                let reply = sent.call.request.read(answer);
-                let nonsense = matches!(reply, Reply::Unknown(_));
-                self.reply(call, reply);
-                if nonsense {
-                    // What answers nonsense may do anything.
-                    self.give_up(Fault::Protocol(Breach::WrongReply).into());
-                }
-                return;
-            }
-            Err(status) => status,
-        };
-        let meaning = Meaning::of(&status);
-        let elsewhere = meaning.elsewhere().then(|| meaning.clone().error(&status));
-        match meaning {
-            Meaning::LogIn(_) if self.config.user.is_some() && !sent.call.came_back => {
-                let login = sent.login;
-                self.calls.again(sent);
-                return self.log_in_again(login);
-            }
-            Meaning::LogIn(error) => self.reply(call, Reply::Refused(Refusal::Error(error))),
-            Meaning::Refused(refusal) => self.reply(call, Reply::Refused(refusal)),
-            Meaning::Unknown { error, .. } => self.reply(call, Reply::Unknown(error.into())),
-            Meaning::LoginNotNeeded => {
-                let error = meaning.error(&status);
-                self.reply(call, Reply::Refused(Refusal::Error(error)));
-            }
-        }
-        if let Some(error) = elsewhere {
-            self.give_up(error.into());
-        }
-    }
-
-    /// What was sent in one transaction (requirement E11): done, refused, or of unknown outcome as a whole.
-    fn answered_together(&mut self, all: Vec<Flying>, result: Result<RpcReply, Status>) {
-        let status = match result {
-            Ok(answer) => {
-                let mut answers = batch::apart(answer, all.len()).unwrap_or_default().into_iter();
-                let mut nonsense = false;
-                for sent in all {
-                    let reply = answers.next().map_or_else(wrong_reply, |answer| sent.call.request.read(answer));
-                    nonsense |= matches!(reply, Reply::Unknown(_));
-                    self.reply(sent.call.call, reply);
-                }
-                if nonsense {
-                    self.give_up(Fault::Protocol(Breach::WrongReply).into());
-                }
-                return;
-            }
-            Err(status) => status,
-        };
-        let meaning = Meaning::of(&status);
-        let elsewhere = meaning.elsewhere().then(|| meaning.clone().error(&status));
-        if meaning.blames_the_request() {
-            self.calls.fewer_than(all.len());
-        }
-        match meaning {
-            Meaning::LogIn(_) | Meaning::Refused(_) | Meaning::LoginNotNeeded => {
-                // Nothing was done, perhaps because of one of them: each is answered for itself.
-                all.into_iter().for_each(|sent| self.calls.again(sent));
-            }
-            Meaning::Unknown { error, .. } => {
-                all.into_iter().for_each(|sent| self.reply(sent.call.call, Reply::Unknown(error.clone().into())));
-            }
-        }
-        if let Some(error) = elsewhere {
-            self.give_up(error.into());
-        }
-    }
-
     // Inside: the streams.
 
     const fn new_stream(&mut self, conn: ConnId, kind: StreamKind) -> StreamId {
@@ -507,8 +423,4 @@ impl Channel {
         };
         current == Some(stream)
     }
-}
-
-const fn wrong_reply() -> Reply {
-    Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply)))
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::etcd::message::{
     AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchResponse,
 };
-use crate::etcd::request::{Found, LeaseId};
+use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
 use crate::redis::{Poll, Secret};
 use alloc::format;
