@@ -18,6 +18,7 @@
 //! ([`Canon`](lock_proto::sim::search::Canon)); jitter, which follows from counters, is taken as it comes first.
 //!
 //! `LOCK_DEPTH=3` searches all worlds three choices deeper; `--nocapture` shows the counts and the shortest counterexamples.
+#![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod bounds;
@@ -25,6 +26,7 @@ mod broken;
 mod client;
 mod kept;
 mod node;
+mod state;
 mod world;
 
 use core::ops::Range;

@@ -23,7 +23,7 @@ const DURATION: u64 = 1_000_000;
 ///   up likewise if it is a millisecond or more.
 /// * Ids of a range given to [`ids`](Self::ids) are numbered anew in their order. Neighbours stay neighbours, and where numbers are
 ///   left out, one is.
-/// * Everything else is hashed as it is.
+/// * Everything else is hashed as it is. So is a slice of bare integers, which the standard library hashes as bytes.
 ///
 /// Two states that differ by less than a grain are taken for one, and only the first of them is searched on. So what is
 /// found is real, since it is replayed from concrete states; what is not found was not there but for such differences.
@@ -193,9 +193,12 @@ mod tests {
         assert_ne!(hash(1_000, Instant::ZERO), hash(1_000, Instant::MAX));
     }
 
+    #[derive(Hash)]
+    struct Id(u64);
+
     #[test]
     fn ids_count_by_their_order() {
-        let ids = |ids: &[u64]| hash(0, ids.iter().map(|id| FIRST + id).collect::<Vec<_>>());
+        let ids = |ids: &[u64]| hash(0, ids.iter().map(|id| Id(FIRST + id)).collect::<Vec<_>>());
         assert_eq!(ids(&[3, 4, 4]), ids(&[30, 31, 31]));
         assert_eq!(ids(&[7, 3]), ids(&[70, 3]));
         assert_ne!(ids(&[3, 4]), ids(&[4, 3]));

@@ -276,6 +276,8 @@ impl<'a, M: Model> Run<'a, M> {
         let mut actions = Vec::new();
         while !self.next.is_empty() {
             self.layer = mem::take(&mut self.next);
+            // Taken from the end, first come first served, so that what is done with is freed.
+            self.layer.reverse();
             if self.depth >= limits.depth {
                 return None;
             }
