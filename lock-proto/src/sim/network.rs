@@ -103,6 +103,8 @@ pub(crate) struct Arrival<P> {
     pub(crate) link: u64,
     pub(crate) way: Way,
     pub(crate) posted: Posted<P>,
+    /// The sender's window was full, and has room again.
+    pub(crate) frees: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +198,7 @@ impl<P: Payload> Network<P> {
             path.in_flight += data.size();
         }
         self.serial += 1;
-        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted });
+        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted, frees: false });
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Instant> {
@@ -207,7 +209,7 @@ impl<P: Payload> Network<P> {
     pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
         loop {
             let due = self.arrivals.first_entry().filter(|first| first.key().0 <= now)?;
-            let arrival = due.remove();
+            let mut arrival = due.remove();
             let Some(link) = self.links.get_mut(&arrival.link) else { continue };
             let path = &mut link.paths[arrival.way.index()];
             // Behind something that is held everything waits, or the order would be lost.
@@ -216,6 +218,7 @@ impl<P: Payload> Network<P> {
                 continue;
             }
             if let Packet::Data(data) = &arrival.posted.packet {
+                arrival.frees = path.in_flight >= self.window;
                 path.in_flight -= data.size();
             }
             return Some(arrival);

@@ -87,10 +87,8 @@ impl World {
         self.recorder.fate(message, Fate::Arrived(self.now));
         match arrival.way {
             Way::ToNode => {
-                let freed = matches!(packet, Packet::Data(_));
                 self.deliver_to_node(arrival.link, node, packet);
-                if freed {
-                    // The sender's buffer has room again.
+                if arrival.frees {
                     self.pump_client(client);
                 }
             }
