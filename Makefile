@@ -72,7 +72,7 @@ fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly too
 	@# What is found goes to fuzz/artifacts (crashes) and a scratch folder (inputs); the committed corpora stay as they are.
 	for target in $$($(CARGO) +nightly fuzz list); do \
 		mkdir -p fuzz/scratch/$$target; \
-		$(CARGO) +nightly fuzz run --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+		$(CARGO) +nightly fuzz run --sanitizer none --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
 	done
 
 .PHONY: fuzz-short
@@ -81,7 +81,8 @@ fuzz-short:
 	else echo "no nightly toolchain with cargo-fuzz: the bounded fuzz run is skipped, the corpora were replayed"; fi
 
 .PHONY: bench
-bench: servers ## Measure: the pure machine, 64 tasks beside another library, 100 000 locks. Some minutes.
+bench: servers ## Measure: the pure machine, locks on Redis and on etcd beside others, 100 000 locks. Some minutes.
 	$(CARGO) bench -p lock-proto --bench machine
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
+	$(CARGO) run --release $(BENCH) --bin etcd

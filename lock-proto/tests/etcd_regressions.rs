@@ -5,7 +5,10 @@
 #[allow(dead_code, unreachable_pub, reason = "shared with the explorer")]
 mod store;
 
-use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request};
+use core::mem;
+use core::time::Duration;
+
+use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId};
 use lock_proto::redis::{Acquire, Event, Wait};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 use store::Store;
@@ -17,6 +20,7 @@ struct Hub {
     store: Store,
     sent: Vec<(CallId, Request)>,
     told: Vec<(LockId, Event)>,
+    watches: Vec<WatchId>,
 }
 
 impl Hub {
@@ -24,7 +28,7 @@ impl Hub {
     fn new() -> Self {
         let config = Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()]);
         let locks = Locks::new(NOW, config, ClientId::from_bits(1), 1).unwrap();
-        let mut hub = Self { locks, store: Store::new(), sent: Vec::new(), told: Vec::new() };
+        let mut hub = Self { locks, store: Store::new(), sent: Vec::new(), told: Vec::new(), watches: Vec::new() };
         let first = hub.locks.acquire(NOW, &Acquire::new("other")).unwrap();
         hub.serve();
         hub.locks.abandon(NOW, first);
@@ -38,10 +42,8 @@ impl Hub {
             match output {
                 LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
                 LocksOutput::Event { lock, event } => self.told.push((lock, event)),
-                LocksOutput::Watch { .. }
-                | LocksOutput::Unwatch { .. }
-                | LocksOutput::Election { .. }
-                | LocksOutput::Stopped { .. } => {}
+                LocksOutput::Watch { watch, .. } => self.watches.push(watch),
+                LocksOutput::Unwatch { .. } | LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {}
             }
         }
     }
@@ -137,18 +139,8 @@ fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
     let mut hub = Hub::new();
     hub.occupy("board/7");
     hub.locks.observe(NOW, b"board").unwrap();
-    let mut watch = None;
-    while let Some(output) = hub.locks.poll_output() {
-        match output {
-            LocksOutput::Send { call, request, .. } => hub.sent.push((call, request)),
-            LocksOutput::Watch { watch: opened, .. } => watch = Some(opened),
-            LocksOutput::Unwatch { .. }
-            | LocksOutput::Event { .. }
-            | LocksOutput::Election { .. }
-            | LocksOutput::Stopped { .. } => {}
-        }
-    }
-    let watch = watch.unwrap();
+    hub.drain();
+    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(NOW, watch, hub.store.revision);
     // The reading is executed; its answer is still on its way when the key changes, and the change is told.
     let (call, request) = hub.sent.remove(0);
@@ -161,4 +153,60 @@ fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
     assert!(matches!(hub.serve_one(), Request::First { .. }), "it reads once more");
     hub.drain();
     assert!(hub.sent.is_empty(), "and then knows");
+}
+
+/// Found by measuring. etcd, asked to watch from now on, may open the watch in the past if a write comes at the same moment, and then
+/// tells up to 100 ms late. The watch that is opened next shows whether there was a write; only then is the queue read by the clock.
+#[test]
+fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
+    for (written, looks) in [(false, 0), (true, 4)] {
+        let mut hub = Hub::new();
+        hub.occupy("name/7");
+        let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+        hub.serve();
+        let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
+        hub.locks.handle_watching(NOW, older, hub.store.revision);
+        hub.store.revision += i64::from(written);
+        hub.locks.handle_watching(NOW, own, hub.store.revision);
+        // The reading that a watch opened after the last one causes anyway.
+        hub.serve();
+        // From now on somebody writes all the time, and no watch tells anything.
+        let mut at = Vec::new();
+        for ms in 1..1_000 {
+            let now = NOW + Duration::from_millis(ms);
+            hub.store.revision += 1;
+            hub.locks.handle_timeout(now);
+            hub.drain();
+            for (call, request) in mem::take(&mut hub.sent) {
+                let reply = hub.store.execute(now.as_nanos(), &request);
+                let looks = matches!(request, Request::Look { .. });
+                assert!(looks || matches!(request, Request::KeepAlive { .. }), "{request:?}");
+                at.extend(looks.then_some(ms));
+                hub.locks.handle_reply(now, call, &reply);
+            }
+        }
+        assert_eq!(at.len(), looks, "readings after {at:?} ms");
+        assert!(at.iter().all(|ms| *ms <= 100), "it is told by then: {at:?}");
+        assert!(!hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))));
+    }
+}
+
+/// And such a reading finds what the watch does not tell.
+#[test]
+fn a_release_that_the_watch_tells_late_is_found_by_reading() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
+    hub.locks.handle_watching(NOW, older, hub.store.revision);
+    hub.store.revision += 1;
+    hub.locks.handle_watching(NOW, own, hub.store.revision);
+    hub.serve();
+    hub.store.delete(&"name/7".into());
+    let due = hub.locks.next_deadline().unwrap();
+    assert!(due <= NOW + Duration::from_millis(10), "{due}");
+    hub.locks.handle_timeout(due);
+    hub.serve();
+    assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
 }

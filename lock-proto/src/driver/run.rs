@@ -199,7 +199,7 @@ impl<H: Host> Sockets<H> {
             },
             State::Open { stream, unflushed } => {
                 match read(shared, batch, &mut self.buffer, id, stream, cx)
-                    .and_then(|more| write(shared, batch, id, stream, unflushed, cx).map(|()| more))
+                    .and_then(|more| write(shared, batch, &mut self.buffer, id, stream, unflushed, cx).map(|()| more))
                 {
                     Ok(more) => return more,
                     Err(error) => {
@@ -239,41 +239,50 @@ fn read<S: AsyncRead + Unpin>(
     Ok(true)
 }
 
-/// Writes what the machine has and the socket takes.
+/// Writes what the machine has and the socket takes. The handles use the machine meanwhile: a system call takes as long as many of their
+/// calls.
 fn write<S: AsyncWrite + Unpin>(
     shared: &Shared<Redis>,
     batch: &mut Batch,
+    buffer: &mut [u8],
     conn: ConnId,
     stream: &mut S,
     unflushed: &mut bool,
     cx: &mut Context<'_>,
 ) -> io::Result<()> {
-    let mut blocked = false;
-    shared.drive(batch, |core, _| {
-        loop {
-            let bytes = core.engine.client.outgoing(conn);
-            if bytes.is_empty() {
-                break;
+    let (mut taken, mut blocked) = (0, false);
+    loop {
+        let size = shared.drive(batch, |core, _| {
+            let Redis { client, lines, .. } = &mut core.engine;
+            client.consume(conn, taken);
+            if let Some(line) = lines.iter_mut().find(|line| line.conn == conn) {
+                line.blocked = blocked;
             }
-            match Pin::new(&mut *stream).poll_write(cx, bytes) {
-                Poll::Pending => {
-                    blocked = true;
-                    break;
-                }
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(count)) => {
-                    *unflushed = true;
-                    core.engine.client.consume(conn, count);
-                }
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Poll::Ready(Err(error)) => return Err(error),
+            let bytes = client.outgoing(conn);
+            let size = bytes.len().min(buffer.len());
+            if let (false, Some(to), Some(bytes)) = (blocked, buffer.get_mut(..size), bytes.get(..size)) {
+                to.copy_from_slice(bytes);
             }
+            size
+        });
+        let bytes = buffer.get(..size).unwrap_or_default();
+        if bytes.is_empty() || blocked {
+            break;
         }
-        if let Some(line) = core.engine.lines.iter_mut().find(|line| line.conn == conn) {
-            line.blocked = blocked;
-        }
-        Ok(())
-    })?;
+        taken = match Pin::new(&mut *stream).poll_write(cx, bytes) {
+            Poll::Pending => {
+                blocked = true;
+                0
+            }
+            Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+            Poll::Ready(Ok(count)) => {
+                *unflushed = true;
+                count
+            }
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Poll::Ready(Err(error)) => return Err(error),
+        };
+    }
     if *unflushed && Pin::new(stream).poll_flush(cx)?.is_ready() {
         *unflushed = false;
     }

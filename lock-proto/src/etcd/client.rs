@@ -194,8 +194,22 @@ impl Client {
     /// The next thing to be done, in the order in which it was decided.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_output(&mut self) -> Option<Output> {
-        // A request counts as sent from here on (requirement M8), so it is handed out only when nothing else is to be done first.
-        self.out.pop_front().or_else(|| self.channel.poll_request())
+        self.poll_told().or_else(|| self.poll_request())
+    }
+
+    /// The next thing to be done or to know, without handing out any request. For whoever has a queue of outputs between this one and the
+    /// host: empty `poll_told` at once, and call [`poll_request`](Self::poll_request) when that queue is empty. What is asked for meanwhile
+    /// can then leave together.
+    #[must_use = "an output that is not carried out stalls the client"]
+    pub fn poll_told(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. From here on it may be executed (requirement M8), so it
+    /// is handed out only when nothing else is to be done first.
+    #[must_use = "a request that is not carried out stalls the client"]
+    pub fn poll_request(&mut self) -> Option<Output> {
+        if self.out.is_empty() { self.channel.poll_request() } else { None }
     }
 
     /// When `handle_timeout` is to be called; now, while output is queued. `None`: not before something else happens.

@@ -138,7 +138,7 @@ pub struct DeleteRangeResponse {
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RequestOp {
     /// Which one.
-    #[prost(oneof = "Op", tags = "1, 2, 3")]
+    #[prost(oneof = "Op", tags = "1, 2, 3, 4")]
     pub request: Option<Op>,
 }
 
@@ -154,13 +154,16 @@ pub enum Op {
     /// Delete.
     #[prost(message, tag = "3")]
     Delete(DeleteRangeRequest),
+    /// A transaction within the transaction. Its conditions look at the store as it was before the whole.
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
 }
 
 /// What one operation of a transaction gave.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct ResponseOp {
     /// Of which one.
-    #[prost(oneof = "OpResponse", tags = "1, 2, 3")]
+    #[prost(oneof = "OpResponse", tags = "1, 2, 3, 4")]
     pub response: Option<OpResponse>,
 }
 
@@ -176,6 +179,9 @@ pub enum OpResponse {
     /// Deleted.
     #[prost(message, tag = "3")]
     Delete(DeleteRangeResponse),
+    /// A transaction's. Its header has no revision.
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 /// A condition of a transaction. An absent key compares as one whose revisions are 0.

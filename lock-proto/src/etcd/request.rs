@@ -421,7 +421,7 @@ impl Answers {
     fn range(&mut self) -> Option<RangeResponse> {
         match self.next()? {
             OpResponse::Range(range) => Some(range),
-            OpResponse::Put(_) | OpResponse::Delete(_) => None,
+            OpResponse::Put(_) | OpResponse::Delete(_) | OpResponse::Txn(_) => None,
         }
     }
 }
@@ -429,7 +429,7 @@ impl Answers {
 fn skip_write(answers: &mut Answers) -> Option<()> {
     match answers.next()? {
         OpResponse::Put(_) => Some(()),
-        OpResponse::Range(_) | OpResponse::Delete(_) => None,
+        OpResponse::Range(_) | OpResponse::Delete(_) | OpResponse::Txn(_) => None,
     }
 }
 

@@ -80,6 +80,18 @@ impl Meaning {
         }
     }
 
+    /// Whether the server may answer another request with something else, and this one never: it may be too large, or of a kind that this
+    /// server does not know.
+    pub(super) fn blames_the_request(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Error(error)) => error.class == ErrorClass::Refused,
+            Self::Unknown { elsewhere, .. } => !elsewhere,
+            Self::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) | Self::LogIn(_) | Self::LoginNotNeeded => {
+                false
+            }
+        }
+    }
+
     /// The server's words.
     pub(super) fn error(self, status: &Status) -> ServerError {
         match self {

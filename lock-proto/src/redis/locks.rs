@@ -103,6 +103,16 @@ impl Locks {
         })
     }
 
+    /// Lets the numbers of tokens and calls begin after these, for a search that tells numbers apart by their size: see
+    /// [`Canon`](crate::sim::search::Canon). Only before anything was asked for.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub const fn count_from(mut self, tokens: u64, calls: u64) -> Self {
+        self.number = tokens;
+        self.serial = calls;
+        self
+    }
+
     // --- verbs ---
 
     /// Wishes for a lock. Its fate comes as events of the id that is returned.

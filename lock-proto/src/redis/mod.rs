@@ -11,6 +11,7 @@ mod pipe;
 mod request;
 pub mod script;
 mod server_error;
+pub mod step;
 mod token;
 mod url;
 mod validity;

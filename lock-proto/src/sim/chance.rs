@@ -41,6 +41,7 @@ impl Chance {
     }
 
     /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "it never ends: it is no iterator")]
     pub fn next(&mut self) -> u64 {
         self.take(8)
     }

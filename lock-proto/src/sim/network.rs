@@ -48,6 +48,34 @@ pub(crate) struct Link<P> {
     paths: [Path<P>; 2],
 }
 
+/// The connections, in the order in which they were asked for. There are few, and they are looked at all the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Links<P>(Vec<(u64, Link<P>)>);
+
+impl<P> Links<P> {
+    fn place(&self, id: u64) -> Option<usize> {
+        self.0.binary_search_by_key(&id, |(id, _)| *id).ok()
+    }
+
+    pub(crate) fn get(&self, id: &u64) -> Option<&Link<P>> {
+        self.place(*id).map(|place| &self.0[place].1)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &u64) -> Option<&mut Link<P>> {
+        self.place(*id).map(|place| &mut self.0[place].1)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &Link<P>)> {
+        self.0.iter().map(|(id, link)| (*id, link))
+    }
+
+    /// Those after this one.
+    fn after(&self, id: u64) -> impl Iterator<Item = (u64, &Link<P>)> {
+        let from = self.0.partition_point(|(other, _)| *other <= id);
+        self.0[from..].iter().map(|(id, link)| (*id, link))
+    }
+}
+
 /// One direction of a connection: first in, first out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Path<P> {
@@ -75,11 +103,13 @@ pub(crate) struct Arrival<P> {
     pub(crate) link: u64,
     pub(crate) way: Way,
     pub(crate) posted: Posted<P>,
+    /// The sender's window was full, and has room again.
+    pub(crate) frees: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Network<P> {
-    pub(crate) links: BTreeMap<u64, Link<P>>,
+    pub(crate) links: Links<P>,
     next_link: u64,
     arrivals: BTreeMap<(Instant, u64), Arrival<P>>,
     serial: u64,
@@ -93,7 +123,7 @@ pub(crate) struct Network<P> {
 impl<P: Payload> Network<P> {
     pub(crate) const fn new(latency: Range<Duration>, rng: Rng) -> Self {
         Self {
-            links: BTreeMap::new(),
+            links: Links(Vec::new()),
             next_link: 1,
             arrivals: BTreeMap::new(),
             serial: 0,
@@ -118,27 +148,39 @@ impl<P: Payload> Network<P> {
             node_open: false,
             paths: [Path::new(), Path::new()],
         };
-        self.links.insert(id, link);
+        // Numbers grow, so it stays sorted.
+        self.links.0.push((id, link));
         id
     }
 
     pub(crate) fn find(&self, client: usize, conn: ConnId) -> Option<u64> {
         let found = self.links.iter().find(|(_, link)| link.client == client && link.conn == conn && link.client_open);
-        found.map(|(id, _)| *id)
+        found.map(|(id, _)| id)
     }
 
     /// The open connections of a client or of a node, in order.
     pub(crate) fn of_client(&self, client: usize) -> Vec<u64> {
-        self.links.iter().filter(|(_, link)| link.client == client && link.client_open).map(|(id, _)| *id).collect()
+        self.links.iter().filter(|(_, link)| link.client == client && link.client_open).map(|(id, _)| id).collect()
     }
 
     pub(crate) fn of_node(&self, node: usize) -> Vec<u64> {
-        self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| *id).collect()
+        self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id).collect()
+    }
+
+    /// The first connection of a client after this one that it has been told is open.
+    pub(crate) fn next_of_client(&self, client: usize, after: u64) -> Option<(u64, &Link<P>)> {
+        let mine = |link: &Link<P>| link.client == client && link.client_open && link.established;
+        self.links.after(after).find(|(_, link)| mine(link))
+    }
+
+    /// The first connection of a node after this one.
+    pub(crate) fn next_of_node(&self, node: usize, after: u64) -> Option<u64> {
+        self.links.after(after).find(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id)
     }
 
     /// How many bytes the sender's kernel still takes.
-    pub(crate) fn room(&self, link: u64, way: Way) -> usize {
-        self.links.get(&link).map_or(0, |link| self.window.saturating_sub(link.paths[way.index()].in_flight))
+    pub(crate) fn room(&self, link: &Link<P>, way: Way) -> usize {
+        self.window.saturating_sub(link.paths[way.index()].in_flight)
     }
 
     /// How many of the next `len` bytes travel together: now and then fewer than all.
@@ -156,7 +198,7 @@ impl<P: Payload> Network<P> {
             path.in_flight += data.size();
         }
         self.serial += 1;
-        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted });
+        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted, frees: false });
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Instant> {
@@ -167,7 +209,7 @@ impl<P: Payload> Network<P> {
     pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
         loop {
             let due = self.arrivals.first_entry().filter(|first| first.key().0 <= now)?;
-            let arrival = due.remove();
+            let mut arrival = due.remove();
             let Some(link) = self.links.get_mut(&arrival.link) else { continue };
             let path = &mut link.paths[arrival.way.index()];
             // Behind something that is held everything waits, or the order would be lost.
@@ -176,6 +218,7 @@ impl<P: Payload> Network<P> {
                 continue;
             }
             if let Packet::Data(data) = &arrival.posted.packet {
+                arrival.frees = path.in_flight >= self.window;
                 path.in_flight -= data.size();
             }
             return Some(arrival);
@@ -210,7 +253,7 @@ impl<P: Payload> Network<P> {
     /// Ends cuts; what they held back goes on its way.
     pub(crate) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Way) -> bool) {
         self.cuts.retain(|(client, node, way)| !which(*client, *node, *way));
-        let all: Vec<u64> = self.links.keys().copied().collect();
+        let all: Vec<u64> = self.links.iter().map(|(id, _)| id).collect();
         for id in all {
             for way in Way::BOTH {
                 let Some(link) = self.links.get_mut(&id) else { continue };
@@ -257,7 +300,7 @@ impl<P: Payload> Network<P> {
     /// Forgets connections that both sides have closed and that carry nothing any more.
     pub(crate) fn sweep(&mut self) {
         let busy: BTreeSet<u64> = self.arrivals.values().map(|arrival| arrival.link).collect();
-        self.links.retain(|id, link| {
+        self.links.0.retain(|(id, link)| {
             let held = link.paths.iter().any(|path| !path.held.is_empty());
             link.client_open || link.node_open || held || busy.contains(id)
         });

@@ -17,6 +17,8 @@ mod session;
 #[path = "../etcd_explorer/store.rs"]
 mod store;
 mod turns;
+#[cfg(feature = "sim")]
+mod whole;
 mod world;
 
 use core::time::Duration;

@@ -147,6 +147,7 @@ impl Store {
                 Op::Put(_) => writes = true,
                 Op::Delete(delete) => writes |= self.keys.contains_key(&delete.key),
                 Op::Range(_) => {}
+                Op::Txn(_) => panic!("a request of the hub has no inner transaction"),
             }
         }
         self.revision += i64::from(writes);
@@ -165,6 +166,7 @@ impl Store {
                     OpResponse::Delete(DeleteRangeResponse { header: None, deleted })
                 }
                 Op::Range(range) => OpResponse::Range(self.range(range)),
+                Op::Txn(_) => unreachable!("looked at above"),
             };
             responses.push(ResponseOp { response: Some(response) });
         }

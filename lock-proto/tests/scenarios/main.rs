@@ -1,4 +1,4 @@
-//! Every scenario over a slice of seeds: under faults nothing breaks, and after them nothing is left. Requirements S1 to S5.
+//! Every scenario over a slice of seeds: under faults nothing breaks, and after them nothing is left (requirements S1, S2, S3, S4 and S5).
 //!
 //! `LOCK_SEEDS=100000` runs more of each, `LOCK_FIRST=5000` begins there, `LOCK_SCENARIO=redis-wake` runs that one alone. What fails prints a line that
 //! runs it again; with that the plan is made as small as it gets, and printed with its log.
@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod counterexamples;
+mod speed;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use lock_proto::sim::scenario::Bounds;
 use lock_proto::sim::{Keep, Plan, Rule, Scenario, scenarios};
 
 /// Seeds of each scenario in a plain `cargo test`.
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 40;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())

@@ -57,6 +57,45 @@ async fn passing_on_inside_a_client_costs_no_call() {
     clean(&etcd).await;
 }
 
+/// Requirement E11: what many tasks of a client want of different names at the same time goes in few calls, and each gets its own answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_share_their_calls() {
+    const TASKS: usize = 32;
+    const CYCLES: u64 = 50;
+    let etcd = Etcd::start();
+    let (ours, other) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
+    give_back(take(&ours, "0").await).await;
+    let held = take(&other, "0").await;
+    let before = calls(&etcd, "Txn");
+    let tasks = (0..TASKS).map(|n| {
+        let lock = ours.lock(format!("{n}"));
+        tokio::spawn(async move {
+            let mut last = None;
+            for _ in 0..CYCLES {
+                if n == 0 {
+                    // Somebody else has this one all the time.
+                    assert!(lock.clone().try_once().acquire().await.is_err());
+                    continue;
+                }
+                let guard = lock.acquire().await.unwrap();
+                assert!(guard.fence() > last && guard.is_held());
+                last = guard.fence();
+                give_back(guard).await;
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        soon("the cycles of a task", task).await.unwrap();
+    }
+    let (made, alone) = (calls(&etcd, "Txn") - before, 2 * CYCLES * TASKS as u64);
+    assert!(made < alone / 3, "{made} calls where {alone} would go alone");
+    assert_eq!(etcd.keys().len(), 1);
+    give_back(held).await;
+    shut_down(ours).await;
+    shut_down(other).await;
+    clean(&etcd).await;
+}
+
 /// Requirement E1: one sign of life for all locks of a session, every third of the TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_on_one_session() {

@@ -49,7 +49,7 @@ impl Generator {
     pub(crate) fn step(&mut self, model: &Cluster) -> Step {
         match self.rng.below(20) {
             0..8 => self.call(|g| g.locking(model)),
-            8..13 => self.call(|g| Rpc::Txn(g.txn(model))),
+            8..13 => self.call(|g| Rpc::Txn(g.txn(model, 2))),
             13 => self.call(|g| Rpc::Range(g.range(model))),
             14 | 15 => self.call(Self::lease),
             16 => Step::KeepAlive { lease: self.lease_id() },
@@ -163,10 +163,11 @@ impl Generator {
         range
     }
 
-    fn txn(&mut self, model: &Cluster) -> TxnRequest {
+    /// With others in it, at most `depth` deep.
+    fn txn(&mut self, model: &Cluster, depth: usize) -> TxnRequest {
         let compare = (0..self.below(3)).map(|_| self.compare(model)).collect();
-        let success = (0..self.below(5)).map(|_| self.op(model)).collect();
-        let failure = (0..self.below(4)).map(|_| self.op(model)).collect();
+        let success = (0..self.below(5)).map(|_| self.op(model, depth)).collect();
+        let failure = (0..self.below(4)).map(|_| self.op(model, depth)).collect();
         TxnRequest { compare, success, failure }
     }
 
@@ -188,8 +189,9 @@ impl Generator {
         }
     }
 
-    fn op(&mut self, model: &Cluster) -> RequestOp {
+    fn op(&mut self, model: &Cluster, depth: usize) -> RequestOp {
         let request = match self.rng.below(10) {
+            _ if depth > 0 && self.rng.one_in(6) => Op::Txn(self.txn(model, depth - 1)),
             0..5 => Op::Put(PutRequest {
                 key: self.key(),
                 value: self.pick(&VALUES).into(),

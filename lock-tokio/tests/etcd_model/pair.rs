@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lock_proto::Instant;
 use lock_proto::etcd::message::{
     AuthenticateRequest, LeaseKeepAliveRequest, Op, OpResponse, PutRequest, RequestOp, ResponseHeader, TxnRequest,
-    WatchAsk, WatchRequest, WatchResponse,
+    TxnResponse, WatchAsk, WatchRequest, WatchResponse,
 };
 use lock_proto::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
@@ -256,16 +256,7 @@ pub(crate) fn plain(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status>
     reply.map(|mut reply| {
         match &mut reply {
             RpcReply::Range(range) => plain_header(&mut range.header),
-            RpcReply::Txn(txn) => {
-                plain_header(&mut txn.header);
-                for response in &mut txn.responses {
-                    match response.response.as_mut().unwrap() {
-                        OpResponse::Range(range) => plain_header(&mut range.header),
-                        OpResponse::Put(put) => plain_header(&mut put.header),
-                        OpResponse::Delete(delete) => plain_header(&mut delete.header),
-                    }
-                }
-            }
+            RpcReply::Txn(txn) => plain_txn(txn),
             RpcReply::Grant(grant) => plain_header(&mut grant.header),
             RpcReply::Revoke(revoke) => plain_header(&mut revoke.header),
             RpcReply::Authenticate(login) => {
@@ -275,6 +266,18 @@ pub(crate) fn plain(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status>
         }
         reply
     })
+}
+
+fn plain_txn(txn: &mut TxnResponse) {
+    plain_header(&mut txn.header);
+    for response in &mut txn.responses {
+        match response.response.as_mut().unwrap() {
+            OpResponse::Range(range) => plain_header(&mut range.header),
+            OpResponse::Put(put) => plain_header(&mut put.header),
+            OpResponse::Delete(delete) => plain_header(&mut delete.header),
+            OpResponse::Txn(inner) => plain_txn(inner),
+        }
+    }
 }
 
 pub(crate) fn plain_message(message: StreamReceived) -> StreamReceived {

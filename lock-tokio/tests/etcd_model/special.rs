@@ -123,6 +123,14 @@ fn limits_are_the_same() {
     let many = |n: usize| txn((0..n).map(|i| put(format!("k{i}"), "v", 0)).collect());
     pair.step(&call(many(128)));
     pair.step(&call(many(129)));
+    // Together with the longest list of the transaction that it is in.
+    for (outer, inner) in [(32, 96), (32, 97), (126, 2), (127, 2), (128, 0), (128, 1)] {
+        let op = |n: usize| {
+            let ops = (0..inner).map(|i| put(format!("k{n}/{i}"), "v", 0)).collect();
+            RequestOp { request: Some(Op::Txn(TxnRequest { success: ops, ..TxnRequest::default() })) }
+        };
+        pair.step(&call(txn((0..outer).map(op).collect())));
+    }
     let large = |bytes: usize| txn(vec![put("large", vec![b'x'; bytes], 0)]);
     pair.step(&call(large(1_400_000)));
     pair.step(&call(large(1_600_000)));

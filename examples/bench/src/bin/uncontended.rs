@@ -6,16 +6,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use lock_bench::{Measured, measure, median};
 use lock_proto::redis::{Config, Endpoint};
 use lock_testkit::Redis;
 
 const TASKS: usize = 64;
 const ROUNDS: usize = 5;
-const WARM_UP: Duration = Duration::from_millis(200);
 
 fn main() {
     // THREADS=1 for a runtime on one thread.
@@ -35,7 +33,7 @@ async fn contest() {
     let url = redis.url();
     if std::env::args().nth(2).is_some_and(|only| only == "ours") {
         // For a profiler.
-        return println!("ours: {:.0}", ours(&url, span, false).await);
+        return println!("ours: {:.0}", ours(&url, span, false).await.rate);
     }
     println!("{TASKS} tasks with a key each, {ROUNDS} rounds of {span:?}; lock + unlock cycles a second,");
     println!("and µs of processor time for each cycle: here + in the server");
@@ -45,24 +43,21 @@ async fn contest() {
         let mut row = Vec::new();
         for contestant in 0..4 {
             let before = spent(&redis);
-            let rate = match contestant {
+            let Measured { rate, cycles } = match contestant {
                 0 => bare(&redis, span),
                 1 => rslock(&url, span).await,
                 2 => ours(&url, span, false).await,
                 _ => ours(&url, span, true).await,
             };
             let after = spent(&redis);
-            // The span is not all of the time that was spent, but of all contestants the same part.
-            let cycles = rate * (span + WARM_UP).as_secs_f64();
-            let [here, there] = [0, 1].map(|at| (after[at] - before[at]) * 1e6 / cycles);
+            let [here, there] = [0, 1].map(|at| (after[at] - before[at]) * 1e6 / cycles as f64);
             print!("{:>24}", format!("{rate:.0} ({here:.1} + {there:.1})"));
             row.push(rate);
         }
         ratios.push(row[2] / row[1]);
         println!("{:>11.2}", row[2] / row[1]);
     }
-    ratios.sort_by(f64::total_cmp);
-    println!("ours/rslock, median of {ROUNDS} rounds: {:.2}", ratios[ROUNDS / 2]);
+    println!("ours/rslock, median of {ROUNDS} rounds: {:.2}", median(ratios));
 }
 
 /// Seconds of processor time that this process and the server have used.
@@ -77,54 +72,35 @@ fn spent(redis: &Redis) -> [f64; 2] {
     [here, there]
 }
 
-/// Runs `TASKS` tasks made by `task` for `span`, and gives the cycles a second that they counted.
-async fn measure<F>(span: Duration, mut task: impl FnMut(usize, Arc<AtomicBool>, Arc<AtomicU64>) -> F) -> f64
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let tasks: Vec<_> = (0..TASKS).map(|n| tokio::spawn(task(n, stop.clone(), count.clone()))).collect();
-    // The first cycles open connections.
-    tokio::time::sleep(WARM_UP).await;
-    let (before, start) = (count.load(Ordering::Relaxed), Instant::now());
-    tokio::time::sleep(span).await;
-    let rate = (count.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
-    stop.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await.expect("a task panicked");
-    }
-    rate
-}
-
-async fn ours(url: &str, span: Duration, fencing: bool) -> f64 {
+async fn ours(url: &str, span: Duration, fencing: bool) -> Measured {
     let endpoint = Endpoint::parse(url).expect("a URL of the testkit");
     let client = lock_tokio::Client::with_config(Config::new([endpoint]).fencing(fencing)).expect("good settings");
-    let rate = measure(span, |n, stop, count| {
+    let measured = measure(TASKS, span, |n, meter| {
         let client = client.clone();
         async move {
             let name = format!("ours:{n}");
-            while !stop.load(Ordering::Relaxed) {
+            while meter.goes_on() {
                 let guard = client.lock(&name).acquire().await.expect("granted");
                 guard.release().await;
-                count.fetch_add(1, Ordering::Relaxed);
+                meter.count();
             }
         }
     })
     .await;
     client.shutdown(Duration::from_secs(5)).await;
-    rate
+    measured
 }
 
-async fn rslock(url: &str, span: Duration) -> f64 {
+async fn rslock(url: &str, span: Duration) -> Measured {
     let manager = rslock::LockManager::new(vec![url.to_owned()]);
-    measure(span, |n, stop, count| {
+    measure(TASKS, span, |n, meter| {
         let manager = manager.clone();
         async move {
             let name = format!("rslock:{n}");
-            while !stop.load(Ordering::Relaxed) {
+            while meter.goes_on() {
                 let lock = manager.lock(name.as_bytes(), Duration::from_secs(10)).await.expect("granted");
                 manager.unlock(&lock).await;
-                count.fetch_add(1, Ordering::Relaxed);
+                meter.count();
             }
         }
     })
@@ -132,7 +108,7 @@ async fn rslock(url: &str, span: Duration) -> f64 {
 }
 
 /// `TASKS` keys at once: all SETs in one write, all deletes in the next.
-fn bare(redis: &Redis, span: Duration) -> f64 {
+fn bare(redis: &Redis, span: Duration) -> Measured {
     const DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
     let mut socket = TcpStream::connect(redis.address()).expect("connect");
     socket.set_nodelay(true).expect("nodelay");
@@ -145,13 +121,13 @@ fn bare(redis: &Redis, span: Duration) -> f64 {
         command(&mut takes, &["SET", &key, "0123456789abcdef0123456789abcdef:1", "NX", "PX", "10000"]);
         command(&mut deletes, &["EVALSHA", sha, "1", &key, "0123456789abcdef0123456789abcdef:1"]);
     }
-    let (start, mut cycles) = (Instant::now(), 0);
+    let (start, mut cycles) = (Instant::now(), 0_u64);
     while start.elapsed() < span {
         exchange(&mut socket, &takes, TASKS * 5);
         exchange(&mut socket, &deletes, TASKS * 4);
-        cycles += TASKS;
+        cycles += TASKS as u64;
     }
-    cycles as f64 / start.elapsed().as_secs_f64()
+    Measured { rate: cycles as f64 / start.elapsed().as_secs_f64(), cycles }
 }
 
 fn exchange(socket: &mut TcpStream, bytes: &[u8], answer: usize) {

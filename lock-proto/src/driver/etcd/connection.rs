@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::error::Error as _;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
@@ -20,7 +20,9 @@ use tonic::body::Body;
 
 use super::super::turns::BoxFuture;
 use super::super::{Host, fault};
+use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
+use super::outbox::{Flush, Outbox};
 use super::wire::{Line, Nursery, Timers, Wire};
 use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend, Token};
 use crate::fault::{Breach, Fault};
@@ -39,6 +41,9 @@ const LONGEST_HEADERS: u32 = 16 << 10;
 /// Facts in one turn, so that a fast server does not hold up the timers and the other connections.
 const AT_ONCE: usize = 256;
 
+/// Rounds through its tasks in one turn, each woken by those of the round before: a call takes a few.
+const ROUNDS: usize = 16;
+
 /// What a connection has to tell the machine.
 #[derive(Debug)]
 pub(super) enum Fact {
@@ -54,19 +59,31 @@ pub(super) enum Fact {
 enum Done {
     /// A part of hyper's work, of no interest.
     Work,
-    Opened(Result<(SendRequest<Body>, BoxFuture<Fault>), Fault>),
+    Opened(Result<Opened, Fault>),
     Reply(RpcId, Result<RpcReply, Status>),
     Over(Fault),
+}
+
+/// What an open connection consists of.
+struct Opened {
+    send: SendRequest<Body>,
+    dispatch: BoxFuture<Fault>,
+    outbox: Arc<dyn Flush>,
 }
 
 pub(super) struct Connection {
     line: Arc<Line>,
     nursery: Nursery,
+    alarm: Arc<Alarm>,
+    waker: Waker,
     /// hyper's tasks, and the calls under way. Only those that were woken are polled.
     tasks: FuturesUnordered<BoxFuture<Done>>,
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
+    outbox: Option<Arc<dyn Flush>>,
+    /// What is written waits one turn, for what the machine has to say to the facts of the last one.
+    put_off: bool,
     /// The machine was told that it is open.
     up: bool,
     over: bool,
@@ -82,6 +99,7 @@ impl Connection {
     pub(super) fn open<H: Host>(host: &H, target: &Target, authority: &str) -> Self {
         let line = Arc::<Line>::default();
         let nursery = Nursery::default();
+        let alarm = Arc::<Alarm>::default();
         let tasks = FuturesUnordered::new();
         let origin = origin(authority);
         let opening = {
@@ -89,7 +107,8 @@ impl Connection {
             let connecting = host.connect(target);
             async move {
                 let stream = connecting.await.map_err(|error| fault::of_connecting(&error))?;
-                let wire = Wire::new(stream, Arc::clone(&line));
+                let outbox = Arc::new(Outbox::new(stream));
+                let wire = Wire::new(Arc::clone(&outbox), Arc::clone(&line));
                 let mut builder = Builder::new(nursery);
                 builder
                     .timer(Timers::new(host))
@@ -113,11 +132,24 @@ impl Connection {
                         }
                     }
                 });
-                Ok((send, dispatch))
+                Ok(Opened { send, dispatch, outbox })
             }
         };
         tasks.push(boxed(async move { Done::Opened(opening.await) }));
-        Self { line, nursery, tasks, streams: Vec::new(), origin, peer: None, up: false, over: false }
+        Self {
+            line,
+            nursery,
+            waker: Arc::clone(&alarm).into(),
+            alarm,
+            tasks,
+            streams: Vec::new(),
+            origin,
+            peer: None,
+            outbox: None,
+            put_off: false,
+            up: false,
+            over: false,
+        }
     }
 
     /// Makes a call.
@@ -151,25 +183,48 @@ impl Connection {
     }
 
     /// Moves everything on as far as it goes. True if it could go on at once.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
+    pub(super) fn poll(&mut self, cx: &Context<'_>, facts: &mut Vec<Fact>) -> bool {
         if self.over {
             return false;
         }
-        let mut more = self.poll_tasks(cx, facts);
-        if !self.up && self.line.is_up() {
-            self.up = true;
-            // Before what was asked over it can have been answered: nothing is asked before.
-            facts.push(Fact::Connected);
+        self.alarm.begin(cx);
+        let waker = self.waker.clone();
+        let cx = &mut Context::from_waker(&waker);
+        let mut more = true;
+        for _ in 0..ROUNDS {
+            more = self.poll_tasks(cx, facts);
+            if !self.up && self.line.is_up() {
+                self.up = true;
+                // Before what was asked over it can have been answered: nothing is asked before.
+                facts.push(Fact::Connected);
+            }
+            more |= self.poll_streams(cx, facts);
+            more |= self.alarm.take();
+            if !more || self.over {
+                break;
+            }
         }
-        more |= self.poll_streams(cx, facts);
+        self.put_off = !facts.is_empty() && !self.put_off;
+        if !self.put_off {
+            self.flush(cx);
+        }
+        more |= self.alarm.end();
         if self.over {
             let why = self.line.fault().unwrap_or(Fault::Closed);
             facts.push(Fact::Ended(why));
             self.peer = None;
+            self.outbox = None;
             self.streams.clear();
             self.tasks.clear();
         }
         more
+    }
+
+    /// Has leave what was written. What the stream does not take now leaves in a later turn; it wakes the driver.
+    fn flush(&mut self, cx: &mut Context<'_>) {
+        if let Some(Poll::Ready(Err(error))) = self.outbox.as_ref().map(|outbox| outbox.poll_flush(cx)) {
+            self.end(fault::of_stream(&error));
+        }
     }
 
     /// What the stream told before is the reason, if it told one.
@@ -190,13 +245,14 @@ impl Connection {
             match Pin::new(&mut *tasks).poll_next(cx) {
                 Poll::Ready(Some(Done::Work)) => {}
                 Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
-                Poll::Ready(Some(Done::Opened(Ok((send, dispatch))))) => {
+                Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch, outbox })))) => {
                     // A name that no request can carry: the machine has checked it.
                     let Some(origin) = self.origin.take() else {
                         self.end(Fault::Unreachable);
                         return false;
                     };
                     self.peer = Some(Peer { send, origin });
+                    self.outbox = Some(outbox);
                     self.tasks.push(boxed(async move { Done::Over(dispatch.await) }));
                 }
                 Poll::Ready(Some(Done::Opened(Err(why)) | Done::Over(why))) => self.end(why),

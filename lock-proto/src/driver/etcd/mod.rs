@@ -5,10 +5,12 @@
 //!
 //! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is polled by the [`Driver`].
 
+mod alarm;
 mod connection;
 mod election;
 mod grpc;
 mod lead;
+mod outbox;
 mod question;
 mod run;
 #[cfg(test)]

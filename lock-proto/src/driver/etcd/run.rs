@@ -73,7 +73,7 @@ impl Engine for Etcd {
 
     fn poll_told(&mut self) -> Option<Told> {
         loop {
-            match self.client.poll_output()? {
+            match self.client.poll_told()? {
                 Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
                 Output::Election { query, event } => return Some(Told::Election(query, event)),
                 output @ (Output::Connect { .. }
@@ -115,7 +115,12 @@ impl<H: Host> Links<H> for Connections {
 
     fn do_duties(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
         let mut duties = core::mem::take(&mut self.duties);
-        shared.drive(batch, |core, _| core::mem::swap(&mut core.engine.duties, &mut duties));
+        shared.drive(batch, |core, _| {
+            let Etcd { client, duties: left } = &mut core.engine;
+            core::mem::swap(left, &mut duties);
+            // Not before: what several handles ask for meanwhile leaves together.
+            duties.extend(core::iter::from_fn(|| client.poll_request()));
+        });
         let mut stopped = false;
         for duty in duties.drain(..) {
             match duty {

@@ -17,6 +17,7 @@ use hyper::rt::{Executor, Read, ReadBufCursor, Sleep, Timer, Write};
 use super::super::ticket::locked;
 use super::super::turns::BoxFuture;
 use super::super::{Host, fault};
+use super::outbox::Outbox;
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
@@ -98,23 +99,23 @@ fn no_http2(greeting: &[u8]) -> Option<Breach> {
 
 /// A host's stream, as hyper reads and writes it.
 pub(super) struct Wire<S> {
-    stream: S,
+    outbox: Arc<Outbox<S>>,
     line: Arc<Line>,
     buffer: Box<[u8]>,
 }
 
 impl<S> Wire<S> {
-    pub(super) fn new(stream: S, line: Arc<Line>) -> Self {
-        Self { stream, line, buffer: vec![0; BUFFER].into_boxed_slice() }
+    pub(super) fn new(outbox: Arc<Outbox<S>>, line: Arc<Line>) -> Self {
+        Self { outbox, line, buffer: vec![0; BUFFER].into_boxed_slice() }
     }
 }
 
 impl<S: AsyncRead + Unpin> Read for Wire<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, line, buffer } = self.get_mut();
+        let Self { outbox, line, buffer } = self.get_mut();
         let most = into.remaining().min(buffer.len());
         let Some(room) = buffer.get_mut(..most) else { return Poll::Ready(Ok(())) };
-        let count = ready!(Pin::new(stream).poll_read(cx, room)).map_err(|error| line.broken(error))?;
+        let count = ready!(outbox.poll_read(cx, room)).map_err(|error| line.broken(error))?;
         let bytes = room.get(..count).unwrap_or_default();
         line.read(bytes)?;
         into.put_slice(bytes);
@@ -124,17 +125,16 @@ impl<S: AsyncRead + Unpin> Read for Wire<S> {
 
 impl<S: AsyncWrite + Unpin> Write for Wire<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { stream, line, .. } = self.get_mut();
-        Pin::new(stream).poll_write(cx, bytes).map_err(|error| line.broken(error))
+        self.outbox.poll_write(cx, bytes).map(Ok)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, line, .. } = self.get_mut();
-        Pin::new(stream).poll_flush(cx).map_err(|error| line.broken(error))
+    /// The connection flushes, when all of hyper's tasks have written.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_close(cx)
+        self.outbox.poll_close(cx).map_err(|error| self.line.broken(error))
     }
 }
 

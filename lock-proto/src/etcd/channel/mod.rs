@@ -1,6 +1,8 @@
 //! The connection to a cluster: which member to talk to, the login, unary calls with patience, the keep-alive stream and the one
 //! watch stream.
 
+mod answer;
+mod batch;
 mod calls;
 mod login;
 mod seam;
@@ -21,10 +23,9 @@ use self::login::Login;
 use self::streams::{KeepAlives, Retry, Step};
 use self::watch::Watches;
 use super::output::Output;
-use super::request::{Refusal, Reply, Request};
+use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use super::seam::WatchId;
-use super::status::Meaning;
 use crate::event::{Cause, ErrorClass, ServerError};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
@@ -78,6 +79,8 @@ impl Channel {
     #[must_use]
     pub fn new(config: ChannelConfig, seed: u64) -> Self {
         let endpoint = (mix(seed, 0) % u64::from(config.endpoints.max(1))) as u16;
+        // A user is told apart for each request by the server's own check of permissions, and by nothing else.
+        let calls = Calls::new(config.user.is_none());
         Self {
             config,
             seed,
@@ -89,7 +92,7 @@ impl Channel {
             since: Instant::ZERO,
             trouble: None,
             login: Login::default(),
-            calls: Calls::new(),
+            calls,
             keep_alives: KeepAlives::new(),
             watches: Watches::new(mix(seed, 1)),
             serial: 0,
@@ -102,6 +105,9 @@ impl Channel {
     /// Sends a request, and opens the connection if it is closed. If it cannot be sent within `patience`, counted from now, it is
     /// [`Reply::NotSent`]; if it is not answered within `patience`, counted from when it was handed out, the connection is given up. No more
     /// than 128 are under way at once.
+    ///
+    /// While two calls with writes are under way, those that come later wait for an answer, but for two milliseconds at most, and then leave
+    /// together in one transaction. Each is answered as if it had gone alone (requirement E11).
     pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
         self.clock(now);
         if self.calls.len() + self.keep_alives.len() >= self.config.limit {
@@ -199,11 +205,11 @@ impl Channel {
             | Phase::Connecting { .. }
             | Phase::LoggingIn { .. }
             | Phase::Up
-            | Phase::BackingOff { .. } => {
-                if let Some(sent) = self.calls.answered(rpc.serial) {
-                    self.answered(sent, result);
-                }
-            }
+            | Phase::BackingOff { .. } => match self.calls.answered(rpc.serial) {
+                Some(Sent::Alone(one)) => self.answered(one, result),
+                Some(Sent::Together(all)) => self.answered_together(all, result),
+                None => {}
+            },
         }
     }
 
@@ -312,7 +318,7 @@ impl Channel {
     /// [`next_deadline`](Self::next_deadline), and what it is for.
     #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        let ready = self.calls.is_ready() || self.keep_alives.is_ready() || self.watches.is_ready();
+        let ready = self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready();
         if !self.out.is_empty() || self.is_up() && ready {
             return Some((self.now, "output is queued"));
         }
@@ -327,6 +333,7 @@ impl Channel {
             phase,
             calls.0.map(|at| (at, "request that waits")),
             calls.1.map(|at| (at, "request in flight")),
+            self.calls.gathers_until().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
             keep_alives.0.map(|at| (at, "keep-alive that waits")),
             keep_alives.1.map(|at| (at, "keep-alive in flight")),
             self.keep_alives.pause.map(|at| (at, "pause before the next keep-alive stream")),
@@ -387,57 +394,15 @@ impl Channel {
 
     /// Answers everything that was sent: the one place where that is done (requirement M8).
     fn settle(&mut self, cause: &Cause) {
-        while let Some(call) = self.calls.pop_flight().or_else(|| self.keep_alives.pop_flight()) {
+        while let Some(call) = self.calls.pop_flight() {
+            call.into_iter().for_each(|call| self.reply(call, Reply::Unknown(cause.clone())));
+        }
+        while let Some(call) = self.keep_alives.pop_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
+        self.calls.disconnected();
         self.keep_alives.disconnected();
         self.watches.disconnected(self.now, &self.config, &mut self.out);
-    }
-
-    // Inside: answers.
-
-    fn reply(&mut self, call: CallId, reply: Reply) {
-        self.out.push_back(ChannelOutput::Reply { call, reply });
-    }
-
-    fn not_sent(&mut self, call: CallId, cause: Cause) {
-        self.reply(call, Reply::NotSent(cause));
-    }
-
-    fn answered(&mut self, sent: Sent, result: Result<RpcReply, Status>) {
-        let call = sent.call.call;
-        let status = match result {
-            Ok(answer) => {
-                let reply = sent.call.request.read(answer);
-                let nonsense = matches!(reply, Reply::Unknown(_));
-                self.reply(call, reply);
-                if nonsense {
-                    // What answers nonsense may do anything.
-                    self.give_up(Fault::Protocol(Breach::WrongReply).into());
-                }
-                return;
-            }
-            Err(status) => status,
-        };
-        let meaning = Meaning::of(&status);
-        let elsewhere = meaning.elsewhere().then(|| meaning.clone().error(&status));
-        match meaning {
-            Meaning::LogIn(_) if self.config.user.is_some() && !sent.call.came_back => {
-                let login = sent.login;
-                self.calls.again(sent);
-                return self.log_in_again(login);
-            }
-            Meaning::LogIn(error) => self.reply(call, Reply::Refused(Refusal::Error(error))),
-            Meaning::Refused(refusal) => self.reply(call, Reply::Refused(refusal)),
-            Meaning::Unknown { error, .. } => self.reply(call, Reply::Unknown(error.into())),
-            Meaning::LoginNotNeeded => {
-                let error = meaning.error(&status);
-                self.reply(call, Reply::Refused(Refusal::Error(error)));
-            }
-        }
-        if let Some(error) = elsewhere {
-            self.give_up(error.into());
-        }
     }
 
     // Inside: the streams.

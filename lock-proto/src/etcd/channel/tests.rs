@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod batch;
 mod hostile;
 mod login;
 mod random;
@@ -10,10 +11,11 @@ use super::*;
 use crate::etcd::message::{
     AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchResponse,
 };
-use crate::etcd::request::{Found, LeaseId};
+use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
 use crate::redis::{Poll, Secret};
 use alloc::format;
+use alloc::vec;
 use alloc::vec::Vec;
 
 const MS: Duration = Duration::from_millis(1);

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use bytes::Bytes;
+use core::iter;
 use core::mem;
 use core::time::Duration;
 
@@ -21,6 +22,11 @@ use crate::time::Instant;
 
 /// How often the queue is read while a watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
+
+/// For how long after its opening a watch may tell late, see [`Contender::opened`].
+const LATE: Duration = Duration::from_millis(100);
+/// When the queue is read again meanwhile, for the first time.
+const DOUBT: Duration = Duration::from_millis(2);
 
 /// On the way into the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,9 +76,11 @@ pub(super) struct Contender {
     /// Something has happened at this revision.
     news: i64,
     own_watch: Watched,
-    /// Who is next before us, and the watch on its key.
+    /// Who is next before us, and the watch on its key: closed when the key is gone, so that only a reading can tell what comes next.
     older: Bytes,
-    older_watch: Watched,
+    older_watch: Option<Watched>,
+    /// When that watch was opened, if it may tell late.
+    doubted: Option<Instant>,
     look: Option<u64>,
     /// What had been heard of when that reading was asked for: it cannot be older.
     heard: i64,
@@ -87,19 +95,23 @@ impl Contender {
     }
 
     pub(super) fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
-        [&mut self.own_watch, &mut self.older_watch].into_iter().find(|watched| watched.id == watch)
+        self.watches().find(|watched| watched.id == watch)
+    }
+
+    fn watches(&mut self) -> impl Iterator<Item = &mut Watched> {
+        iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
     /// The latest revision that something was heard of.
-    fn heard_of(&self) -> i64 {
-        let open = |watched: &Watched| watched.open.unwrap_or(0);
-        self.news.max(open(&self.own_watch)).max(open(&self.older_watch))
+    fn heard_of(&mut self) -> i64 {
+        let news = self.news;
+        self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
     }
 
     /// A linearizable reading is never behind what was heard before it was asked for; a server that says so is not asked in a circle.
     fn contradicted(&mut self, now: Instant, revision: i64) {
         self.news = self.news.min(revision);
-        for watched in [&mut self.own_watch, &mut self.older_watch] {
+        for watched in self.watches() {
             watched.open = watched.open.map(|open| open.min(revision));
         }
         self.tries = 1;
@@ -107,9 +119,20 @@ impl Contender {
     }
 
     /// Whether the queue is to be read again.
-    pub(super) fn changed(&mut self, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
+    pub(super) fn changed(
+        &mut self,
+        ctx: &mut Context<'_>,
+        watch: WatchId,
+        revision: i64,
+        kv: &KeyValue,
+        gone: bool,
+    ) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
-        let older = watch == self.older_watch.id && gone;
+        let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
+        if older {
+            // At once, so that it leaves with the reading. Should the key come again, it is younger than ours.
+            self.close_older(ctx);
+        }
         if own || older {
             self.news = self.news.max(revision);
         }
@@ -121,13 +144,48 @@ impl Contender {
         self.again.get_or_insert(now + POLL);
     }
 
+    /// A watch is open. That on the older key may tell late.
+    ///
+    /// etcd asked to watch from now on reads the store's revision, and then opens the watch after it (`recvLoop` in
+    /// `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). If a write comes between the two, the watch begins in the past, and is put on the
+    /// list that is worked off every 100 ms (requirement E5). The watch on the own key, which is asked for next on the same stream, is the
+    /// witness: opened at the same revision, it proves that no write came between. Otherwise the queue is read a few times meanwhile.
+    ///
+    /// A watch on another older key, when that one has given up, has no witness: the two together are too rare.
+    pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
+        let older = self.older_watch.and_then(|older| older.open);
+        if watch == self.own_watch.id && older.is_some() && older != self.own_watch.open {
+            self.doubted = Some(now);
+            self.doubt(now, None);
+        }
+    }
+
+    /// Has the queue read again if the watch on the older key is doubted. That the store had not moved when it was read proves it as well.
+    fn doubt(&mut self, now: Instant, read: Option<i64>) {
+        let Some(since) = self.doubted else { return };
+        let at = now + (2 * now.since(since)).max(DOUBT);
+        let proven = read.is_some() && self.older_watch.is_some_and(|older| older.open == read);
+        if proven || at > since + LATE {
+            self.doubted = None;
+        } else if self.tries == 0 {
+            self.again = Some(self.again.map_or(at, |again| again.min(at)));
+        }
+    }
+
+    fn close_older(&mut self, ctx: &mut Context<'_>) {
+        self.doubted = None;
+        if let Some(older) = self.older_watch.take() {
+            ctx.close_watch(older.id);
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.again.filter(|_| self.look.is_none())
     }
 
-    pub(super) fn close(&self, ctx: &mut Context<'_>) {
+    pub(super) fn close(&mut self, ctx: &mut Context<'_>) {
         ctx.close_watch(self.own_watch.id);
-        ctx.close_watch(self.older_watch.id);
+        self.close_older(ctx);
     }
 }
 
@@ -280,8 +338,9 @@ impl Lock {
             self.stage = Stage::Idle;
             return self.end_try(ctx);
         }
+        // In this order, see [`Contender::opened`].
+        let older_watch = Some(Watched::new(ctx, older.key.clone()));
         let own_watch = Watched::new(ctx, self.queue.key(lease));
-        let older_watch = Watched::new(ctx, older.key.clone());
         self.stage = Stage::Waiting(Contender {
             session,
             own,
@@ -291,6 +350,7 @@ impl Lock {
             own_watch,
             older: older.key.clone(),
             older_watch,
+            doubted: None,
             look: None,
             heard: 0,
             again: None,
@@ -304,9 +364,8 @@ impl Lock {
         let Stage::Waiting(contender) = &mut self.stage else { return };
         let due = contender.again.is_some_and(|at| at <= ctx.now);
         let paused = contender.again.is_some() && contender.tries > 0;
-        let missed = contender.own_watch.is_ahead_of(contender.known)
-            || contender.older_watch.is_ahead_of(contender.known)
-            || contender.news > contender.known;
+        let known = contender.known;
+        let missed = contender.news > known || contender.watches().any(|watched| watched.is_ahead_of(known));
         if contender.look.is_some() || !(due || (missed && !paused)) {
             return;
         }
@@ -336,9 +395,8 @@ impl Lock {
                     // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
                     None => {
                         let value = mem::take(&mut contender.value);
-                        let (own_watch, older_watch) = (contender.own_watch, contender.older_watch.id);
-                        let own = *own;
-                        ctx.close_watch(older_watch);
+                        let (own, own_watch) = (*own, contender.own_watch);
+                        contender.close_older(ctx);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.queue.is_foreign(&older.key) => {
@@ -348,18 +406,19 @@ impl Lock {
                         self.stage = Stage::Idle;
                         return self.fail_foreign(ctx, &older.key);
                     }
-                    Some(older) if older.key == contender.older => {}
+                    Some(older) if older.key == contender.older && contender.older_watch.is_some() => {}
                     Some(older) => {
-                        ctx.close_watch(contender.older_watch.id);
+                        contender.close_older(ctx);
                         contender.older = older.key.clone();
-                        contender.older_watch = Watched::new(ctx, older.key.clone());
+                        contender.older_watch = Some(Watched::new(ctx, older.key.clone()));
                     }
                 }
                 contender.tries = 0;
                 if contender.heard > *revision {
                     contender.contradicted(ctx.now, *revision);
                 }
-                if contender.own_watch.open.is_none() || contender.older_watch.open.is_none() {
+                contender.doubt(ctx.now, Some(*revision));
+                if contender.watches().any(|watched| watched.open.is_none()) {
                     contender.poll_later(ctx.now);
                 }
                 self.look(ctx);
@@ -441,7 +500,7 @@ impl Lock {
                 Step::Asked { serial, what: What::Adopt, .. } => self.owe_call(ctx, session, DebtCall::put(serial)),
                 Step::Clearing | Step::Paused(_) => self.wake_debt(ctx, session),
             },
-            Stage::Waiting(contender) => {
+            Stage::Waiting(mut contender) => {
                 contender.close(ctx);
                 self.owe_key(ctx, contender.session, contender.own.modified);
             }

@@ -326,8 +326,11 @@ impl Lock {
         if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
             return self.debt_watching(ctx, place);
         }
-        match &self.stage {
-            Stage::Waiting(_) => self.look(ctx),
+        match &mut self.stage {
+            Stage::Waiting(contender) => {
+                contender.opened(ctx.now, watch);
+                self.look(ctx);
+            }
             Stage::Held(_) => self.look_after(ctx),
             Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => {}
         }
@@ -340,7 +343,7 @@ impl Lock {
         }
         match &mut self.stage {
             Stage::Waiting(contender) => {
-                if contender.changed(watch, revision, kv, gone) {
+                if contender.changed(ctx, watch, revision, kv, gone) {
                     self.look(ctx);
                 }
             }

@@ -291,7 +291,7 @@ impl Lock {
     }
 
     /// A node will tell of a release from now on: announce, try again, wait, so that no release falls between.
-    pub(crate) fn listens(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+    pub fn listens(&mut self, ctx: &mut Context<'_>, node: NodeId) {
         self.catch_up(ctx);
         let quorum = ctx.quorum();
         let Some(listening) = &mut self.listening else { return };
@@ -304,7 +304,7 @@ impl Lock {
     }
 
     /// A node will not tell of a release any more.
-    pub(crate) fn deaf(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+    pub fn deaf(&mut self, ctx: &mut Context<'_>, node: NodeId) {
         self.catch_up(ctx);
         let Some(listening) = &mut self.listening else { return };
         listening.heard.remove(node);
@@ -315,7 +315,7 @@ impl Lock {
     }
 
     /// A node tells of a release. Whether somebody here waits for it.
-    pub(crate) fn hint(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
+    pub fn hint(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
         self.catch_up(ctx);
         let quorum = ctx.quorum();
         let Some(listening) = &mut self.listening else { return false };

@@ -288,7 +288,7 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
-    hub.acquire(1, want().renew(Renew::Manual).wait(crate::redis::Wait::For(for_ms(60))));
+    hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(60))));
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
     hub.told();

@@ -99,6 +99,11 @@ impl<T> Waiting<T> {
         self.entries.first_key_value().map(|(place, _)| *place)
     }
 
+    /// All of them with their places, in the order in which they came.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.entries.iter().map(|(place, (_, entry))| (*place, entry))
+    }
+
     /// The first that came, with its deadline.
     pub(crate) fn pop(&mut self) -> Option<(T, Instant)> {
         let (number, (deadline, entry)) = self.entries.pop_first()?;

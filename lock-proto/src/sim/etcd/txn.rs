@@ -1,5 +1,6 @@
 //! Reads and transactions: how they are checked, and what they give.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
@@ -28,9 +29,15 @@ pub(super) fn check_range(range: &RangeRequest) -> Result<(), Refusal> {
 
 /// What the server looks at before it looks at anything else.
 pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
-    if txn.compare.len().max(txn.success.len()).max(txn.failure.len()) > max_ops {
-        return Err(Refusal::TOO_MANY_OPS);
-    }
+    check_shape(txn, max_ops)?;
+    check_overlaps(&txn.success)?;
+    check_overlaps(&txn.failure).map(drop)
+}
+
+/// What a transaction has at most, one within it has less of by as much as the longest part of the outer one has.
+fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
+    let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
+    let left = max_ops.checked_sub(longest).ok_or(Refusal::TOO_MANY_OPS)?;
     if txn.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(Refusal::EMPTY_KEY);
     }
@@ -39,18 +46,22 @@ pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
             Some(Op::Range(range)) => &range.key,
             Some(Op::Put(put)) => &put.key,
             Some(Op::Delete(delete)) => &delete.key,
+            Some(Op::Txn(inner)) => {
+                check_shape(inner, left)?;
+                continue;
+            }
             None => return Err(Refusal::NO_OPERATION),
         };
         if key.is_empty() {
             return Err(Refusal::EMPTY_KEY);
         }
     }
-    check_overlaps(&txn.success)?;
-    check_overlaps(&txn.failure)
+    Ok(())
 }
 
-/// No key may be put twice, or be put and deleted. A delete without end is not looked at: so it is in etcd.
-fn check_overlaps(ops: &[RequestOp]) -> Result<(), Refusal> {
+/// No key may be put twice, or be put and deleted; gives what is put, and what is deleted. The branches of an inner transaction exclude
+/// each other. A delete without end is not looked at, nor one in a later inner transaction than the put: so it is in etcd.
+fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<Span>), Refusal> {
     let mut deletes = Vec::new();
     for op in ops {
         if let Some(Op::Delete(delete)) = &op.request {
@@ -58,24 +69,34 @@ fn check_overlaps(ops: &[RequestOp]) -> Result<(), Refusal> {
         }
     }
     deletes.retain(|span| !matches!(span, Span::From(_)));
-    let mut puts: Vec<&Bytes> = Vec::new();
+    let mut puts = BTreeSet::new();
+    let is_deleted = |deletes: &[Span], key: &Bytes| deletes.iter().any(|span| span.contains(key));
     for op in ops {
-        if let Some(Op::Put(put)) = &op.request {
-            if puts.contains(&&put.key) || deletes.iter().any(|span| span.contains(&put.key)) {
-                return Err(Refusal::DUPLICATE_KEY);
-            }
-            puts.push(&put.key);
+        let Some(Op::Txn(inner)) = &op.request else { continue };
+        let (then, then_deletes) = check_overlaps(&inner.success)?;
+        let (other, other_deletes) = check_overlaps(&inner.failure)?;
+        if then.iter().chain(&other).any(|key| puts.contains(key) || is_deleted(&deletes, key)) {
+            return Err(Refusal::DUPLICATE_KEY);
+        }
+        puts.extend(then.into_iter().chain(other));
+        deletes.extend(then_deletes.into_iter().chain(other_deletes));
+    }
+    for op in ops {
+        if let Some(Op::Put(put)) = &op.request
+            && (is_deleted(&deletes, &put.key) || !puts.insert(put.key.clone()))
+        {
+            return Err(Refusal::DUPLICATE_KEY);
         }
     }
-    Ok(())
+    Ok((puts, deletes))
 }
 
-/// Whether it does not go through the log of the cluster.
+/// Whether it does not go through the log of the cluster. With an inner transaction it does, whatever that does.
 pub(super) fn is_read_only(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|op| matches!(op.request, Some(Op::Range(_))))
 }
 
-/// Whether any branch writes.
+/// Whether any branch writes. What inner transactions do is not looked at: so it is in etcd.
 pub(super) fn puts(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).any(|op| matches!(op.request, Some(Op::Put(_))))
 }
@@ -129,23 +150,55 @@ fn sort(found: &mut [(&Bytes, &Entry)], range: &RangeRequest) {
 
 /// Executes a transaction. The header is that of the whole; the caller completes it.
 pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Refusal> {
-    let succeeded = txn.compare.iter().all(|compare| holds(store, compare));
-    let ops = if succeeded { &txn.success } else { &txn.failure };
-    for op in ops {
-        if let Some(Op::Put(put)) = &op.request
-            && put.lease != 0
-            && store.leases().get(put.lease).is_none()
-        {
-            return Err(Refusal::LEASE_NOT_FOUND);
-        }
-    }
+    let mut path = Vec::new();
+    decide(store, txn, &mut path);
+    check_leases(store, txn, &mut path.iter().copied())?;
     let mut change = store.write();
-    let responses = ops.iter().map(|op| ResponseOp { response: perform(&mut change, op) }).collect();
+    let (succeeded, responses) = perform_all(&mut change, txn, &mut path.into_iter());
     let revision = change.end();
     Ok(TxnResponse { header: Some(ResponseHeader { member_id: 0, revision }), succeeded, responses })
 }
 
-fn perform(change: &mut Change<'_>, op: &RequestOp) -> Option<OpResponse> {
+/// Which branch is taken here and in every inner transaction that is reached, in their order: by the store as it is before any of them.
+fn decide(store: &Store, txn: &TxnRequest, path: &mut Vec<bool>) {
+    let succeeds = txn.compare.iter().all(|compare| holds(store, compare));
+    path.push(succeeds);
+    for op in branch(txn, succeeds) {
+        if let Some(Op::Txn(inner)) = &op.request {
+            decide(store, inner, path);
+        }
+    }
+}
+
+fn branch(txn: &TxnRequest, succeeds: bool) -> &[RequestOp] {
+    if succeeds { &txn.success } else { &txn.failure }
+}
+
+/// One put on a lease that does not exist refuses the whole.
+fn check_leases(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
+    for op in branch(txn, path.next() == Some(true)) {
+        match &op.request {
+            Some(Op::Put(put)) if put.lease != 0 && store.leases().get(put.lease).is_none() => {
+                return Err(Refusal::LEASE_NOT_FOUND);
+            }
+            Some(Op::Txn(inner)) => check_leases(store, inner, path)?,
+            Some(Op::Put(_) | Op::Range(_) | Op::Delete(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
+fn perform_all(
+    change: &mut Change<'_>,
+    txn: &TxnRequest,
+    path: &mut impl Iterator<Item = bool>,
+) -> (bool, Vec<ResponseOp>) {
+    let succeeded = path.next() == Some(true);
+    let ops = branch(txn, succeeded).iter();
+    (succeeded, ops.map(|op| ResponseOp { response: perform(change, op, path) }).collect())
+}
+
+fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Item = bool>) -> Option<OpResponse> {
     let answer = match op.request.as_ref()? {
         Op::Range(range) => {
             let header = Some(header(change));
@@ -158,6 +211,11 @@ fn perform(change: &mut Change<'_>, op: &RequestOp) -> Option<OpResponse> {
         Op::Delete(delete) => {
             let deleted = change.delete(&Span::new(&delete.key, &delete.range_end));
             OpResponse::Delete(DeleteRangeResponse { header: Some(header(change)), deleted })
+        }
+        Op::Txn(inner) => {
+            let (succeeded, responses) = perform_all(change, inner, path);
+            // Its header is there, and empty.
+            OpResponse::Txn(TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses })
         }
     };
     Some(answer)

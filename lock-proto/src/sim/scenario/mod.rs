@@ -122,6 +122,7 @@ const REDIS: &[Scenario] = &[
     redis::REFUSALS,
     redis::EVICTION,
     redis::EVERYTHING,
+    redis::QUORUM,
     redis::BEYOND,
 ];
 

@@ -79,7 +79,7 @@ impl World {
         self.network.is_quiet()
             && self.plans.is_empty()
             && self.clients.iter().all(|process| process.deadline().is_none())
-            && self.running_nodes().all(|node| self.nodes[node].node.next_deadline().is_none())
+            && self.nodes.iter().all(|server| server.deadline().is_none())
     }
 
     /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down) everybody is served within `served`, then

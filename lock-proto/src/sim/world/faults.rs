@@ -78,6 +78,7 @@ impl World {
         while let Some(id) = self.nodes[node].node.poll_closed() {
             self.nodes[node].node.handle_disconnected(self.now, id);
         }
+        self.nodes[node].look();
         self.nodes[node].state = ServerState::Running;
         self.record_state(Lane::Node(node), State::Running);
         self.checker.forget_stored(node);
@@ -109,6 +110,7 @@ impl World {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
         self.nodes[node].node.jump_forward(self.now, by);
+        self.nodes[node].look();
     }
 
     /// The wall clock of a node is set back: keys live longer by so much.
@@ -116,6 +118,7 @@ impl World {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
         self.nodes[node].node.jump_back(self.now, by);
+        self.nodes[node].look();
     }
 
     /// A node enters or leaves a condition in which it refuses commands.

@@ -1,14 +1,14 @@
 //! Commands as text.
 
-use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::redis::script;
 use crate::sim::redis::input::{self, Limits, Parsed};
 
 /// A command for the log: scripts by their name, the rest as text.
-pub(super) fn command(args: &[alloc::vec::Vec<u8>]) -> String {
+pub(super) fn command(args: &[Vec<u8>]) -> String {
     let mut text = String::new();
     for (i, arg) in args.iter().enumerate() {
         if i > 0 {
@@ -32,12 +32,13 @@ pub(super) fn requests(bytes: &[u8]) -> String {
         if !text.is_empty() {
             text.push_str(", ");
         }
-        match input::parse(rest, limits) {
-            Parsed::Request { len, args } => {
+        let mut args = Vec::new();
+        match input::parse(rest, limits, &mut args) {
+            Parsed::Request { len } => {
                 text.push_str(&request(&args));
                 rest = &rest[len.max(1)..];
             }
-            Parsed::Incomplete | Parsed::Broken(_) => {
+            Parsed::Inline { .. } | Parsed::Incomplete | Parsed::Broken(_) => {
                 text.push('…');
                 break;
             }
@@ -47,11 +48,11 @@ pub(super) fn requests(bytes: &[u8]) -> String {
 }
 
 /// The name of a script and its key, or a command and its first argument.
-fn request(args: &[Cow<'_, [u8]>]) -> String {
-    let shown = |arg: Option<&Cow<'_, [u8]>>| arg.map(|arg| format!(" {}", arg.escape_ascii())).unwrap_or_default();
+fn request(args: &[&[u8]]) -> String {
+    let shown = |arg: Option<&&[u8]>| arg.map(|arg| format!(" {}", arg.escape_ascii())).unwrap_or_default();
     let script = args
         .get(1)
-        .and_then(|arg| script::ALL.iter().find(|s| s.source.as_bytes() == &arg[..] || s.sha1.as_bytes() == &arg[..]));
+        .and_then(|arg| script::ALL.iter().find(|s| s.source.as_bytes() == *arg || s.sha1.as_bytes() == *arg));
     match (args.first(), script) {
         (_, Some(script)) => format!("{}{}", script.name, shown(args.get(3))),
         (Some(verb), None) => format!("{}{}", verb.escape_ascii(), shown(args.get(1))),

@@ -17,6 +17,8 @@ pub(super) struct Process {
     pub(super) machine: Client,
     pub(super) clock: Clock,
     pub(super) state: ProcessState,
+    /// When the machine wants to be called, in true time.
+    next: Option<Instant>,
     /// Its clock has been standing still since this true time.
     pub(super) asleep: Option<Instant>,
     /// What happened while it was stopped.
@@ -79,6 +81,7 @@ impl Process {
             machine,
             clock,
             state: ProcessState::Running,
+            next: None,
             asleep: None,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
@@ -100,8 +103,13 @@ impl Process {
     /// True time at which the machine wants to be called; `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
-            ProcessState::Running => self.machine.next_deadline().map(|at| self.when(at)),
+            ProcessState::Running => self.next,
             ProcessState::Paused | ProcessState::Dead => None,
         }
+    }
+
+    /// Asks the machine when it wants to be called: after every call.
+    pub(super) fn look(&mut self) {
+        self.next = self.machine.next_deadline().map(|at| self.when(at));
     }
 }

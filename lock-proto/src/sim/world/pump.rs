@@ -31,13 +31,16 @@ impl World {
         if self.halted {
             return false;
         }
-        let next = [
-            self.network.next_arrival(),
-            self.plans.first_key_value().map(|((at, _), _)| *at),
-            self.clients.iter().filter_map(super::process::Process::deadline).min(),
-            self.running_nodes().filter_map(|node| self.nodes[node].node.next_deadline()).min(),
-        ];
-        let next = next.into_iter().flatten().min().unwrap_or(Instant::MAX);
+        let mut next = self.network.next_arrival().unwrap_or(Instant::MAX);
+        if let Some((at, _)) = self.plans.first_key_value().map(|(key, _)| *key) {
+            next = next.min(at);
+        }
+        for process in &self.clients {
+            next = process.deadline().map_or(next, |at| next.min(at));
+        }
+        for server in &self.nodes {
+            next = server.deadline().map_or(next, |at| next.min(at));
+        }
         if next > end {
             self.now = self.now.max(end);
             return false;
@@ -69,16 +72,12 @@ impl World {
         true
     }
 
-    pub(super) fn running_nodes(&self) -> impl Iterator<Item = usize> {
-        (0..self.nodes.len()).filter(|node| self.nodes[*node].state == ServerState::Running)
-    }
-
     fn is_client_due(&self, client: usize) -> bool {
         self.clients[client].deadline().is_some_and(|at| at <= self.now)
     }
 
     fn due_node(&self) -> Option<usize> {
-        self.running_nodes().find(|node| self.nodes[*node].node.next_deadline().is_some_and(|at| at <= self.now))
+        (0..self.nodes.len()).find(|node| self.nodes[*node].deadline().is_some_and(|at| at <= self.now))
     }
 
     fn deliver(&mut self, arrival: Arrival<Vec<u8>>) {
@@ -88,10 +87,8 @@ impl World {
         self.recorder.fate(message, Fate::Arrived(self.now));
         match arrival.way {
             Way::ToNode => {
-                let freed = matches!(packet, Packet::Data(_));
                 self.deliver_to_node(arrival.link, node, packet);
-                if freed {
-                    // The sender's buffer has room again.
+                if arrival.frees {
                     self.pump_client(client);
                 }
             }
@@ -159,12 +156,15 @@ impl World {
                 None => self.journal.write(self.now, format_args!("n{node}: {text}")),
             }
         }
-        for id in self.network.of_node(node) {
+        let mut after = 0;
+        while let Some(id) = self.network.next_of_node(node, after) {
+            after = id;
             let server = &mut self.nodes[node].node;
-            let bytes = server.outgoing(id).to_vec();
+            let bytes = server.outgoing(id);
             if !bytes.is_empty() {
+                let bytes = bytes.to_vec();
                 server.consume(id, bytes.len());
-                self.send_bytes(id, Way::ToClient, &bytes);
+                self.send_bytes(id, Way::ToClient, bytes);
             }
         }
         while let Some(id) = self.nodes[node].node.poll_closed() {
@@ -176,6 +176,7 @@ impl World {
                 self.send(id, Way::ToClient, Packet::Close(Fault::Closed));
             }
         }
+        self.nodes[node].look();
         self.check_keys(node);
     }
 
@@ -209,12 +210,15 @@ impl World {
     }
 
     /// Sends bytes, now and then in several pieces.
-    fn send_bytes(&mut self, id: u64, way: Way, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (head, tail) = rest.split_at(self.network.piece(rest.len()).min(rest.len()));
-            self.send(id, way, Packet::Data(head.to_vec()));
-            rest = tail;
+    fn send_bytes(&mut self, id: u64, way: Way, mut bytes: Vec<u8>) {
+        loop {
+            let piece = self.network.piece(bytes.len());
+            if piece >= bytes.len() {
+                return self.send(id, way, Packet::Data(bytes));
+            }
+            let rest = bytes.split_off(piece);
+            self.send(id, way, Packet::Data(bytes));
+            bytes = rest;
         }
     }
 
@@ -311,14 +315,18 @@ impl World {
             return;
         }
         let bytes_first = self.rng.one_in(2);
+        if bytes_first {
+            self.send_all(client);
+        }
         loop {
-            let mut moved = bytes_first && self.send_all(client);
+            let mut asked = false;
             while let Some(output) = self.clients[client].machine.poll_output() {
-                moved = true;
+                asked = true;
                 self.carry_out(client, output);
             }
-            moved |= self.send_all(client);
-            if !moved {
+            // What was carried out, or nothing at all so far, may have left bytes.
+            let sent = (asked || !bytes_first) && self.send_all(client);
+            if !asked && !sent {
                 break;
             }
             self.spins += 1;
@@ -327,6 +335,7 @@ impl World {
                 return;
             }
         }
+        self.clients[client].look();
         // Whatever is due is still to come.
         if !self.is_client_due(client) {
             self.checker.up_to_date(self.now, client);
@@ -341,20 +350,21 @@ impl World {
 
     fn send_all(&mut self, client: usize) -> bool {
         let mut moved = false;
-        for id in self.network.of_client(client) {
-            let room = self.network.room(id, Way::ToNode);
-            let Some(link) = self.network.links.get(&id).filter(|link| link.established) else { continue };
-            let conn = link.conn;
+        let mut after = 0;
+        while let Some((id, link)) = self.network.next_of_client(client, after) {
+            let (conn, room) = (link.conn, self.network.room(link, Way::ToNode));
             let machine = &mut self.clients[client].machine;
             let bytes = machine.outgoing(conn);
-            let bytes = bytes[..bytes.len().min(room)].to_vec();
-            if !bytes.is_empty() {
-                machine.consume(conn, bytes.len());
-                let node = conn.node().index();
-                self.checker.request(self.now, client, node);
-                self.send_bytes(id, Way::ToNode, &bytes);
-                moved = true;
+            let bytes = &bytes[..bytes.len().min(room)];
+            if bytes.is_empty() {
+                after = id;
+                continue;
             }
+            let bytes = bytes.to_vec();
+            machine.consume(conn, bytes.len());
+            self.checker.request(self.now, client, conn.node().index());
+            self.send_bytes(id, Way::ToNode, bytes);
+            moved = true;
         }
         moved
     }

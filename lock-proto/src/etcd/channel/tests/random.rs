@@ -33,14 +33,18 @@ impl World {
 
     /// Somebody wants something.
     fn ask(&mut self) {
-        match self.dice(3) {
-            0 => {
-                let request = if self.dice(2) == 0 { grant(self.seed) } else { Request::KeepAlive { lease: lease(1) } };
+        match self.dice(5) {
+            0..3 => {
+                let request = match self.dice(4) {
+                    0 => grant(self.seed),
+                    1 => Request::KeepAlive { lease: lease(1) },
+                    _ => batch::create(["a", "a/b", "b", "c", "d"][self.dice(5) as usize]),
+                };
                 let patience = MS * (1 + self.dice(2000) as u32);
                 let call = self.rig.send_for(request, patience);
                 self.answered.insert(call, 0);
             }
-            1 if self.watches.len() < 5 => {
+            3 if self.watches.len() < 5 => {
                 let watch = WatchId::new(self.drawn);
                 self.rig.channel.watch(self.rig.now, watch, "k".into(), Bytes::new());
                 self.watches.insert(watch, false);
@@ -138,7 +142,8 @@ impl World {
                         RpcReply::Authenticate(AuthenticateResponse { header: None, token: "t".into() })
                     }
                     Rpc::Grant(ask) => RpcReply::Grant(LeaseGrantResponse { header: None, id: ask.id, ttl: 10 }),
-                    other @ (Rpc::Range(_) | Rpc::Txn(_) | Rpc::Revoke(_)) => panic!("{other:?}"),
+                    Rpc::Txn(ask) => batch::done(&ask),
+                    other @ (Rpc::Range(_) | Rpc::Revoke(_)) => panic!("{other:?}"),
                 };
                 if honest {
                     self.rig.answer(rpc, Ok(reply));

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use super::World;
 use super::member::MemberState;
 use super::process::{Fact, Process, ProcessState};
-use super::wire::Wire;
-use crate::etcd::message::Op;
+use super::wire::{Wire, looked_at};
 use crate::etcd::{Output, Rpc, Token};
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -421,10 +420,8 @@ impl World {
             return asked;
         }
         while let Some(output) = self.clients[client].machine.poll_output() {
-            if let Output::Call { request: Rpc::Txn(txn), .. } = &output
-                && let Some(Op::Range(own)) = txn.success.first().and_then(|op| op.request.as_ref())
-            {
-                asked.push(own.key.clone());
+            if let Output::Call { request: Rpc::Txn(txn), .. } = &output {
+                looked_at(txn, &mut asked);
             }
             self.carry_out(client, output);
             self.spins += 1;

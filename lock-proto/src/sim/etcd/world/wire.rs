@@ -1,6 +1,7 @@
 //! What travels between a client and a member, and how the log shows it.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
 use bytes::Bytes;
@@ -47,6 +48,17 @@ impl Wire {
         };
         let deleted = events.iter().filter(|event| event.kind == DELETED);
         deleted.filter_map(|event| event.kv.as_ref().map(|kv| (&kv.key, kv.mod_revision)))
+    }
+}
+
+/// The own keys that a transaction reads before anything else, those of its inner ones included: a waiter that looks at its queue does so.
+pub(super) fn looked_at(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
+    for (i, op) in txn.success.iter().enumerate() {
+        match &op.request {
+            Some(Op::Range(own)) if i == 0 => keys.push(own.key.clone()),
+            Some(Op::Txn(inner)) => looked_at(inner, keys),
+            Some(Op::Range(_) | Op::Put(_) | Op::Delete(_)) | None => {}
+        }
     }
 }
 
@@ -130,6 +142,11 @@ fn show_txn(f: &mut fmt::Formatter<'_>, txn: &TxnRequest) -> fmt::Result {
             }
             Some(Op::Put(put)) => write!(f, "put {}", key(&put.key))?,
             Some(Op::Delete(delete)) => write!(f, "delete {}", key(&delete.key))?,
+            Some(Op::Txn(inner)) => {
+                f.write_str("(")?;
+                show_txn(f, inner)?;
+                f.write_str(")")?;
+            }
             None => f.write_str("nothing")?,
         }
     }

@@ -182,7 +182,7 @@ impl Hand<'_> {
             _ => Renew::Auto,
         };
         let hold = if self.chance.one_in(4) { None } else { Some(self.span() / 2) };
-        let ttl = self.chance.one_in(3).then(|| self.ttl / 2 + self.ttl / 16 * u32::try_from(tag % 8).unwrap_or(0));
+        let ttl = self.chance.one_in(3).then(|| self.ttl / 2 + self.ttl / 16 * (tag % 8));
         let write_every = if self.chance.one_in(2) { None } else { Some(ms(5) + self.chance.millis(100)) };
         let claim = !self.chance.one_in(16);
         let action = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };

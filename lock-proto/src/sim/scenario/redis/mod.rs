@@ -220,25 +220,32 @@ pub(super) const EVICTION: Scenario = broken(
     },
 );
 
+/// Everything at once that the promises allow.
+const EVERY_RATE: &[(Kind, u64)] = &[
+    (Kind::LetGo, 3),
+    (Kind::Abandon, 2),
+    (Kind::Pause, 2),
+    (Kind::StopNode, 1),
+    (Kind::KillClient, 1),
+    (Kind::Crash, 1),
+    (Kind::ForgetInQuorum, 1),
+    (Kind::Partition, 1),
+    (Kind::OneWay, 1),
+    (Kind::Reset, 2),
+    (Kind::Slow, 1),
+    (Kind::Refuse, 1),
+    (Kind::FlushScripts, 1),
+    (Kind::Shutdown, 1),
+];
+
 pub(super) const EVERYTHING: Scenario =
     kept("redis-everything", "everything at once that the promises allow", |chance| {
-        let rates = &[
-            (Kind::LetGo, 3),
-            (Kind::Abandon, 2),
-            (Kind::Pause, 2),
-            (Kind::StopNode, 1),
-            (Kind::KillClient, 1),
-            (Kind::Crash, 1),
-            (Kind::ForgetInQuorum, 1),
-            (Kind::Partition, 1),
-            (Kind::OneWay, 1),
-            (Kind::Reset, 2),
-            (Kind::Slow, 1),
-            (Kind::Refuse, 1),
-            (Kind::FlushScripts, 1),
-            (Kind::Shutdown, 1),
-        ];
-        draw::draw(chance, &Recipe { rates, ..QUIET })
+        draw::draw(chance, &Recipe { rates: EVERY_RATE, ..QUIET })
+    });
+
+pub(super) const QUORUM: Scenario =
+    kept("redis-quorum", "everything at once that the promises allow, on quorums only", |chance| {
+        draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, ..QUIET })
     });
 
 pub(super) const BEYOND: Scenario =

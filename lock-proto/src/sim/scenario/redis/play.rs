@@ -2,8 +2,9 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use super::{RedisAction, RedisStore};
 use crate::id::LockId;

@@ -38,6 +38,13 @@ fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
 }
 
 #[test]
+fn s4_a_client_that_uses_one_token_again_is_caught() {
+    // A compensating delete of an old attempt arrives after the retried take (requirement A2).
+    let plan = caught("redis-pauses", Flaw::SameToken, &[Rule::MutualExclusion]);
+    assert!(plan.len() <= 20, "{plan}");
+}
+
+#[test]
 fn s4_a_watchdog_that_outlives_its_release_is_caught() {
     let plan = caught("redis-contention", Flaw::RenewsForEver, &[Rule::OneOutcome, Rule::Leftover, Rule::Liveness]);
     assert!(plan.len() <= 2, "{plan}");

@@ -1,0 +1,88 @@
+//! Wake-ups of a connection's tasks by one another.
+//!
+//! One call takes several tasks of hyper's in turn, each of them woken by the one before. Those wake-ups come while the connection is polled, and
+//! are for it alone; only what comes at any other time is for the driver.
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Context;
+
+use futures_util::task::AtomicWaker;
+
+/// Who is woken for the tasks of one connection.
+#[derive(Default)]
+pub(super) struct Alarm {
+    polling: AtomicBool,
+    raised: AtomicBool,
+    driver: AtomicWaker,
+}
+
+impl Alarm {
+    /// The connection is polled from here on, for this driver.
+    pub(super) fn begin(&self, cx: &Context<'_>) {
+        self.driver.register(cx.waker());
+        self.polling.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a task was woken since the last time.
+    pub(super) fn take(&self) -> bool {
+        self.raised.swap(false, Ordering::SeqCst)
+    }
+
+    /// The connection is polled no more. Whether a task was woken meanwhile: who wakes one from now on wakes the driver.
+    pub(super) fn end(&self) -> bool {
+        // In this order, and the other way round where it is raised: one of the two sees what the other does.
+        self.polling.store(false, Ordering::SeqCst);
+        self.take()
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.raised.store(true, Ordering::SeqCst);
+        if !self.polling.load(Ordering::SeqCst) {
+            self.driver.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicU32;
+    use core::task::Waker;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counted(AtomicU32);
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn only_what_comes_while_nobody_polls_wakes_the_driver() {
+        let (driver, alarm) = (Arc::<Counted>::default(), Arc::<Alarm>::default());
+        let (driver_waker, waker) = (Waker::from(Arc::clone(&driver)), Waker::from(Arc::clone(&alarm)));
+        let woken = || driver.0.load(Ordering::SeqCst);
+        alarm.begin(&Context::from_waker(&driver_waker));
+        assert!(!alarm.take(), "nobody was woken");
+        waker.wake_by_ref();
+        assert!(alarm.take(), "a task was woken by another");
+        assert!(!alarm.take(), "told once");
+        waker.wake_by_ref();
+        assert!(alarm.end(), "woken before the end is for the connection");
+        assert_eq!(woken(), 0);
+        waker.wake_by_ref();
+        assert_eq!(woken(), 1, "woken after the end is for the driver");
+        alarm.begin(&Context::from_waker(&driver_waker));
+        assert!(alarm.end(), "and the connection has it to do");
+    }
+}

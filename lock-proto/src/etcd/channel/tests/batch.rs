@@ -1,0 +1,382 @@
+//! Writes that leave together (requirement E11).
+
+#![allow(clippy::wildcard_enum_match_arm, reason = "what comes unexpected fails the test")]
+
+use super::*;
+use crate::etcd::message::{
+    Compare, Op, OpResponse, PutResponse, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse,
+};
+use crate::etcd::request::{Queue, Seen};
+
+pub(super) fn create(name: &str) -> Request {
+    let (queue, value) = (Queue::new(b"", name.as_bytes()), Bytes::new());
+    Request::Create { queue, lease: lease(7), value, alone: false }
+}
+
+fn delete(name: &str) -> Request {
+    Request::Delete { queue: Queue::new(b"", name.as_bytes()), lease: lease(7), modified: 3 }
+}
+
+fn txn(request: &Request) -> TxnRequest {
+    match request.rpc() {
+        Some(Rpc::Txn(txn)) => txn,
+        other => panic!("no transaction: {other:?}"),
+    }
+}
+
+const HEADER: Option<ResponseHeader> = Some(ResponseHeader { member_id: 1, revision: 9 });
+
+/// As a server answers a create that put its key.
+fn created(header: Option<ResponseHeader>) -> TxnResponse {
+    let put = OpResponse::Put(PutResponse { header: None });
+    let range = OpResponse::Range(RangeResponse::default());
+    let responses = [put, range].map(|response| ResponseOp { response: Some(response) }).to_vec();
+    TxnResponse { header, succeeded: true, responses }
+}
+
+fn together(inner: impl IntoIterator<Item = TxnResponse>) -> Result<RpcReply, Status> {
+    let inner = inner.into_iter().map(|inner| ResponseOp { response: Some(OpResponse::Txn(inner)) });
+    Ok(RpcReply::Txn(TxnResponse { header: HEADER, succeeded: true, responses: inner.collect() }))
+}
+
+/// As a server answers creates that put their keys, alone or together.
+pub(super) fn done(request: &TxnRequest) -> RpcReply {
+    match size(request) {
+        1 => RpcReply::Txn(created(HEADER)),
+        count => together(inner(count)).unwrap(),
+    }
+}
+
+fn inner(count: usize) -> impl Iterator<Item = TxnResponse> {
+    core::iter::repeat_n(created(Some(ResponseHeader::default())), count)
+}
+
+fn taken(call: CallId) -> ChannelOutput {
+    let own = Some(Seen { created: 9, modified: 9 });
+    let found = Found::Queue { revision: 9, done: true, own, older: None, others: false };
+    ChannelOutput::Reply { call, reply: Reply::Done(found) }
+}
+
+/// How many requests are in it.
+fn size(request: &TxnRequest) -> usize {
+    if request.compare.is_empty() { request.success.len() } else { 1 }
+}
+
+impl Rig {
+    /// Answers whatever is asked until nothing is left.
+    fn answer_all(&mut self) {
+        while let Some(output) = self.channel.poll_output() {
+            if let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(request), .. }) = output {
+                self.answer(rpc, Ok(done(&request)));
+            }
+        }
+    }
+
+    fn write(&mut self, name: &str) -> CallId {
+        self.send(create(name))
+    }
+
+    fn write_many(&mut self, count: usize) -> Vec<CallId> {
+        (0..count).map(|n| self.write(&format!("{n}"))).collect()
+    }
+
+    /// The next output: a transaction.
+    fn txn(&mut self) -> (RpcId, TxnRequest) {
+        match self.channel.poll_output() {
+            Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(txn), .. })) => (rpc, txn),
+            other => panic!("no transaction: {other:?}"),
+        }
+    }
+
+    /// The next output: these requests in one transaction.
+    fn batch(&mut self, requests: &[Request]) -> RpcId {
+        let (rpc, outer) = self.txn();
+        let all: Vec<_> = requests.iter().map(txn).collect();
+        let op = |inner: &TxnRequest| RequestOp { request: Some(Op::Txn(inner.clone())) };
+        assert_eq!(outer.success, all.iter().map(op).collect::<Vec<_>>());
+        let is_write = |op: &&RequestOp| matches!(op.request, Some(Op::Put(_) | Op::Delete(_)));
+        let writes = all.iter().flat_map(|inner| inner.success.iter().filter(is_write).cloned());
+        assert_eq!(outer.failure, writes.collect::<Vec<_>>(), "what permissions and space are checked for");
+        assert_eq!(outer.compare, Vec::<Compare>::new(), "what is checked only is never done");
+        rpc
+    }
+
+    /// With two calls under way, so that what comes now gathers.
+    fn busy() -> (Self, [(RpcId, CallId); 2]) {
+        let (mut rig, _) = Self::up(1);
+        let two = ["x", "y"].map(|name| {
+            let call = rig.write(name);
+            let (rpc, request) = rig.txn();
+            assert_eq!(request, txn(&create(name)), "alone it is what it always was");
+            (rpc, call)
+        });
+        (rig, two)
+    }
+
+    /// With the names `0`, `1` and so on in one call.
+    fn many(count: usize) -> (Self, RpcId, Vec<CallId>) {
+        let (mut rig, _) = Self::up(2);
+        let calls = rig.write_many(count);
+        let requests: Vec<_> = (0..count).map(|n| create(&format!("{n}"))).collect();
+        let rpc = rig.batch(&requests);
+        (rig, rpc, calls)
+    }
+}
+
+#[test]
+fn e11_what_waits_for_an_answer_leaves_together_and_is_answered_apart() {
+    let (mut rig, [(first, x), (second, y)]) = Rig::busy();
+    let calls = [create("a"), delete("b"), create("c")].map(|request| rig.send(request));
+    assert_eq!(rig.all(), [], "they gather");
+    rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
+    assert_eq!(rig.told(), [taken(x)]);
+    let rpc = rig.batch(&[create("a"), delete("b"), create("c")]);
+    assert_eq!(rig.all(), []);
+    let gone = TxnResponse { header: Some(ResponseHeader::default()), succeeded: true, responses: Vec::new() };
+    let mut answers: Vec<_> = inner(2).collect();
+    answers.insert(1, gone);
+    rig.answer(rpc, together(answers));
+    let deleted = Found::Queue { revision: 9, done: true, own: None, older: None, others: false };
+    let deleted = ChannelOutput::Reply { call: calls[1], reply: Reply::Done(deleted) };
+    assert_eq!(rig.all(), [taken(calls[0]), deleted, taken(calls[2])]);
+    rig.answer(second, Ok(RpcReply::Txn(created(HEADER))));
+    assert_eq!(rig.all(), [taken(y)]);
+}
+
+#[test]
+fn e11_nothing_but_writes_waits() {
+    let (mut rig, _) = Rig::busy();
+    rig.write("a");
+    let queue = Queue::new(b"", b"b");
+    for request in [
+        grant(3),
+        Request::Revoke { lease: lease(3) },
+        Request::First { queue: queue.clone() },
+        Request::Look { queue, lease: lease(7), before: None },
+    ] {
+        rig.send(request.clone());
+        match rig.channel.poll_output() {
+            Some(ChannelOutput::Do(Output::Call { request: rpc, .. })) => assert_eq!(Some(rpc), request.rpc()),
+            other => panic!("no call: {other:?}"),
+        }
+    }
+    assert_eq!(rig.all(), []);
+}
+
+#[test]
+fn e11_a_write_gathers_for_two_milliseconds_at_most() {
+    let (mut rig, _) = Rig::busy();
+    rig.write("a");
+    rig.pass(MS);
+    rig.write("b");
+    assert_eq!(rig.all(), []);
+    assert_eq!(rig.channel.next_deadline_reason(), Some((rig.now + MS, "writes that gather")));
+    rig.until_due();
+    assert_eq!(rig.channel.next_deadline(), Some(rig.now));
+    rig.batch(&[create("a"), create("b")]);
+    rig.write("c");
+    assert_eq!(rig.all(), [], "the next ones gather anew");
+}
+
+#[test]
+fn e11_writes_to_one_queue_or_to_one_inside_it_are_not_mixed_and_keep_their_order() {
+    let (mut rig, [(first, _), (second, _)]) = Rig::busy();
+    for request in [create("a"), create("a/b"), delete("a"), create("ab"), create("c"), delete("c/d"), delete("a")] {
+        rig.send(request);
+    }
+    rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
+    rig.told();
+    rig.batch(&[create("a"), create("ab"), create("c")]);
+    assert_eq!(rig.all(), []);
+    rig.answer(second, Ok(RpcReply::Txn(created(HEADER))));
+    rig.told();
+    rig.batch(&[create("a/b"), delete("c/d")]);
+    for write in 0..2 {
+        rig.until_due();
+        let (_, request) = rig.txn();
+        assert_eq!(request, txn(&delete("a")), "{write}");
+    }
+}
+
+#[test]
+fn e11_a_batch_is_bounded() {
+    let (mut rig, _) = Rig::up(1);
+    rig.write_many(300);
+    let mut sent = Vec::new();
+    for output in rig.all() {
+        let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(outer), .. }) = output else {
+            panic!("{output:?}")
+        };
+        sent.push((rpc, size(&outer)));
+    }
+    assert_eq!(sent.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [32; 4], "and 128 in all");
+    rig.answer(sent[0].0, together(inner(32)));
+    assert_eq!(rig.told().len(), 32);
+    assert_eq!(size(&rig.txn().1), 32);
+    // Large values go with few others.
+    let (mut rig, _) = Rig::up(1);
+    for n in 0..8 {
+        let (queue, value) = (Queue::new(b"", format!("{n}").as_bytes()), vec![b'v'; 20 << 10].into());
+        rig.send(Request::Create { queue, lease: lease(7), value, alone: false });
+    }
+    assert_eq!([3, 3].map(|_| size(&rig.txn().1)), [3, 3]);
+}
+
+#[test]
+fn e11_refused_as_a_whole_each_is_sent_again_alone() {
+    for (code, words) in [
+        (Code::InvalidArgument, "etcdserver: too many operations in txn request"),
+        (Code::NotFound, "etcdserver: requested lease not found"),
+        (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
+        (Code::InvalidArgument, "etcdserver: user name is empty"),
+        (Code::Unimplemented, "no inner transactions here"),
+    ] {
+        let (mut rig, rpc, calls) = Rig::many(4);
+        rig.fail(rpc, code, words);
+        assert_eq!(rig.told(), [], "nothing is known yet");
+        for (n, call) in calls.into_iter().enumerate() {
+            let (rpc, request) = rig.txn();
+            assert_eq!(request, txn(&create(&format!("{n}"))));
+            if n == 2 {
+                rig.fail(rpc, code, words);
+                assert!(
+                    matches!(rig.told()[..], [ChannelOutput::Reply { call: c, reply: Reply::Refused(_) }] if c == call)
+                );
+            } else {
+                rig.answer(rpc, Ok(RpcReply::Txn(created(HEADER))));
+                assert_eq!(rig.told(), [taken(call)]);
+            }
+        }
+        assert_eq!(rig.all(), [], "each once more only");
+    }
+}
+
+#[test]
+fn e11_a_server_that_refuses_many_is_given_fewer_until_the_next_connection() {
+    let (mut rig, mut rpc, _) = Rig::many(9);
+    for most in [4, 2, 1] {
+        rig.fail(rpc, Code::InvalidArgument, "etcdserver: too many operations in txn request");
+        rig.answer_all();
+        rig.write_many(9);
+        let (next, request) = rig.txn();
+        assert_eq!(size(&request), most);
+        rpc = next;
+    }
+    rig.answer_all();
+    rig.channel.handle_disconnected(rig.now, rpc.conn(), Fault::Closed);
+    rig.told();
+    rig.write_many(9);
+    rig.connected();
+    assert_eq!(size(&rig.txn().1), 9);
+}
+
+#[test]
+fn e11_one_lost_lease_does_not_end_batches() {
+    let (mut rig, rpc, _) = Rig::many(9);
+    rig.fail(rpc, Code::NotFound, "etcdserver: requested lease not found");
+    rig.answer_all();
+    rig.write_many(9);
+    assert_eq!(size(&rig.txn().1), 9);
+}
+
+#[test]
+fn e11_an_unknown_outcome_is_that_of_each() {
+    let is_unknown = |outputs: &[ChannelOutput], calls: &[CallId]| {
+        let told = outputs.iter().filter_map(|output| match output {
+            ChannelOutput::Reply { call, reply: Reply::Unknown(_) } => Some(*call),
+            ChannelOutput::Do(Output::Disconnect { .. } | Output::Connect { .. }) => None,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), calls);
+    };
+    for (code, words) in [
+        (Code::Unavailable, "etcdserver: request timed out"),
+        (Code::Cancelled, "context canceled"),
+        (Code::Unknown, "anything"),
+    ] {
+        let (mut rig, rpc, calls) = Rig::many(3);
+        rig.fail(rpc, code, words);
+        is_unknown(&rig.all(), &calls);
+    }
+    let (mut rig, rpc, calls) = Rig::many(3);
+    rig.channel.handle_disconnected(rig.now, rpc.conn(), Fault::Reset);
+    is_unknown(&rig.all(), &calls);
+    rig.answer(rpc, together(inner(3)));
+    assert_eq!(rig.all(), [], "too late");
+}
+
+/// The first to run out of patience gives the connection up, whether it went alone or with others.
+#[test]
+fn e11_patience_is_that_of_the_least_patient() {
+    let (mut rig, _) = Rig::up(1);
+    let calls = [("a", 900), ("b", 300), ("c", 600)].map(|(name, ms)| rig.send_for(create(name), ms * MS));
+    rig.batch(&["a", "b", "c"].map(create));
+    assert_eq!(rig.channel.next_deadline_reason(), Some((rig.now + 300 * MS, "request in flight")));
+    rig.until_due();
+    let told = rig.told();
+    assert!(matches!(told[0], ChannelOutput::Do(Output::Disconnect { .. })));
+    assert_eq!(told[1..4], calls.map(|call| unknown(call, Fault::TimedOut)));
+}
+
+#[test]
+fn e11_a_user_is_told_apart_for_each_request() {
+    let mut rig = Rig::with(ChannelConfig { user: Some(("app".into(), Secret::new("pw"))), ..config(1) });
+    rig.write_many(20);
+    rig.connected();
+    let rpc = rig.call();
+    let token = AuthenticateResponse { header: None, token: "t".into() };
+    rig.answer(rpc, Ok(RpcReply::Authenticate(token)));
+    for n in 0..20 {
+        assert_eq!(rig.txn().1, txn(&create(&format!("{n}"))), "old servers check inner transactions for nobody");
+    }
+}
+
+#[test]
+fn e11_an_answer_that_cannot_be_leaves_open_what_was_done() {
+    let whole = |responses, header, succeeded| Ok(RpcReply::Txn(TxnResponse { header, succeeded, responses }));
+    let range = || ResponseOp { response: Some(OpResponse::Range(RangeResponse::default())) };
+    let good = || ResponseOp { response: Some(OpResponse::Txn(created(None))) };
+    for (answer, done) in [
+        (together(inner(2)), 0),
+        (together(inner(4)), 0),
+        (granted(1), 0),
+        (whole(vec![good(), good(), good()], None, true), 0),
+        (whole(vec![good(), good(), good()], HEADER, false), 0),
+        (whole(vec![good(), range(), good()], HEADER, true), 0),
+        (whole(vec![good(), ResponseOp { response: None }, good()], HEADER, true), 0),
+        (together([created(None), TxnResponse::default(), created(None)]), 2),
+    ] {
+        let (mut rig, rpc, calls) = Rig::many(3);
+        rig.answer(rpc, answer.clone());
+        let told = rig.told();
+        let count = |what: fn(&Reply) -> bool| {
+            told.iter().filter(|told| matches!(told, ChannelOutput::Reply { reply, .. } if what(reply))).count()
+        };
+        assert_eq!(count(|reply| matches!(reply, Reply::Done(_))), done, "{answer:?}");
+        assert_eq!(count(|reply| matches!(reply, Reply::Unknown(_))), calls.len() - done, "{answer:?}");
+        assert!(told.iter().any(|told| matches!(told, ChannelOutput::Do(Output::Disconnect { .. }))), "{answer:?}");
+    }
+}
+
+#[test]
+fn e11_what_has_no_patience_left_is_taken_out_of_the_gathering() {
+    let (mut rig, [(first, _), _]) = Rig::busy();
+    let short = rig.send_for(create("a"), MS);
+    let long = rig.write("b");
+    rig.until_due();
+    assert_eq!(rig.all(), [not_sent(short, Fault::TimedOut)]);
+    rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
+    rig.told();
+    let (rpc, request) = rig.txn();
+    assert_eq!(request, txn(&create("b")));
+    rig.answer(rpc, Ok(RpcReply::Txn(created(HEADER))));
+    assert_eq!(rig.all(), [taken(long)]);
+    rig.write("c");
+    rig.write("d");
+    let conn = rpc.conn();
+    rig.all();
+    rig.channel.close(rig.now);
+    let told = rig.all();
+    assert_eq!(told[0], disconnect(conn));
+    assert_eq!(told.len(), 4, "each is answered: {told:?}");
+}
