@@ -72,7 +72,7 @@ fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly too
 	@# What is found goes to fuzz/artifacts (crashes) and a scratch folder (inputs); the committed corpora stay as they are.
 	for target in $$($(CARGO) +nightly fuzz list); do \
 		mkdir -p fuzz/scratch/$$target; \
-		$(CARGO) +nightly fuzz run --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+		$(CARGO) +nightly fuzz run --sanitizer none --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
 	done
 
 .PHONY: fuzz-short

@@ -1,8 +1,9 @@
-//! Replays the committed corpora on stable Rust, without libFuzzer.
+//! Replays the committed corpora on stable Rust, without libFuzzer (requirement S7).
 
 use std::path::Path;
 
-fn replay(target: &str, run: fn(&[u8]), at_least: usize) {
+/// Each file, and the file cut short at every one of its first `cuts` places.
+fn replay(target: &str, run: fn(&[u8]), at_least: usize, cuts: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     let mut files: Vec<_> =
         std::fs::read_dir(&folder).expect("the corpus is there").map(|entry| entry.expect("readable").path()).collect();
@@ -13,8 +14,7 @@ fn replay(target: &str, run: fn(&[u8]), at_least: usize) {
         println!("{}", file.display());
         let data = std::fs::read(&file).expect("readable");
         run(&data);
-        // And cut short at every place, for the first bytes at least.
-        for end in 0..data.len().min(200) {
+        for end in 0..data.len().min(cuts) {
             run(&data[..end]);
         }
     }
@@ -22,10 +22,20 @@ fn replay(target: &str, run: fn(&[u8]), at_least: usize) {
 
 #[test]
 fn pipe() {
-    replay("pipe", lock_fuzz::pipe, 15);
+    replay("pipe", lock_fuzz::pipe, 15, 200);
 }
 
 #[test]
 fn url() {
-    replay("url", lock_fuzz::url, 15);
+    replay("url", lock_fuzz::url, 15, 200);
+}
+
+#[test]
+fn redis_ops() {
+    replay("redis_ops", lock_fuzz::redis_ops, 300, 0);
+}
+
+#[test]
+fn quorum_ops() {
+    replay("quorum_ops", lock_fuzz::quorum_ops, 300, 0);
 }

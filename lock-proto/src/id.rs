@@ -70,6 +70,14 @@ pub struct LockId {
     pub(crate) generation: u32,
 }
 
+impl LockId {
+    /// For whoever uses a [step machine](crate::redis::step) alone: the caller sees to it that no id is used twice.
+    #[must_use]
+    pub const fn new(slot: u32, generation: u32) -> Self {
+        Self { slot, generation }
+    }
+}
+
 impl fmt::Display for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}.{}", self.slot, self.generation)
@@ -138,6 +146,12 @@ impl CallId {
     #[must_use]
     pub const fn node(self) -> NodeId {
         self.node
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn serial(self) -> u64 {
+        self.serial
     }
 }
 

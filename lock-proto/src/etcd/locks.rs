@@ -98,6 +98,16 @@ impl Locks {
         })
     }
 
+    /// Lets the numbers of calls and watches begin after these, for a search that tells numbers apart by their size: see
+    /// [`Canon`](crate::sim::search::Canon). Only before anything was asked for.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub const fn count_from(mut self, calls: u64, watches: u64) -> Self {
+        self.serial = calls;
+        self.watch = watches;
+        self
+    }
+
     // --- verbs ---
 
     /// Wishes for a lock. Its fate comes as events of the id that is returned.

@@ -72,7 +72,12 @@ impl Locks {
     /// The first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let identity = Identity::new(client, &config.prefix);
+        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests have flaws"))]
+        let mut identity = Identity::new(client, &config.prefix);
+        #[cfg(test)]
+        {
+            identity.flaw = config.flaw;
+        }
         let nodes = config.nodes.iter().map(|_| Node::default()).collect();
         Ok(Self {
             config,
@@ -96,6 +101,16 @@ impl Locks {
             drained: 0,
             stopped: false,
         })
+    }
+
+    /// Lets the numbers of tokens and calls begin after these, for a search that tells numbers apart by their size: see
+    /// [`Canon`](crate::sim::search::Canon). Only before anything was asked for.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub const fn count_from(mut self, tokens: u64, calls: u64) -> Self {
+        self.number = tokens;
+        self.serial = calls;
+        self
     }
 
     // --- verbs ---

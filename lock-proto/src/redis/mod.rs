@@ -11,6 +11,7 @@ mod pipe;
 mod request;
 pub mod script;
 mod server_error;
+pub mod step;
 mod token;
 mod url;
 mod validity;
@@ -25,6 +26,8 @@ pub use event::{
 pub use locks::Locks;
 pub(crate) use pipe::Waiting;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
+#[cfg(all(test, feature = "sim"))]
+pub(crate) use request::Flaw;
 pub use request::{
     Cause, ErrorClass, Expiry, FENCE_NAME, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, ServerError,
     Value, WAITING_SUFFIX,

@@ -9,13 +9,17 @@ use crate::time::{Instant, millis_up};
 
 /// The times that follow from a TTL and the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Ttl {
+pub struct Ttl {
     ms: u64,
 }
 
 impl Ttl {
     /// Checks a TTL against the settings and rounds it up to whole milliseconds.
-    pub(crate) fn new(given: Duration, renew: Renew, config: &Config) -> Result<Self, Invalid> {
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] says what was wrong with it, and what may be given.
+    pub fn new(given: Duration, renew: Renew, config: &Config) -> Result<Self, Invalid> {
         if given < MIN_TTL || given > MAX_TTL {
             return Err(Invalid::Ttl { given, min: MIN_TTL, max: MAX_TTL });
         }

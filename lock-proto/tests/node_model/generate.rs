@@ -14,17 +14,19 @@ pub(crate) struct Step {
 /// The client parts of two clients' tokens.
 const CLIENTS: [&str; 2] = ["00000000000000000000000000000001:", "00000000000000000000000000000002:"];
 const KEYS: [&str; 6] = ["k0", "k1", "k2", "lock:a", "lock:b", "f"];
-const NUMBERS: [&str; 11] = ["0", "1", "2", "3", "-1", "abc", "1.5", "", "100000", "9223372036854775807", "+1"];
+const NUMBERS: [&str; 11] = ["0", "1", "2", "3", "-1", "abc", "1.5", "", "1000000000", "9223372036854775807", "+1"];
 
 pub(crate) struct Generator {
     rng: Rng,
     conns: usize,
     pub(crate) blocking: bool,
+    /// Channels, too: a client of the old protocol that listens can do little else, so not always.
+    pub(crate) channels: bool,
 }
 
 impl Generator {
     pub(crate) fn new(seed: u64, conns: usize) -> Self {
-        Self { rng: Rng::new(seed), conns, blocking: true }
+        Self { rng: Rng::new(seed), conns, blocking: true, channels: false }
     }
 
     fn pick<'a>(&mut self, items: &[&'a str]) -> &'a str {
@@ -43,9 +45,9 @@ impl Generator {
     }
 
     /// A time that does not pass during the test, and far from every other one: scripts compare what is left of one with the next, and
-    /// the two clocks are some milliseconds apart.
+    /// the two clocks are some milliseconds apart, or many if the machine is busy.
     fn ttl(&mut self) -> String {
-        (100_000 + 10_000 * self.rng.below(100_000)).to_string()
+        (1_000_000_000 + 1_000_000 * self.rng.below(100_000)).to_string()
     }
 
     pub(crate) fn step(&mut self) -> Step {
@@ -59,6 +61,9 @@ impl Generator {
         let value = self.value();
         let number = self.pick(&NUMBERS);
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        if self.channels && self.rng.one_in(4) {
+            return (self.channel_command(), Match::Exact);
+        }
         match self.rng.below(40) {
             0..5 => (self.take(), Match::Clock),
             5..8 => (self.extend(), Match::Exact),
@@ -72,7 +77,7 @@ impl Generator {
                         1 => args.push("xx".into()),
                         2 => args.push("GET".into()),
                         3 => args.push("KEEPTTL".into()),
-                        4 => args.extend(words(&["EX", "100"])),
+                        4 => args.extend(words(&["EX", "1000000"])),
                         5 => args.extend(words(&["PX", &self.ttl()])),
                         _ => args.extend(words(&["PX", number])),
                     }
@@ -98,7 +103,10 @@ impl Generator {
                 }
                 (args, Match::Exact)
             }
-            23 => (words(&["EXPIRE", key, self.pick(&["100", "200", "-5", "x", "9223372036854775"])]), Match::Exact),
+            23 => (
+                words(&["EXPIRE", key, self.pick(&["1000000", "2000000", "-5", "x", "9223372036854775"])]),
+                Match::Exact,
+            ),
             24 => (words(&["PERSIST", key]), Match::Exact),
             25 => (words(&["KEYS", self.pick(&["*", "k?", "lock:*", "[kf]*", "none"])]), Match::Set),
             26 => (words(&["DBSIZE"]), Match::Exact),
@@ -155,6 +163,24 @@ impl Generator {
                 _ => (words(&["set", key]), Match::Exact),
             },
         }
+    }
+
+    fn channel_command(&mut self) -> Vec<String> {
+        let (one, two) = (self.pick(&["c", "d", "lock:c"]), self.pick(&["c", "d", "lock:d"]));
+        // No two fit one channel: their messages would come in any order.
+        let patterns = ["lock:*", "[cd]", "x*"];
+        let words: Vec<&str> = match self.rng.below(9) {
+            0 => vec!["SUBSCRIBE", one, two],
+            1 => vec!["PSUBSCRIBE", self.pick(&patterns)],
+            2 => vec!["UNSUBSCRIBE", one],
+            3 => vec!["PUNSUBSCRIBE", self.pick(&patterns)],
+            // By name: without, the answers come in any order.
+            4 => vec!["PUNSUBSCRIBE", "x*", "lock:*", "[cd]"],
+            5 => vec!["UNSUBSCRIBE", "c", "d", "lock:c", "lock:d"],
+            6 => vec!["SUBSCRIBE"],
+            _ => vec!["PUBLISH", one, "message"],
+        };
+        words.into_iter().map(str::to_owned).collect()
     }
 
     fn script(&mut self) -> script::Script {

@@ -1,11 +1,15 @@
-//! The simulated node answers as a real Redis server does: the same generated commands go to both, and every reply is compared.
-//! Requirement S1.
+//! The simulated node answers as a real Redis server does: the same generated commands go to both, and every reply is compared
+//! (requirement S1).
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+mod feed;
 mod generate;
+mod limits;
+mod replication;
 mod reply;
 mod server;
+mod speed;
 
 use core::time::Duration;
 use std::time::{Instant as Clock, SystemTime, UNIX_EPOCH};
@@ -118,7 +122,7 @@ impl Pair {
     /// The next command may only be sent when the real server has blocked the client as well.
     fn await_blocked(&mut self) {
         let expected = format!("blocked_clients:{}\r\n", self.model.blocked_count());
-        let deadline = Clock::now() + Duration::from_secs(5);
+        let deadline = Clock::now() + Duration::from_secs(30);
         loop {
             let Reply::Bulk(info) = self.control.ask(&["INFO", "clients"]) else { panic!("INFO answers text") };
             let info = String::from_utf8_lossy(&info).into_owned();
@@ -129,6 +133,16 @@ impl Pair {
                 self.fail(&format!("the model expects {expected:?}, redis-server says {info}"));
             }
         }
+    }
+
+    /// One command on the first connection, as words.
+    fn say(&mut self, line: &str) {
+        self.say_as(line, Match::Exact);
+    }
+
+    fn say_as(&mut self, line: &str, how: Match) {
+        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        self.step(&Step { conn: 0, args, how });
     }
 
     fn fail(&self, what: &str) -> ! {
@@ -190,34 +204,43 @@ fn generated_commands_get_the_same_replies() {
 }
 
 #[test]
+fn channels_carry_the_same_messages() {
+    for seed in 31..33 {
+        let mut pair = Pair::new(NodeConfig::new(seed), |_| {});
+        pair.log_in(&[]);
+        let mut generator = Generator::new(seed, CONNS);
+        generator.channels = true;
+        pair.run(&mut generator, 1_000);
+    }
+}
+
+#[test]
 fn keys_end_in_both() {
     let mut pair = Pair::new(NodeConfig::new(1), |_| {});
     pair.log_in(&[]);
-    let say = |pair: &mut Pair, line: &str| {
-        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        pair.step(&Step { conn: 0, args, how: Match::Exact });
-    };
     for _ in 0..5 {
-        say(&mut pair, "SET short v PX 15");
+        pair.say("SET short v PX 15");
         // Not a wait for luck: this is the time that is to pass on both clocks.
         std::thread::sleep(Duration::from_millis(18));
-        say(&mut pair, "GET short");
-        say(&mut pair, "PTTL short");
-        say(&mut pair, "RPUSH list a");
-        say(&mut pair, "PEXPIRE list 5");
+        pair.say("GET short");
+        pair.say("PTTL short");
+        pair.say("RPUSH list a");
+        pair.say("PEXPIRE list 5");
         std::thread::sleep(Duration::from_millis(8));
-        say(&mut pair, "EXISTS list short");
-        say(&mut pair, "DBSIZE");
+        pair.say("EXISTS list short");
+        pair.say("DBSIZE");
     }
 }
 
 #[test]
 fn a_user_with_few_rights_is_refused_the_same() {
     let user = User::new("app").password("pw").except(["pexpire", "time", "keys"]).keys(["lock:*", "k1", "f"]);
+    let user = user.channels(["lock:*", "d"]);
     let config = NodeConfig::new(1).password("secret").user(user);
     let mut pair = Pair::new(config, |control| {
         control.ask(&[
-            "ACL", "SETUSER", "app", "on", ">pw", "~lock:*", "~k1", "~f", "+@all", "-pexpire", "-time", "-keys",
+            "ACL", "SETUSER", "app", "on", ">pw", "~lock:*", "~k1", "~f", "&lock:*", "&d", "+@all", "-pexpire",
+            "-time", "-keys",
         ]);
         control.ask(&["CONFIG", "SET", "requirepass", "secret"]);
         control.ask(&["AUTH", "secret"]);
@@ -225,11 +248,13 @@ fn a_user_with_few_rights_is_refused_the_same() {
     for line in
         ["PING", "AUTH wrong", "AUTH app wrong", "HELLO 3", "HELLO 3 AUTH app wrong", "GET x", "CLIENT ID", "nonsense"]
     {
-        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        pair.step(&Step { conn: 0, args, how: Match::Exact });
+        pair.say(line);
     }
     pair.log_in(&["AUTH", "app", "pw"]);
-    pair.run(&mut Generator::new(11, CONNS), 2_000);
+    let mut generator = Generator::new(11, CONNS);
+    pair.run(&mut generator, 2_000);
+    generator.channels = true;
+    pair.run(&mut generator, 500);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
                 if kind == '=' { Reply::Line('=', String::from_utf8_lossy(&data).into()) } else { Reply::Bulk(data) };
             Some((reply, start + len + 2))
         }
-        '*' | '%' => {
+        '*' | '%' | '>' => {
             let Ok(len) = usize::try_from(number()) else { return Some((Reply::Nil(kind), start)) };
             let len = if kind == '%' { len * 2 } else { len };
             let mut at = start;
@@ -84,9 +84,14 @@ impl Reply {
     }
 }
 
-/// Milliseconds of an expiry, or microseconds of a fence: 3 s of the latter, 1 s of the former.
+/// Milliseconds of an expiry, or microseconds of a fence: 60 s of either, for a machine that stands still for a while. Smaller numbers
+/// are seconds.
 fn near(a: i64, b: i64) -> bool {
-    let allowed = if a > 1_000_000_000_000_000 { 3_000_000 } else { 1_000 };
+    let allowed = match a {
+        1_000_000_000_000_000.. => 60_000_000,
+        100_000_000.. => 60_000,
+        _ => 60,
+    };
     // Small numbers are answers, not times.
     a == b || (a.min(b) > 10 && a.abs_diff(b) < allowed)
 }

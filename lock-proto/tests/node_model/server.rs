@@ -22,6 +22,9 @@ impl RealServer {
         std::fs::create_dir_all(&dir).expect("a temporary directory");
         let child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            // A primary sends nothing but writes, a replica gets its copy at once, and expiry can be left to commands.
+            .args(["--repl-ping-replica-period", "3600", "--repl-diskless-sync-delay", "0"])
+            .args(["--enable-debug-command", "yes"])
             .arg("--dir")
             .arg(&dir)
             .stdout(Stdio::null())
@@ -56,7 +59,7 @@ pub(crate) struct RealConnection {
 impl RealConnection {
     pub(crate) fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
         stream.set_nodelay(true).expect("nodelay");
         Self { stream, buffer: Vec::new() }
     }
@@ -76,8 +79,31 @@ impl RealConnection {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err("redis-server closed the connection".into()),
                 Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(format!("no reply of redis-server: {e}")),
             }
+        }
+    }
+
+    /// Skips the copy of the data that follows `FULLRESYNC`: `$length`, and so many bytes without an end of line. Line ends may come
+    /// before it, as signs of life.
+    pub(crate) fn skip_copy(&mut self) {
+        loop {
+            let blank = self.buffer.iter().take_while(|byte| **byte == b'\n').count();
+            self.buffer.drain(..blank);
+            let end = self.buffer.windows(2).position(|two| two == b"\r\n");
+            let length = end.and_then(|end| {
+                let digits = self.buffer[..end].strip_prefix(b"$").expect("a length");
+                Some(end + 2 + core::str::from_utf8(digits).ok()?.parse::<usize>().ok()?)
+            });
+            if let Some(length) = length.filter(|length| self.buffer.len() >= *length) {
+                self.buffer.drain(..length);
+                return;
+            }
+            let mut chunk = [0; 4096];
+            let n = self.stream.read(&mut chunk).expect("a copy of the data");
+            assert!(n > 0, "redis-server closed the connection");
+            self.buffer.extend_from_slice(&chunk[..n]);
         }
     }
 

@@ -53,6 +53,10 @@ impl Lock {
         self.stage = Stage::Idle;
         let spent = self.spent(ctx);
         *ctx.number += 1;
+        #[cfg(test)]
+        if ctx.identity.flaw == Some(crate::redis::request::Flaw::SameToken) {
+            *ctx.number = 1;
+        }
         let number = *ctx.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
@@ -162,6 +166,7 @@ impl Lock {
             hold.holder.phase = Phase::Preparing;
             hold.extend(ctx.now);
         }
+        self.wait_on(&hold.holder);
         self.stage = Stage::Held(hold);
         self.offer(ctx);
         self.watch(ctx);
@@ -286,7 +291,7 @@ impl Lock {
     }
 
     /// A node will tell of a release from now on: announce, try again, wait, so that no release falls between.
-    pub(crate) fn listens(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+    pub fn listens(&mut self, ctx: &mut Context<'_>, node: NodeId) {
         self.catch_up(ctx);
         let quorum = ctx.quorum();
         let Some(listening) = &mut self.listening else { return };
@@ -299,7 +304,7 @@ impl Lock {
     }
 
     /// A node will not tell of a release any more.
-    pub(crate) fn deaf(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+    pub fn deaf(&mut self, ctx: &mut Context<'_>, node: NodeId) {
         self.catch_up(ctx);
         let Some(listening) = &mut self.listening else { return };
         listening.heard.remove(node);
@@ -310,7 +315,7 @@ impl Lock {
     }
 
     /// A node tells of a release. Whether somebody here waits for it.
-    pub(crate) fn hint(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
+    pub fn hint(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
         self.catch_up(ctx);
         let quorum = ctx.quorum();
         let Some(listening) = &mut self.listening else { return false };
@@ -385,6 +390,8 @@ impl Lock {
                 self.tell_failure(ctx, place, Failure::TimedOut);
                 self.queue.remove(place);
                 head_left |= place == 0;
+            } else {
+                self.give_up_preparing(ctx, id);
             }
         }
         self.after_leaving(ctx, head_left);

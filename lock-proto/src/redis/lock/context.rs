@@ -14,13 +14,13 @@ use crate::time::Instant;
 
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Node {
+pub struct Node {
     /// Until when it does not count for new rounds, because it may have lost its data in a restart (requirement Q6).
-    pub(crate) young_until: Option<Instant>,
+    pub young_until: Option<Instant>,
     /// Its age cannot be read, and that keeps it out.
-    pub(crate) age_refused: Option<ServerError>,
+    pub age_refused: Option<ServerError>,
     /// Tells one server process from another.
-    pub(crate) run_id: Option<Box<str>>,
+    pub run_id: Option<Box<str>>,
 }
 
 impl Node {
@@ -33,26 +33,33 @@ impl Node {
     }
 }
 
-/// The surroundings of one step.
+/// The surroundings of one step: what a [`Lock`](super::Lock) may read, and where what it says goes.
 #[derive(Debug)]
-pub(crate) struct Context<'a> {
-    pub(crate) now: Instant,
-    pub(crate) config: &'a Config,
-    pub(crate) identity: &'a Identity,
-    pub(crate) nodes: &'a [Node],
+pub struct Context<'a> {
+    /// The time. It never goes back from step to step (requirement T2).
+    pub now: Instant,
+    /// The settings, checked.
+    pub config: &'a Config,
+    /// Who the client is on the wire.
+    pub identity: &'a Identity,
+    /// The nodes, as many as the settings name.
+    pub nodes: &'a [Node],
     /// Two nodes that turned out to be one server.
-    pub(crate) equal: Option<(NodeId, NodeId)>,
-    pub(crate) stopping: bool,
-    pub(crate) seed: u64,
+    pub equal: Option<(NodeId, NodeId)>,
+    /// The client is shutting down: nothing new is begun.
+    pub stopping: bool,
+    /// Where jitter comes from.
+    pub seed: u64,
     /// The slot of the lock, for its calls.
-    pub(crate) name: u32,
+    pub name: u32,
     /// The last number that a token of this client had.
-    pub(crate) number: &'a mut u64,
+    pub number: &'a mut u64,
     /// The last serial of a call.
-    pub(crate) serial: &'a mut u64,
-    pub(crate) out: &'a mut VecDeque<LocksOutput>,
+    pub serial: &'a mut u64,
+    /// What the step asks for, in order.
+    pub out: &'a mut VecDeque<LocksOutput>,
     /// Acquisitions that had their last event.
-    pub(crate) ended: &'a mut Vec<LockId>,
+    pub ended: &'a mut Vec<LockId>,
 }
 
 impl Context<'_> {

@@ -8,7 +8,7 @@ use super::give_back::GiveBack;
 use super::watchdog::{Extended, Hold, Holder, Phase, Wish};
 use super::{EndedHold, Lock, Stage};
 use crate::id::{LockId, NodeId};
-use crate::redis::event::{Event, Grant, Loss, Release, Report};
+use crate::redis::event::{Event, Failure, Grant, Loss, Release, Report};
 use crate::redis::request::{Reply, Request};
 
 impl Lock {
@@ -108,6 +108,7 @@ impl Lock {
         match hold.extended(ctx.now, quorum) {
             Extended::Done if !held => {
                 hold.holder.phase = Phase::Offered;
+                self.waits.retain(|(_, waiter)| *waiter != id);
                 self.offer(ctx);
             }
             Extended::Failed { .. } if !held => {
@@ -181,6 +182,9 @@ impl Lock {
         if hold.holder.id() != id {
             return;
         }
+        if hold.holder.phase == Phase::Preparing {
+            self.waits.retain(|(_, waiter)| *waiter != id);
+        }
         let alive = ctx.now < hold.keys_until(quorum);
         if alive && !ctx.stopping && !self.queue.is_empty() && hold.may_pass_on(ctx.now) {
             if answer {
@@ -201,14 +205,39 @@ impl Lock {
         let quorum = ctx.quorum();
         if let Stage::Held(hold) = &mut self.stage {
             hold.pass_on(ctx.now, Holder::new(ctx.now, waiter), quorum, ctx.seed);
+            let holder = hold.holder;
+            self.wait_on(&holder);
         }
         self.offer(ctx);
         self.watch(ctx);
     }
 
+    /// Who has the grant and must get more time before it is told waits on: not longer than it wanted to.
+    pub(super) fn wait_on(&mut self, holder: &Holder) {
+        if holder.phase == Phase::Preparing
+            && let Some(deadline) = holder.waiter.deadline()
+        {
+            self.waits.insert((deadline, holder.id()));
+        }
+    }
+
+    /// Its wait is over before it got a full TTL.
+    pub(super) fn give_up_preparing(&mut self, ctx: &mut Context<'_>, id: LockId) {
+        let Stage::Held(hold) = &self.stage else { return };
+        if hold.holder.id() == id && hold.holder.phase == Phase::Preparing {
+            let report = Report { waited: ctx.now.since(hold.holder.waiter.since), nodes: hold.report().into() };
+            ctx.tell(id, Event::Failed(Failure::TimedOut(report)));
+            self.return_guard(ctx, id, false);
+        }
+    }
+
     /// Gives the lock back to the servers. `answer` is who waits for the outcome.
     pub(super) fn give_back_hold(&mut self, ctx: &mut Context<'_>, answer: Option<LockId>) {
         let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        #[cfg(test)]
+        if ctx.identity.flaw == Some(crate::redis::request::Flaw::RenewsForEver) {
+            self.stage = Stage::Held(hold.clone());
+        }
         let nodes = self.nodes_of(&hold);
         if let Some(id) = answer {
             let valid_until = hold.keys_until(ctx.quorum());

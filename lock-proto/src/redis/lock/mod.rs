@@ -20,7 +20,8 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-pub(crate) use context::{Context, Node, NodeSet};
+pub(crate) use context::NodeSet;
+pub use context::{Context, Node};
 use debt::{Debt, Debts, Send};
 use give_back::GiveBack;
 use round::Round;
@@ -37,12 +38,17 @@ use crate::time::Instant;
 
 /// One acquisition that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Waiter {
-    pub(crate) id: LockId,
-    pub(crate) ttl: Ttl,
-    pub(crate) renew: Renew,
-    pub(crate) wait: Wait,
-    pub(crate) since: Instant,
+pub struct Waiter {
+    /// What its events are addressed to.
+    pub id: LockId,
+    /// How long a grant is to count.
+    pub ttl: Ttl,
+    /// Whether it is renewed.
+    pub renew: Renew,
+    /// How long it waits.
+    pub wait: Wait,
+    /// When it was asked for.
+    pub since: Instant,
 }
 
 impl Waiter {
@@ -90,9 +96,9 @@ struct Listening {
     retried: bool,
 }
 
-/// See the module.
+/// The machine of one lock name in one client. See [`step`](super::step).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Lock {
+pub struct Lock {
     key: Key,
     queue: VecDeque<Waiter>,
     /// When waits run out, of those that do.
@@ -111,7 +117,9 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(key: Key) -> Self {
+    /// A lock that nobody has asked for.
+    #[must_use]
+    pub fn new(key: Key) -> Self {
         Self {
             key,
             queue: VecDeque::new(),
@@ -127,17 +135,20 @@ impl Lock {
         }
     }
 
-    pub(crate) const fn key(&self) -> &Key {
+    /// Its keys.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
         &self.key
     }
 
     /// Gives up what is not needed any more; called after each step.
-    pub(crate) fn tidy(&mut self) {
+    pub fn tidy(&mut self) {
         self.debts.tidy();
     }
 
-    /// Nothing is left to do or to remember.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Nothing is left to do or to remember: it may be dropped.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Idle)
             && self.queue.is_empty()
             && self.lost.is_empty()
@@ -147,7 +158,8 @@ impl Lock {
 
     /// Nothing is left that a shutdown has to wait for. What is owed to a silent minority can keep nobody from the lock, and ends
     /// at its TTL.
-    pub(crate) fn is_drained(&self, nodes: usize) -> bool {
+    #[must_use]
+    pub fn is_drained(&self, nodes: usize) -> bool {
         let mut open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
         let silent = self.debts.iter().filter(|debt| debt.is_stalled()).count();
         let minority = nodes - (nodes / 2 + 1);
@@ -158,18 +170,21 @@ impl Lock {
     }
 
     /// The end of a shutdown: who still waits for a release is answered.
-    pub(crate) fn stop(&mut self, ctx: &mut Context<'_>) {
+    pub fn stop(&mut self, ctx: &mut Context<'_>) {
         for back in self.giving_back.drain(..) {
             ctx.end(back.id, Event::Released(Release::Unknown));
         }
     }
 
-    pub(crate) const fn is_held(&self) -> bool {
+    /// Somebody holds it, has been offered it, or is about to be.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
         matches!(self.stage, Stage::Held(_))
     }
 
     /// The end of validity, if this acquisition holds the lock.
-    pub(crate) fn valid_until(&self, id: LockId, quorum: usize) -> Option<Instant> {
+    #[must_use]
+    pub fn valid_until(&self, id: LockId, quorum: usize) -> Option<Instant> {
         match &self.stage {
             Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Held => {
                 Some(hold.valid_until(quorum))
@@ -180,7 +195,8 @@ impl Lock {
 
     // --- verbs ---
 
-    pub(crate) fn acquire(&mut self, ctx: &mut Context<'_>, waiter: Waiter) {
+    /// Somebody wants the lock.
+    pub fn acquire(&mut self, ctx: &mut Context<'_>, waiter: Waiter) {
         self.catch_up(ctx);
         if let Some((a, b)) = ctx.equal {
             return ctx.end(waiter.id, Event::Failed(Failure::EqualNodes(a, b)));
@@ -202,7 +218,12 @@ impl Lock {
         }
     }
 
-    pub(crate) fn claim(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+    /// Takes the offer of [`Event::Granted`], which stands for a moment only (requirement H1).
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] if the offer no longer stands.
+    pub fn claim(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
         self.catch_up(ctx);
         match &mut self.stage {
             Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Offered => {
@@ -214,7 +235,12 @@ impl Lock {
         }
     }
 
-    pub(crate) fn extend(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+    /// Renews now; the answer is an event.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] if it is not held.
+    pub fn extend(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
         self.catch_up(ctx);
         match &mut self.stage {
             Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Held => {
@@ -226,8 +252,12 @@ impl Lock {
         }
     }
 
-    /// The guard comes back: `release`.
-    pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
+    /// The guard comes back; the answer is [`Event::Released`].
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] if it still waits, or came back before.
+    pub fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
         self.catch_up(ctx);
         let preparing =
             matches!(&self.stage, Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Preparing);
@@ -240,7 +270,7 @@ impl Lock {
     }
 
     /// Whatever state the acquisition is in, it is over: what `Drop` calls.
-    pub(crate) fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
+    pub fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
         self.catch_up(ctx);
         if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
             self.giving_back.swap_remove(place);
@@ -254,7 +284,7 @@ impl Lock {
     }
 
     /// Answers who waits, gives back what is held (requirement U2).
-    pub(crate) fn shut_down(&mut self, ctx: &mut Context<'_>) {
+    pub fn shut_down(&mut self, ctx: &mut Context<'_>) {
         self.catch_up(ctx);
         while let Some(waiter) = self.queue.pop_back() {
             self.waits.clear();
@@ -281,7 +311,8 @@ impl Lock {
 
     // --- facts ---
 
-    pub(crate) fn reply(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
+    /// The answer to the call with this serial.
+    pub fn reply(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
         self.catch_up(ctx);
         if let Stage::Trying(round) = &self.stage
             && let Some(take) = round.take(node).filter(|take| take.serial == serial)
@@ -310,7 +341,7 @@ impl Lock {
     }
 
     /// A node is reachable again.
-    pub(crate) fn node_up(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+    pub fn node_up(&mut self, ctx: &mut Context<'_>, node: NodeId) {
         self.catch_up(ctx);
         if let Some(debt) = self.debts.get(node) {
             let send = debt.node_up();
@@ -335,7 +366,8 @@ impl Lock {
         matches!(self.blocked, Some(Blocked::Unreachable | Blocked::TooYoung))
     }
 
-    pub(crate) fn timeout(&mut self, ctx: &mut Context<'_>) {
+    /// Time has passed: to be called at [`deadline`](Self::deadline).
+    pub fn timeout(&mut self, ctx: &mut Context<'_>) {
         self.catch_up(ctx);
         self.watch(ctx);
         self.end_waits(ctx);
@@ -351,7 +383,8 @@ impl Lock {
     }
 
     /// The next thing to happen by itself, and what it is.
-    pub(crate) fn deadline(&self, quorum: usize, config: &super::Config) -> Option<(Instant, &'static str)> {
+    #[must_use]
+    pub fn deadline(&self, quorum: usize, config: &super::Config) -> Option<(Instant, &'static str)> {
         let mut next = match &self.stage {
             Stage::Idle => None,
             Stage::Paused { until } => Some((*until, "next attempt")),

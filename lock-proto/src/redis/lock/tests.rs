@@ -285,6 +285,23 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 }
 
 #[test]
+fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(60))));
+    hub.locks.release(ms(50), first).unwrap();
+    hub.drain();
+    hub.told();
+    // The lock is passed on, and the extension has no answer.
+    assert!(matches!(hub.one().1, Request::Extend { .. }));
+    assert_eq!(hub.locks.next_deadline(), Some(ms(61)));
+    hub.locks.handle_timeout(ms(61));
+    hub.drain();
+    assert!(matches!(&hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+    assert!(matches!(hub.one().1, Request::Release { .. }), "and the lock is given back");
+}
+
+#[test]
 fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success() {
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, want());

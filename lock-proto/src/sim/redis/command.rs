@@ -1,23 +1,48 @@
 //! The commands: their forms, who may run them and when.
 
-use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::reply::Reply;
-use super::{Condition, Node, keyspace, lists, number, script, server, strings};
+use super::store::Look;
+use super::{Condition, Node, keyspace, lists, number, pubsub, replication, script, server, strings};
 
 /// Who runs a command, and in what.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) conn: u64,
     pub(super) db: u32,
-    pub(super) user: Option<String>,
+    pub(super) user: Option<Arc<str>>,
     /// Set while a script runs.
     pub(super) script: Option<Running>,
-    /// Server time in ms, one for the whole command.
-    pub(super) now: u64,
+    /// How it sees the data: one time for the whole command.
+    pub(super) look: Look,
+    /// Memory was used up when the client's command came.
+    pub(super) full: bool,
+    /// What replicas are told of the command.
+    pub(super) tell: Tell,
+}
+
+impl Context {
+    /// What a primary sends belongs to no client.
+    pub(super) const fn of_primary(db: u32, look: Look) -> Self {
+        Self { conn: u64::MAX, db, user: None, script: None, look, full: false, tell: Tell::IfChanged }
+    }
+}
+
+/// What replicas are told of a command.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Tell {
+    /// The command as it came, if it has changed something.
+    #[default]
+    IfChanged,
+    /// The command as it came.
+    Always,
+    /// Another command, which does the same at any time.
+    Instead(Vec<Vec<u8>>),
 }
 
 /// A script that runs.
@@ -36,12 +61,18 @@ enum Keys {
     AllButLast,
     /// As many as the second argument says, after it.
     Counted,
+    /// No keys: the first argument is a channel, or all of them are channels, or patterns for channels.
+    Channel,
+    Channels,
+    Patterns,
 }
 
 type Run = fn(&mut Node, &mut Context, &[&[u8]]) -> Reply;
 
 struct Command {
     name: &'static str,
+    /// Its first letters, to find it by.
+    prefix: u64,
     /// Number of words with the name; at least that many if negative.
     arity: i32,
     flags: u8,
@@ -58,26 +89,33 @@ const LOADING: u8 = 4;
 const NO_SCRIPT: u8 = 8;
 /// Allowed before login.
 const NO_AUTH: u8 = 16;
+/// Allowed while a replica has no link, even if it may not show old data.
+const STALE: u8 = 32;
+/// Allowed to a client of the old protocol that listens to channels.
+const LISTENING: u8 = 64;
+
+/// How many commands there are.
+pub(super) const COUNT: usize = 55;
 
 /// The table, with the flags that `COMMAND INFO` of Redis 7.0 shows.
-static COMMANDS: [Command; 48] = {
+static COMMANDS: [Command; COUNT] = {
     const fn c(name: &'static str, arity: i32, flags: u8, keys: Keys, run: Run) -> Command {
-        Command { name, arity, flags, keys, run }
+        Command { name, prefix: prefix(name.as_bytes()), arity, flags, keys, run }
     }
     [
-        c("auth", -2, NO_SCRIPT | LOADING | NO_AUTH, Keys::None, server::auth),
+        c("auth", -2, NO_SCRIPT | LOADING | STALE | NO_AUTH, Keys::None, server::auth),
         c("blpop", -3, WRITE | NO_SCRIPT, Keys::AllButLast, lists::blpop),
-        c("client|getname", 2, NO_SCRIPT | LOADING, Keys::None, server::client_getname),
-        c("client|id", 2, NO_SCRIPT | LOADING, Keys::None, server::client_id),
-        c("client|kill", -3, NO_SCRIPT | LOADING, Keys::None, server::client_kill),
-        c("client|setinfo", 4, NO_SCRIPT | LOADING, Keys::None, server::client_setinfo),
-        c("client|setname", 3, NO_SCRIPT | LOADING, Keys::None, server::client_setname),
-        c("client|unblock", -3, NO_SCRIPT | LOADING, Keys::None, server::client_unblock),
+        c("client|getname", 2, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_getname),
+        c("client|id", 2, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_id),
+        c("client|kill", -3, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_kill),
+        c("client|setinfo", 4, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_setinfo),
+        c("client|setname", 3, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_setname),
+        c("client|unblock", -3, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_unblock),
         c("dbsize", 1, 0, Keys::None, keyspace::dbsize),
         c("del", -2, WRITE, Keys::All, keyspace::del),
-        c("echo", 2, LOADING, Keys::None, server::echo),
-        c("eval", -3, NO_SCRIPT, Keys::Counted, script::eval),
-        c("evalsha", -3, NO_SCRIPT, Keys::Counted, script::evalsha),
+        c("echo", 2, LOADING | STALE, Keys::None, server::echo),
+        c("eval", -3, NO_SCRIPT | STALE, Keys::Counted, script::eval),
+        c("evalsha", -3, NO_SCRIPT | STALE, Keys::Counted, script::evalsha),
         c("exists", -2, 0, Keys::All, keyspace::exists),
         c("expire", -3, WRITE, Keys::First, keyspace::expire),
         c("expireat", -3, WRITE, Keys::First, keyspace::expireat),
@@ -86,10 +124,10 @@ static COMMANDS: [Command; 48] = {
         c("flushdb", -1, WRITE, Keys::None, keyspace::flushdb),
         c("get", 2, 0, Keys::First, strings::get),
         c("getdel", 2, WRITE, Keys::First, strings::getdel),
-        c("hello", -1, NO_SCRIPT | LOADING | NO_AUTH, Keys::None, server::hello),
+        c("hello", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH, Keys::None, server::hello),
         c("incr", 2, WRITE | GROWS, Keys::First, strings::incr),
         c("incrby", 3, WRITE | GROWS, Keys::First, strings::incrby),
-        c("info", -1, LOADING, Keys::None, server::info),
+        c("info", -1, LOADING | STALE, Keys::None, server::info),
         c("keys", 2, 0, Keys::None, keyspace::keys),
         c("llen", 2, 0, Keys::First, lists::llen),
         c("lpop", -2, WRITE, Keys::First, lists::lpop),
@@ -99,28 +137,76 @@ static COMMANDS: [Command; 48] = {
         c("pexpire", -3, WRITE, Keys::First, keyspace::pexpire),
         c("pexpireat", -3, WRITE, Keys::First, keyspace::pexpireat),
         c("pexpiretime", 2, 0, Keys::First, keyspace::pexpiretime),
-        c("ping", -1, 0, Keys::None, server::ping),
+        c("ping", -1, LISTENING, Keys::None, server::ping),
+        c("psubscribe", -2, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::Patterns, pubsub::psubscribe),
         c("pttl", 2, 0, Keys::First, keyspace::pttl),
-        c("quit", -1, NO_SCRIPT | LOADING | NO_AUTH, Keys::None, server::quit),
+        c("publish", 3, LOADING | STALE, Keys::Channel, pubsub::publish),
+        c("punsubscribe", -1, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::None, pubsub::punsubscribe),
+        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | LISTENING, Keys::None, server::quit),
+        c("role", 1, NO_SCRIPT | LOADING | STALE, Keys::None, replication::role),
         c("rpush", -3, WRITE | GROWS, Keys::First, lists::rpush),
         c("script|exists", -3, NO_SCRIPT, Keys::None, script::script_exists),
         c("script|flush", -2, NO_SCRIPT, Keys::None, script::script_flush),
-        c("script|load", 3, NO_SCRIPT, Keys::None, script::script_load),
-        c("select", 2, LOADING, Keys::None, server::select),
+        c("script|load", 3, NO_SCRIPT | STALE, Keys::None, script::script_load),
+        c("select", 2, LOADING | STALE, Keys::None, server::select),
         c("set", -3, WRITE | GROWS, Keys::First, strings::set),
         c("setnx", 3, WRITE | GROWS, Keys::First, strings::setnx),
-        c("time", 1, LOADING, Keys::None, server::time),
+        c("subscribe", -2, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::Channels, pubsub::subscribe),
+        c("time", 1, LOADING | STALE, Keys::None, server::time),
         c("ttl", 2, 0, Keys::First, keyspace::ttl),
         c("type", 2, 0, Keys::First, keyspace::type_),
         c("unlink", -2, WRITE, Keys::All, keyspace::del),
+        c("unsubscribe", -1, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::None, pubsub::unsubscribe),
+        c("wait", 3, NO_SCRIPT, Keys::None, replication::wait),
     ]
 };
 
 /// Commands that are only known by their second word.
 const CONTAINERS: [&str; 2] = ["client", "script"];
 
-fn find(name: &str) -> Option<&'static Command> {
-    COMMANDS.binary_search_by(|command| command.name.cmp(name)).ok().map(|at| &COMMANDS[at])
+/// Longer than any name.
+const LONGEST: usize = 24;
+
+/// The first eight bytes, in the order of the whole names.
+const fn prefix(name: &[u8]) -> u64 {
+    let (mut value, mut at) = (0, 0);
+    while at < 8 {
+        value = value << 8 | if at < name.len() { name[at] as u64 } else { 0 };
+        at += 1;
+    }
+    value
+}
+
+fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
+    let prefix = prefix(name);
+    let start = COMMANDS.partition_point(|command| command.prefix < prefix);
+    let mut like = COMMANDS.iter().enumerate().skip(start).take_while(|(_, command)| command.prefix == prefix);
+    like.find(|(_, command)| command.name.as_bytes() == name)
+}
+
+/// The same by the words of a command in any case.
+fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
+    let mut name = [0; LONGEST];
+    let first = args[0];
+    let mut len = first.len();
+    name.get_mut(..len)?.copy_from_slice(first);
+    name[..len].make_ascii_lowercase();
+    if CONTAINERS.iter().any(|container| container.as_bytes() == &name[..len])
+        && let Some(second) = args.get(1)
+    {
+        *name.get_mut(len)? = b'|';
+        name.get_mut(len + 1..len + 1 + second.len())?.copy_from_slice(second);
+        len += 1 + second.len();
+        name[..len].make_ascii_lowercase();
+    }
+    find(&name[..len])
+}
+
+/// Runs a command that a primary has sent. Those that this server does not know are not sent by one like it.
+pub(super) fn obey(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
+    if let Some((_, command)) = args.first().and_then(|_| find_by_words(args)) {
+        (command.run)(node, context, args);
+    }
 }
 
 const NOAUTH: Reply = Reply::error("NOAUTH Authentication required.");
@@ -131,12 +217,15 @@ const DISK_ERROR: Reply = Reply::error(
 );
 const OUT_OF_MEMORY: Reply = Reply::error("OOM command not allowed when used memory > 'maxmemory'.");
 const READ_ONLY: Reply = Reply::error("READONLY You can't write against a read only replica.");
+const FEW_REPLICAS: Reply = Reply::error("NOREPLICAS Not enough good replicas to write.");
+pub(super) const STALE_DATA: Reply =
+    Reply::error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
 
 impl Node {
     /// Runs a command of a client, or of a script of it.
     pub(super) fn run(&mut self, context: &mut Context, args: &[&[u8]]) -> Reply {
-        let command = match self.look_up(args) {
-            Ok(command) => command,
+        let (index, command) = match self.look_up(args) {
+            Ok(found) => found,
             Err(refused) => return refused,
         };
         let words = i32::try_from(args.len()).unwrap_or(i32::MAX);
@@ -144,7 +233,7 @@ impl Node {
             return wrong_arity(command.name);
         }
         if context.script.is_none() {
-            *self.calls.entry(command.name.to_owned()).or_default() += 1;
+            self.calls[index] += 1;
         }
         let refused = if context.script.is_some() {
             self.refuse_in_script(context, command, args)
@@ -157,20 +246,48 @@ impl Node {
         if let Some(running) = &mut context.script {
             running.wrote |= command.flags & WRITE != 0;
         }
-        (command.run)(self, context, args)
+        let reply = (command.run)(self, context, args);
+        self.tell(context, args);
+        reply
     }
 
-    fn look_up(&self, args: &[&[u8]]) -> Result<&'static Command, Reply> {
-        let name = lower(args[0]);
-        let full = match args.get(1) {
-            Some(second) if CONTAINERS.contains(&name.as_str()) => format!("{name}|{}", lower(second)),
-            Some(_) | None => name.clone(),
-        };
-        // `SETINFO` came with 7.2.
-        let known = full != "client|setinfo" || self.config.version >= (7, 2, 0);
-        if let Some(command) = find(&full).filter(|_| known) {
-            return Ok(command);
+    /// Replicas are told another command than the one that came.
+    pub(super) fn tell_instead(&self, context: &mut Context, args: &[&[u8]]) {
+        if self.replication.is_feeding() {
+            context.tell = Tell::Instead(args.iter().map(|arg| arg.to_vec()).collect());
         }
+    }
+
+    /// Tells replicas what a command has done, the keys first that ended when it looked at them.
+    fn tell(&mut self, context: &mut Context, args: &[&[u8]]) {
+        let (mut removed, mut dirty) = (Vec::new(), false);
+        if let Some(db) = self.dbs.get_mut(&context.db) {
+            removed = core::mem::take(&mut db.removed);
+            dirty = core::mem::take(&mut db.dirty);
+        }
+        if !self.replication.is_feeding() {
+            return;
+        }
+        for key in removed {
+            self.replicate_command(context.db, &[b"DEL", &key]);
+        }
+        match core::mem::take(&mut context.tell) {
+            Tell::IfChanged if !dirty => {}
+            Tell::IfChanged | Tell::Always => self.replicate_command(context.db, args),
+            Tell::Instead(other) => {
+                let other: Vec<&[u8]> = other.iter().map(Vec::as_slice).collect();
+                self.replicate_command(context.db, &other);
+            }
+        }
+    }
+
+    fn look_up(&self, args: &[&[u8]]) -> Result<(usize, &'static Command), Reply> {
+        // `SETINFO` came with 7.2.
+        let known = |command: &Command| command.name != "client|setinfo" || self.config.version >= (7, 2, 0);
+        if let Some(found) = find_by_words(args).filter(|(_, command)| known(command)) {
+            return Ok(found);
+        }
+        let name = lower(args[0]);
         if !CONTAINERS.contains(&name.as_str()) {
             return Err(unknown(args));
         }
@@ -185,6 +302,14 @@ impl Node {
         })
     }
 
+    /// How often each command came from clients, by its full name in lower case; what scripts call is not counted. Goes on
+    /// through a restart.
+    #[must_use]
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        let counted = COMMANDS.iter().zip(&self.calls).filter(|(_, count)| **count > 0);
+        counted.map(|(command, count)| (command.name.into(), *count)).collect()
+    }
+
     /// Why a client may not run the command now, in the order in which Redis asks.
     fn refuse(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
@@ -194,7 +319,7 @@ impl Node {
             None => {}
             Some(_) if has(NO_AUTH) => {}
             Some(name) => {
-                let user = self.config.users.get(name)?;
+                let user = self.config.users.get(&**name)?;
                 if !user.may_run(command.name) {
                     let name = command.name;
                     let text = format!("NOPERM this user has no permissions to run the '{name}' command");
@@ -205,16 +330,34 @@ impl Node {
                         "NOPERM this user has no permissions to access one of the keys used as arguments",
                     ));
                 }
+                if !user.may_hear(channels(command.keys, args), command.keys == Keys::Patterns) {
+                    return Some(Reply::error(
+                        "NOPERM this user has no permissions to access one of the channels used as arguments",
+                    ));
+                }
             }
         }
-        if is(Condition::OutOfMemory) && has(GROWS) {
+        if context.full && has(GROWS) {
             return Some(OUT_OF_MEMORY);
         }
         if is(Condition::DiskError) && (has(WRITE) || command.name == "ping") {
             return Some(DISK_ERROR);
         }
-        if is(Condition::ReadOnly) && has(WRITE) {
+        if has(WRITE) && self.lacks_replicas() {
+            return Some(FEW_REPLICAS);
+        }
+        if has(WRITE) && self.is_replica() {
             return Some(READ_ONLY);
+        }
+        if !has(LISTENING) && self.may_only_listen(context.conn) {
+            let text = format!(
+                "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+                command.name,
+            );
+            return Some(Reply::Error(text.into()));
+        }
+        if !has(STALE) && self.is_stale() {
+            return Some(STALE_DATA);
         }
         if is(Condition::Loading) && !has(LOADING) {
             return Some(Reply::error("LOADING Redis is loading the dataset in memory"));
@@ -229,7 +372,7 @@ impl Node {
         if has(NO_SCRIPT) {
             return Some(Reply::error("ERR This Redis command is not allowed from script"));
         }
-        if let Some(user) = context.user.as_ref().and_then(|name| self.config.users.get(name)) {
+        if let Some(user) = context.user.as_ref().and_then(|name| self.config.users.get(&**name)) {
             // The code is ERR here, not NOPERM: Redis 7.0 answers so.
             if !user.may_run(command.name) {
                 return Some(Reply::error("ERR The user executing the script can't run this command or subcommand"));
@@ -240,26 +383,34 @@ impl Node {
                      arguments",
                 ));
             }
+            if !user.may_hear(channels(command.keys, args), false) {
+                return Some(Reply::error(
+                    "ERR The user executing the script can't publish to the channel mentioned in the command",
+                ));
+            }
         }
         if has(WRITE) {
-            if is(Condition::ReadOnly) {
+            if self.is_replica() {
                 return Some(READ_ONLY);
             }
             if is(Condition::DiskError) {
                 return Some(DISK_ERROR);
             }
+            if self.lacks_replicas() {
+                return Some(FEW_REPLICAS);
+            }
         }
         let wrote = context.script.is_some_and(|running| running.wrote);
-        if has(GROWS) && is(Condition::OutOfMemory) && !wrote {
+        if has(GROWS) && context.full && !wrote {
             return Some(OUT_OF_MEMORY);
         }
         None
     }
 }
 
-fn keys<'a>(which: Keys, args: &[&'a [u8]]) -> Vec<&'a [u8]> {
+fn keys<'s, 'a>(which: Keys, args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
     let slice = match which {
-        Keys::None => None,
+        Keys::None | Keys::Channel | Keys::Channels | Keys::Patterns => None,
         Keys::First => args.get(1..2),
         Keys::All => args.get(1..),
         Keys::AllButLast => args.get(1..args.len() - 1),
@@ -268,7 +419,16 @@ fn keys<'a>(which: Keys, args: &[&'a [u8]]) -> Vec<&'a [u8]> {
             count.and_then(|n| args.get(3..3_usize.checked_add(n)?))
         }
     };
-    slice.map(<[&[u8]]>::to_vec).unwrap_or_default()
+    slice.unwrap_or_default()
+}
+
+fn channels<'s, 'a>(which: Keys, args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
+    let slice = match which {
+        Keys::None | Keys::First | Keys::All | Keys::AllButLast | Keys::Counted => None,
+        Keys::Channel => args.get(1..2),
+        Keys::Channels | Keys::Patterns => args.get(1..),
+    };
+    slice.unwrap_or_default()
 }
 
 pub(super) fn wrong_arity(name: &str) -> Reply {
@@ -306,8 +466,9 @@ mod tests {
     #[test]
     fn the_table_is_sorted() {
         assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
+        assert!(COMMANDS.iter().all(|command| command.name.len() <= LONGEST));
         for container in CONTAINERS {
-            assert!(find(container).is_none());
+            assert!(find(container.as_bytes()).is_none());
         }
     }
 }

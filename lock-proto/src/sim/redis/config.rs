@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use core::time::Duration;
 
+use super::memory::Eviction;
 use super::sha1;
 use super::users::User;
 use crate::time::nanos;
@@ -23,6 +24,10 @@ pub struct NodeConfig {
     pub(super) max_bulk: usize,
     pub(super) max_input: usize,
     pub(super) max_output: usize,
+    pub(super) max_memory: Option<usize>,
+    pub(super) eviction: Eviction,
+    pub(super) min_replicas: usize,
+    pub(super) serve_stale: bool,
     pub(super) monitor: bool,
 }
 
@@ -42,6 +47,10 @@ impl NodeConfig {
             max_bulk: 1 << 20,
             max_input: 4 << 20,
             max_output: 4 << 20,
+            max_memory: None,
+            eviction: Eviction::Never,
+            min_replicas: 0,
+            serve_stale: true,
             monitor: false,
         }
     }
@@ -91,6 +100,27 @@ impl NodeConfig {
     /// beyond is closed. Default: 1 MiB, 4 MiB and 4 MiB.
     pub const fn limits(mut self, bulk: usize, input: usize, output: usize) -> Self {
         (self.max_bulk, self.max_input, self.max_output) = (bulk, input, output);
+        self
+    }
+
+    /// `maxmemory`, in bytes as [`Node::used_memory`](super::Node::used_memory) counts them, and what is done about it. Default: no
+    /// limit.
+    pub const fn max_memory(mut self, limit: usize, eviction: Eviction) -> Self {
+        (self.max_memory, self.eviction) = (Some(limit), eviction);
+        self
+    }
+
+    /// `min-replicas-to-write`: writes are refused with `NOREPLICAS` unless so many replicas have acknowledged anything within
+    /// 10 s. Default: 0.
+    pub const fn min_replicas(mut self, count: usize) -> Self {
+        self.min_replicas = count;
+        self
+    }
+
+    /// `replica-serve-stale-data`: whether a replica without a link to its primary answers reads. If not, it says `MASTERDOWN`.
+    /// Default: yes.
+    pub const fn serve_stale_data(mut self, on: bool) -> Self {
+        self.serve_stale = on;
         self
     }
 

@@ -1,6 +1,7 @@
 //! What the server knows of a connection.
 
-use alloc::string::String;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use bytes::BytesMut;
@@ -13,27 +14,40 @@ pub(super) struct Connection {
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
     /// Who has logged in; `None` before.
-    pub(super) user: Option<String>,
+    pub(super) user: Option<Arc<str>>,
     pub(super) db: u32,
     pub(super) protocol: Protocol,
     pub(super) input: Vec<u8>,
     pub(super) output: BytesMut,
     pub(super) blocked: Option<Blocked>,
+    /// Channels and patterns that it listens to.
+    pub(super) channels: BTreeSet<Vec<u8>>,
+    pub(super) patterns: BTreeSet<Vec<u8>>,
+    /// How far the stream of writes was after its last command.
+    pub(super) written: u64,
     /// Nothing more is read.
     pub(super) closing: bool,
 }
 
-/// What a blocked client waits for.
+/// A client that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Blocked {
-    pub(super) db: u32,
-    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) cause: Cause,
     /// Unix time in ms after which it waits no longer.
     pub(super) until: Option<u64>,
 }
 
+/// What a blocked client waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cause {
+    /// `BLPOP`: an element.
+    Keys { db: u32, keys: Vec<Vec<u8>> },
+    /// `WAIT`: so many replicas that have got so far.
+    Acks { replicas: i64, offset: u64 },
+}
+
 impl Connection {
-    pub(super) fn new(id: i64, user: Option<String>) -> Self {
+    pub(super) fn new(id: i64, user: Option<Arc<str>>) -> Self {
         Self {
             id,
             name: Vec::new(),
@@ -43,7 +57,14 @@ impl Connection {
             input: Vec::new(),
             output: BytesMut::new(),
             blocked: None,
+            channels: BTreeSet::new(),
+            patterns: BTreeSet::new(),
+            written: 0,
             closing: false,
         }
+    }
+
+    pub(super) fn subscriptions(&self) -> usize {
+        self.channels.len() + self.patterns.len()
     }
 }

@@ -5,9 +5,6 @@ use alloc::borrow::Cow;
 use alloc::format;
 use alloc::vec::Vec;
 
-use redis_protocol::resp2::decode::decode_range;
-use redis_protocol::resp2::types::RangeFrame;
-
 /// Longest line: an inline command, or a length.
 const MAX_LINE: usize = 64 * 1024;
 /// Most arguments of a request.
@@ -15,33 +12,41 @@ const MAX_ARGS: i64 = 1024 * 1024;
 
 /// What stands at the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed<'a> {
+pub(in crate::sim) enum Parsed {
     /// Not a whole request yet.
     Incomplete,
-    /// A request of `len` bytes; empty ones are to be skipped.
-    Request { len: usize, args: Vec<Cow<'a, [u8]>> },
+    /// A request of `len` bytes, whose arguments have been added to those given; one without any is to be skipped.
+    Request { len: usize },
+    /// The same as a line of words, which may have been quoted.
+    Inline { len: usize, words: Vec<Vec<u8>> },
     /// Not a request: answer with this and close.
     Broken(Cow<'static, str>),
 }
 
 /// Limits that depend on who asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) max_bulk: usize,
-    pub(super) authenticated: bool,
+pub(in crate::sim) struct Limits {
+    pub(in crate::sim) max_bulk: usize,
+    pub(in crate::sim) authenticated: bool,
 }
 
-pub(super) fn parse(buf: &[u8], limits: Limits) -> Parsed<'_> {
+/// `args` is to be empty. It comes from outside so that it can be used again.
+pub(in crate::sim) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
     match buf.first() {
         None => Parsed::Incomplete,
-        Some(b'*') => array(buf, limits),
+        Some(b'*') => {
+            let parsed = array(buf, limits, args);
+            if !matches!(parsed, Parsed::Request { .. }) {
+                args.clear();
+            }
+            parsed
+        }
         Some(_) => inline(buf),
     }
 }
 
-/// The whole request is measured before the decoder sees it, so that it can neither recurse nor allocate for a length that
-/// was only announced.
-fn array(buf: &[u8], limits: Limits) -> Parsed<'_> {
+/// Nothing recurses, and nothing is allocated for a length that was only announced.
+fn array<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
     let (count, mut at) = match length(buf, 1, "ERR Protocol error: too big mbulk count string") {
         Ok(Some((number, next))) => (number, next),
         Ok(None) => return Parsed::Incomplete,
@@ -55,7 +60,7 @@ fn array(buf: &[u8], limits: Limits) -> Parsed<'_> {
         Some(_) | None => return Parsed::Broken("ERR Protocol error: invalid multibulk length".into()),
     };
     if count <= 0 {
-        return Parsed::Request { len: at, args: Vec::new() };
+        return Parsed::Request { len: at };
     }
     for _ in 0..count {
         match buf.get(at) {
@@ -82,19 +87,9 @@ fn array(buf: &[u8], limits: Limits) -> Parsed<'_> {
         if buf.len() < at {
             return Parsed::Incomplete;
         }
+        args.push(&buf[start..start + size]);
     }
-    decode(&buf[..at])
-}
-
-fn decode(request: &[u8]) -> Parsed<'_> {
-    let malformed = || Parsed::Broken("ERR Protocol error: malformed request".into());
-    let Ok(Some((RangeFrame::Array(frames), len))) = decode_range(request) else { return malformed() };
-    let mut args = Vec::with_capacity(frames.len());
-    for frame in &frames {
-        let RangeFrame::BulkString((from, to)) = frame else { return malformed() };
-        args.push(Cow::Borrowed(&request[*from..*to]));
-    }
-    if len == request.len() { Parsed::Request { len, args } } else { malformed() }
+    Parsed::Request { len: at }
 }
 
 /// The number that starts at `from` and the place behind its line; the number is `None` if it is none.
@@ -109,7 +104,7 @@ fn length(buf: &[u8], from: usize, too_long: &'static str) -> Result<Option<(Opt
     Ok(Some((super::number::integer(&line[..end]), from + end + 2)))
 }
 
-fn inline(buf: &[u8]) -> Parsed<'_> {
+fn inline(buf: &[u8]) -> Parsed {
     let Some(end) = buf.iter().take(MAX_LINE).position(|b| *b == b'\n') else {
         return if buf.len() >= MAX_LINE {
             Parsed::Broken("ERR Protocol error: too big inline request".into())
@@ -119,13 +114,13 @@ fn inline(buf: &[u8]) -> Parsed<'_> {
     };
     let line = buf[..end].strip_suffix(b"\r").unwrap_or(&buf[..end]);
     match words(line) {
-        Some(args) => Parsed::Request { len: end + 1, args },
+        Some(words) => Parsed::Inline { len: end + 1, words },
         None => Parsed::Broken("ERR Protocol error: unbalanced quotes in request".into()),
     }
 }
 
 /// Splits a line at blanks; words may be quoted as in redis-cli. `None` if a quote is not closed or not followed by a blank.
-fn words(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
+fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii_start();
     while let Some(first) = rest.first() {
@@ -150,7 +145,7 @@ fn words(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
             word.extend_from_slice(&rest[..end]);
             rest = &rest[end..];
         }
-        words.push(Cow::Owned(word));
+        words.push(word);
         rest = rest.trim_ascii_start();
     }
     Some(words)
@@ -186,40 +181,52 @@ mod tests {
 
     const LIMITS: Limits = Limits { max_bulk: 1 << 20, authenticated: true };
 
-    fn request<'a>(len: usize, args: &[&'a str]) -> Parsed<'a> {
-        Parsed::Request { len, args: args.iter().map(|arg| Cow::Borrowed(arg.as_bytes())).collect() }
+    fn request(bytes: &[u8]) -> (Parsed, Vec<&[u8]>) {
+        let mut args = Vec::new();
+        (parse(bytes, LIMITS, &mut args), args)
     }
 
-    fn broken(text: &'static str) -> Parsed<'static> {
+    fn refused(bytes: &[u8], limits: Limits) -> Parsed {
+        let mut args = Vec::new();
+        let parsed = parse(bytes, limits, &mut args);
+        assert_eq!(args, [&[][..]; 0], "nothing is left of it");
+        parsed
+    }
+
+    fn broken(text: &'static str) -> Parsed {
         Parsed::Broken(text.into())
     }
 
     #[test]
     fn arrays_and_lines() {
-        assert_eq!(parse(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest", LIMITS), request(20, &["GET", "k"]));
-        assert_eq!(parse(b"get  \"a b\\x41\" 'c\\'d'\r\n", LIMITS), request(23, &["get", "a bA", "c'd"]));
-        assert_eq!(parse(b"*0\r\n", LIMITS), request(4, &[]));
-        assert_eq!(parse(b"*-1\r\n", LIMITS), request(5, &[]));
-        assert_eq!(parse(b"\r\n", LIMITS), request(2, &[]));
+        let none: Vec<&[u8]> = Vec::new();
+        let get = vec![&b"GET"[..], b"k"];
+        assert_eq!(request(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest"), (Parsed::Request { len: 20 }, get));
+        let words = [&b"get"[..], b"a bA", b"c'd"].map(Vec::from).into();
+        let line = b"get  \"a b\\x41\" 'c\\'d'\r\n";
+        assert_eq!(request(line), (Parsed::Inline { len: 23, words }, none.clone()));
+        assert_eq!(request(b"*0\r\n"), (Parsed::Request { len: 4 }, none.clone()));
+        assert_eq!(request(b"*-1\r\n"), (Parsed::Request { len: 5 }, none.clone()));
+        assert_eq!(request(b"\r\n"), (Parsed::Inline { len: 2, words: Vec::new() }, none));
     }
 
     #[test]
     fn what_stands_behind_an_argument_is_skipped_unread_as_in_redis() {
-        assert_eq!(parse(b"*1\r\n$1\r\nabc", LIMITS), request(11, &["a"]));
+        assert_eq!(request(b"*1\r\n$1\r\nabc"), (Parsed::Request { len: 11 }, vec![&b"a"[..]]));
     }
 
     #[test]
     fn every_prefix_of_a_request_is_incomplete() {
         let whole = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
         for n in 0..whole.len() {
-            assert_eq!(parse(&whole[..n], LIMITS), Parsed::Incomplete, "{n} bytes");
+            assert_eq!(refused(&whole[..n], LIMITS), Parsed::Incomplete, "{n} bytes");
         }
     }
 
     #[test]
     fn hostile_input_is_refused_before_it_is_stored() {
         let nested = b"*1\r\n".repeat(10_000);
-        assert_eq!(parse(&nested, LIMITS), broken("ERR Protocol error: expected '$', got '*'"));
+        assert_eq!(refused(&nested, LIMITS), broken("ERR Protocol error: expected '$', got '*'"));
         for (bytes, text) in [
             (&b"*1\r\n$4611686018427387904\r\n"[..], "ERR Protocol error: invalid bulk length"),
             (b"*1\r\n$-1\r\n", "ERR Protocol error: invalid bulk length"),
@@ -227,17 +234,17 @@ mod tests {
             (b"*x\r\n", "ERR Protocol error: invalid multibulk length"),
             (b"get \"a\r\n", "ERR Protocol error: unbalanced quotes in request"),
         ] {
-            assert_eq!(parse(bytes, LIMITS), broken(text));
+            assert_eq!(refused(bytes, LIMITS), broken(text));
         }
-        assert_eq!(parse(&vec![b'a'; MAX_LINE], LIMITS), broken("ERR Protocol error: too big inline request"));
+        assert_eq!(refused(&vec![b'a'; MAX_LINE], LIMITS), broken("ERR Protocol error: too big inline request"));
         let digits = [&b"*"[..], &vec![b'1'; MAX_LINE + 1]].concat();
-        assert_eq!(parse(&digits, LIMITS), broken("ERR Protocol error: too big mbulk count string"));
+        assert_eq!(refused(&digits, LIMITS), broken("ERR Protocol error: too big mbulk count string"));
     }
 
     #[test]
     fn strangers_may_send_little() {
         let limits = Limits { authenticated: false, ..LIMITS };
-        assert_eq!(parse(b"*11\r\n", limits), broken("ERR Protocol error: unauthenticated multibulk length"));
-        assert_eq!(parse(b"*1\r\n$16385\r\n", limits), broken("ERR Protocol error: unauthenticated bulk length"));
+        assert_eq!(refused(b"*11\r\n", limits), broken("ERR Protocol error: unauthenticated multibulk length"));
+        assert_eq!(refused(b"*1\r\n$16385\r\n", limits), broken("ERR Protocol error: unauthenticated bulk length"));
     }
 }

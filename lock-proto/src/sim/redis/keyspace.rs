@@ -1,28 +1,26 @@
 //! Commands on keys of any type.
 
 use super::Node;
-use super::command::{Context, lower};
+use super::command::{Context, Tell, lower};
 use super::glob;
 use super::number;
 use super::reply::Reply;
-use super::store::Value;
+use super::store::{Expired, Value};
 use super::strings::{NOT_AN_INTEGER, SYNTAX, Unit};
 use alloc::format;
 
 pub(super) fn del(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let now = context.now;
     let db = node.db(context);
-    count(args[1..].iter().filter(|key| db.remove(now, key)).count())
+    count(args[1..].iter().filter(|key| db.remove(context.look, key)).count())
 }
 
 pub(super) fn exists(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let now = context.now;
     let db = node.db(context);
-    count(args[1..].iter().filter(|key| db.get(now, key).is_some()).count())
+    count(args[1..].iter().filter(|key| db.get(context.look, key).is_some()).count())
 }
 
 pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Simple(match node.db(context).get(context.now, args[1]).map(|entry| &entry.value) {
+    Reply::Simple(match node.db(context).get(context.look, args[1]).map(|entry| &entry.value) {
         None => "none",
         Some(Value::String(_)) => "string",
         Some(Value::List(_)) => "list",
@@ -30,13 +28,11 @@ pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
 }
 
 pub(super) fn dbsize(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
-    let now = context.now;
-    count(node.db(context).iter(now).count())
+    count(node.db(context).len(context.look))
 }
 
 pub(super) fn keys(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let now = context.now;
-    let found = node.db(context).iter(now).map(|(key, _)| key).filter(|key| glob::matches(args[1], key));
+    let found = node.db(context).iter(context.look.now).map(|(key, _)| key).filter(|key| glob::matches(args[1], key));
     Reply::Array(found.map(Reply::bulk).collect())
 }
 
@@ -45,14 +41,16 @@ pub(super) fn flushdb(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
         return refused;
     }
     node.db(context).clear();
+    context.tell = Tell::Always;
     Reply::OK
 }
 
-pub(super) fn flushall(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn flushall(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     if let Err(refused) = flush_option(args) {
         return refused;
     }
     node.dbs.clear();
+    context.tell = Tell::Always;
     Reply::OK
 }
 
@@ -76,10 +74,10 @@ pub(super) fn ttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
 }
 
 fn remaining(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
-    match node.db(context).get(context.now, key).map(|entry| entry.expires) {
+    match node.db(context).get(context.look, key).map(|entry| entry.expires()) {
         None => -2,
         Some(None) => -1,
-        Some(Some(at)) => i64::try_from(at.saturating_sub(context.now)).unwrap_or(i64::MAX),
+        Some(Some(at)) => i64::try_from(at.saturating_sub(context.look.now)).unwrap_or(i64::MAX),
     }
 }
 
@@ -93,7 +91,7 @@ pub(super) fn expiretime(node: &mut Node, context: &mut Context, args: &[&[u8]])
 }
 
 fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
-    match node.db(context).get(context.now, key).map(|entry| entry.expires) {
+    match node.db(context).get(context.look, key).map(|entry| entry.expires()) {
         None => -2,
         Some(None) => -1,
         Some(Some(at)) => i64::try_from(at).unwrap_or(i64::MAX),
@@ -101,8 +99,12 @@ fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
 }
 
 pub(super) fn persist(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let entry = node.db(context).get(context.now, args[1]);
-    Reply::Int(i64::from(entry.is_some_and(|entry| entry.expires.take().is_some())))
+    let db = node.db(context);
+    let ends = db.get(context.look, args[1]).is_some_and(|entry| entry.expires().is_some());
+    if ends {
+        db.set_expiry(context.look, args[1], None);
+    }
+    Reply::Int(i64::from(ends))
 }
 
 pub(super) fn expire(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
@@ -150,20 +152,20 @@ fn guards(args: &[&[u8]]) -> Result<Guards, Reply> {
     Ok(guards)
 }
 
-fn set_expiry(node: &mut Node, context: &Context, args: &[&[u8]], name: &str, unit: Unit) -> Reply {
+fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str, unit: Unit) -> Reply {
     let guards = match guards(&args[3..]) {
         Ok(guards) => guards,
         Err(refused) => return refused,
     };
     let Some(given) = number::integer(args[2]) else { return NOT_AN_INTEGER };
-    let now = context.now;
-    let Some(at) = unit.resolve(now, given) else {
+    let look = context.look;
+    let Some(at) = unit.resolve(look.now, given) else {
         return Reply::Error(format!("ERR invalid expire time in '{name}' command").into());
     };
     let db = node.db(context);
-    let Some(entry) = db.get(now, args[1]) else { return Reply::Int(0) };
-    let current = entry.expires.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
-    let has_expiry = entry.expires.is_some();
+    let Some(expires) = db.get(look, args[1]).map(|entry| entry.expires()) else { return Reply::Int(0) };
+    let current = expires.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
+    let has_expiry = expires.is_some();
     // No expiry counts as an infinite one.
     if (guards.if_none && has_expiry)
         || (guards.if_some && !has_expiry)
@@ -173,10 +175,20 @@ fn set_expiry(node: &mut Node, context: &Context, args: &[&[u8]], name: &str, un
         return Reply::Int(0);
     }
     match u64::try_from(at) {
-        Ok(at) if at > now => entry.expires = Some(at),
+        // What a primary says is done as it says it: it sends the end by itself.
+        Ok(at) if at > look.now || look.expired == Expired::Alive => {
+            db.set_expiry(look, args[1], Some(at));
+            if name != "pexpireat" && node.replication.is_feeding() {
+                let mut digits = itoa::Buffer::new();
+                let mut told = args.to_vec();
+                (told[0], told[2]) = (b"PEXPIREAT", digits.format(at).as_bytes());
+                node.tell_instead(context, &told);
+            }
+        }
         // A time that has come already deletes the key at once.
         Ok(_) | Err(_) => {
-            db.remove(now, args[1]);
+            db.remove(look, args[1]);
+            node.tell_instead(context, &[b"DEL", args[1]]);
         }
     }
     Reply::Int(1)

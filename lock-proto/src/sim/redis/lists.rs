@@ -1,22 +1,20 @@
 //! Commands on lists, and clients that block on them.
 
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Node;
 use super::command::{Context, wrong_arity};
-use super::connection::Blocked;
+use super::connection::{Blocked, Cause};
 use super::keyspace::count;
 use super::number;
 use super::reply::Reply;
-use super::store::Value;
 use super::strings::NOT_AN_INTEGER;
 
 const NOT_POSITIVE: Reply = Reply::error("ERR value is out of range, must be positive");
 
 pub(super) fn llen(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    match node.db(context).list(context.now, args[1]) {
+    match node.db(context).list(context.look, args[1]) {
         Ok(list) => count(list.map_or(0, |list| list.len())),
         Err(wrong) => wrong,
     }
@@ -24,7 +22,7 @@ pub(super) fn llen(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
 
 pub(super) fn lrange(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let (Some(from), Some(to)) = (number::integer(args[2]), number::integer(args[3])) else { return NOT_AN_INTEGER };
-    let list = match node.db(context).list(context.now, args[1]) {
+    let list = match node.db(context).list(context.look, args[1]) {
         Ok(Some(list)) => list,
         Ok(None) => return Reply::Array(Vec::new()),
         Err(wrong) => return wrong,
@@ -37,37 +35,29 @@ pub(super) fn lrange(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
 }
 
 pub(super) fn rpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    push(node, context, args, VecDeque::push_back)
+    push(node, context, args, false)
 }
 
 pub(super) fn lpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    push(node, context, args, VecDeque::push_front)
+    push(node, context, args, true)
 }
 
-fn push(node: &mut Node, context: &Context, args: &[&[u8]], add: fn(&mut VecDeque<Vec<u8>>, Vec<u8>)) -> Reply {
-    let (key, now) = (args[1], context.now);
-    let db = node.db(context);
-    if db.get(now, key).is_none() {
-        db.set(key, Value::List(VecDeque::new()), None);
-    }
-    let length = match db.list(now, key) {
-        Ok(list) => list.map_or(0, |list| {
-            for item in &args[2..] {
-                add(list, item.to_vec());
-            }
-            list.len()
-        }),
+fn push(node: &mut Node, context: &Context, args: &[&[u8]], front: bool) -> Reply {
+    let length = match node.db(context).push(context.look, args[1], &args[2..], front) {
+        Ok(length) => length,
         Err(wrong) => return wrong,
     };
-    let place = (context.db, key.to_vec());
-    if node.waiting.contains_key(&place) && !node.ready.contains(&place) {
-        node.ready.push_back(place);
+    if !node.waiting.is_empty() {
+        let place = (context.db, args[1].to_vec());
+        if node.waiting.contains_key(&place) && !node.ready.contains(&place) {
+            node.ready.push_back(place);
+        }
     }
     count(length)
 }
 
 pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let (key, now) = (args[1], context.now);
+    let key = args[1];
     let wanted = match args {
         [_, _] => None,
         [_, _, wanted] => match number::integer(wanted).map(usize::try_from) {
@@ -76,7 +66,7 @@ pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         },
         _ => return wrong_arity("lpop"),
     };
-    match (node.db(context).pop_front(now, key, wanted.unwrap_or(1)), wanted) {
+    match (node.db(context).pop_front(context.look, key, wanted.unwrap_or(1)), wanted) {
         (Ok(Some(items)), Some(_)) => Reply::Array(items.into_iter().map(Reply::Bulk).collect()),
         (Ok(Some(items)), None) => items.into_iter().next().map_or(Reply::Nil, Reply::Bulk),
         (Ok(None), Some(_)) => Reply::NilArray,
@@ -87,14 +77,17 @@ pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
 
 pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let Some((timeout, keys)) = args[1..].split_last() else { return wrong_arity("blpop") };
-    let until = match deadline(timeout, context.now) {
+    let until = match deadline(timeout, context.look.now) {
         Ok(until) => until,
         Err(refused) => return refused,
     };
     for key in keys {
-        match node.db(context).pop_front(context.now, key, 1) {
+        match node.db(context).pop_front(context.look, key, 1) {
             Ok(None) => {}
-            Ok(Some(items)) => return popped(key, items),
+            Ok(Some(items)) => {
+                node.tell_instead(context, &[b"LPOP", key]);
+                return popped(key, items);
+            }
             Err(wrong) => return wrong,
         }
     }
@@ -107,9 +100,7 @@ pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
     for key in &distinct {
         node.waiting.entry((context.db, key.clone())).or_default().push_back(context.conn);
     }
-    if let Some(connection) = node.connections.get_mut(&context.conn) {
-        connection.blocked = Some(Blocked { db: context.db, keys: distinct, until });
-    }
+    node.block(context.conn, Blocked { cause: Cause::Keys { db: context.db, keys: distinct }, until });
     Reply::Later
 }
 
@@ -139,15 +130,31 @@ fn popped(key: &[u8], items: Vec<Vec<u8>>) -> Reply {
 impl Node {
     /// Serves blocked clients, first come first served, after a command that may have filled a list.
     pub(super) fn serve_waiting(&mut self) {
-        while let Some((db, key)) = self.ready.pop_front() {
-            let now = self.wall_ms();
-            while let Some(conn) = self.waiting.get(&(db, key.clone())).and_then(|queue| queue.front().copied()) {
-                match self.dbs.entry(db).or_default().pop_front(now, &key, 1) {
-                    Ok(Some(items)) => self.unblock(conn, &popped(&key, items)),
+        while let Some(place) = self.ready.pop_front() {
+            let look = self.look();
+            while let Some(conn) = self.waiting.get(&place).and_then(|queue| queue.front().copied()) {
+                let (number, key) = &place;
+                let db = self.dbs.entry(*number).or_default();
+                match db.pop_front(look, key, 1) {
+                    Ok(Some(items)) => {
+                        db.dirty = false;
+                        self.replicate_command(*number, &[b"LPOP", key]);
+                        self.end_unit();
+                        self.unblock(conn, &popped(key, items));
+                    }
                     // Taken already, or of another type: they go on waiting.
                     Ok(None) | Err(_) => break,
                 }
             }
+            self.tell_removed();
+        }
+    }
+
+    /// `conn` waits from now on.
+    pub(super) fn block(&mut self, conn: u64, blocked: Blocked) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            self.timeouts.extend(blocked.until.map(|until| (until, conn)));
+            connection.blocked = Some(blocked);
         }
     }
 
@@ -158,13 +165,38 @@ impl Node {
         self.unblocked.push_back(conn);
     }
 
+    /// What a wait is answered that ends with nothing.
+    pub(super) fn waited_in_vain(&self, blocked: &Blocked) -> Reply {
+        match blocked.cause {
+            Cause::Keys { .. } => Reply::NilArray,
+            Cause::Acks { offset, .. } => self.acknowledged(offset),
+        }
+    }
+
+    /// This server becomes a replica: nobody can be served any more.
+    pub(super) fn send_blocked_away(&mut self) {
+        const AWAY: Reply = Reply::error(
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+        );
+        let blocked: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| c.blocked.is_some()).map(|(conn, _)| *conn).collect();
+        for conn in blocked {
+            self.unblock(conn, &AWAY);
+            self.close_after_output(conn);
+        }
+    }
+
     /// Forgets that `conn` waits.
     pub(super) fn stop_waiting(&mut self, conn: u64) {
         let Some(blocked) = self.connections.get_mut(&conn).and_then(|connection| connection.blocked.take()) else {
             return;
         };
-        for key in blocked.keys {
-            let place = (blocked.db, key);
+        if let Some(until) = blocked.until {
+            self.timeouts.remove(&(until, conn));
+        }
+        let Cause::Keys { db, keys } = blocked.cause else { return };
+        for key in keys {
+            let place = (db, key);
             if let Some(queue) = self.waiting.get_mut(&place) {
                 queue.retain(|other| *other != conn);
                 if queue.is_empty() {

@@ -2,16 +2,40 @@
 //!
 //! [`Node`] knows the commands that a lock client uses and some more, with the replies and error texts of Redis 7.0. It runs no
 //! Lua: the scripts of [`redis::script`](crate::redis::script) are recognised by their text and done by the same steps in
-//! Rust; other scripts are refused. `tests/node_model.rs` compares it with a real server, command by command.
+//! Rust; other scripts are refused. `tests/node_model` compares it with a real server, command by command: replies, messages, and
+//! what a primary sends to its replicas, to the byte.
+//!
+//! # What is modelled
+//!
+//! * Strings, lists and `BLPOP`, expiry by the server's own wall clock, channels, users with their commands, keys and channels,
+//!   `CLIENT` as far as clients need it, `INFO`, `ROLE`, `WAIT`.
+//! * A restart with or without data ([`Node::restart`]), a wall clock that drifts and is set.
+//! * Asynchronous replication and promotion: [`Node::snapshot`], [`Node::replicate`], [`Node::poll_effect`],
+//!   [`Node::handle_effect`], [`Node::promote`]. Whoever drives the nodes brings effects late, or not at all.
+//! * A limit on memory: [`NodeConfig::max_memory`], with an [`Eviction`] that may take a lock. Sizes are approximate.
+//! * States in which commands are refused: see [`Condition`], [`NodeConfig::min_replicas`] and
+//!   [`NodeConfig::serve_stale_data`].
+//!
+//! # What is not
+//!
+//! Other types than strings and lists; `MULTI` of a client, `WATCH`, `MONITOR`, `CONFIG`, `ACL` and `REPLICAOF` as commands; other
+//! scripts; cluster and Sentinel; `SUBSCRIBE` for shards, `CLIENT LIST`, `CLIENT PAUSE` and client-side caching; persistence but for
+//! [`Node::restart`]. A replica that has missed something is synchronised as a whole, never by the backlog. A script takes no time, so
+//! there is no `BUSY`.
 
 mod command;
 mod config;
 mod connection;
+mod effect;
 mod glob;
-mod input;
+pub(super) mod input;
 mod keyspace;
 mod lists;
+mod memory;
 mod number;
+mod outside;
+mod pubsub;
+mod replication;
 mod reply;
 mod script;
 mod server;
@@ -30,22 +54,26 @@ use bytes::Buf as _;
 
 use super::clock::Clock;
 use crate::time::Instant;
-use command::Context;
+use command::{Context, Tell};
 use connection::Connection;
 use input::{Limits, Parsed};
+use replication::Replication;
 use reply::Reply;
-use store::{Db, Value};
+use script::Known;
+use store::Db;
 
 pub use config::NodeConfig;
+pub use effect::{Effect, Snapshot};
+pub use memory::Eviction;
 pub use users::User;
 
 /// A state of a server in which it refuses commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Condition {
-    /// Memory is used up, and nothing may be evicted: `OOM`.
+    /// Memory is used up, and nothing may be evicted: `OOM`. Whatever the data takes; see [`NodeConfig::max_memory`] for a limit.
     OutOfMemory,
-    /// A replica: `READONLY`.
+    /// A replica whose primary is away: `READONLY`. The same as [`Node::demote`] and [`Node::promote`].
     ReadOnly,
     /// The last snapshot failed: `MISCONF`.
     DiskError,
@@ -78,7 +106,7 @@ pub struct Node {
     restarts: u64,
     conditions: BTreeSet<Condition>,
     dbs: BTreeMap<u32, Db>,
-    scripts: BTreeMap<String, Vec<u8>>,
+    scripts: BTreeSet<Known>,
     connections: BTreeMap<u64, Connection>,
     last_id: i64,
     /// Who waits for a key of a database, in the order in which they came.
@@ -87,8 +115,13 @@ pub struct Node {
     ready: VecDeque<(u32, Vec<u8>)>,
     /// Connections that wait no longer and may have unread requests.
     unblocked: VecDeque<u64>,
+    /// When waits end: Unix time in ms, and the connection.
+    timeouts: BTreeSet<(u64, u64)>,
     closed: VecDeque<u64>,
-    calls: BTreeMap<String, u64>,
+    /// By the place of the command in the table.
+    calls: [u64; command::COUNT],
+    evictions: u64,
+    replication: Replication,
     seen: VecDeque<Seen>,
 }
 
@@ -106,14 +139,17 @@ impl Node {
             restarts: 0,
             conditions: BTreeSet::new(),
             dbs: BTreeMap::new(),
-            scripts: BTreeMap::new(),
+            scripts: BTreeSet::new(),
             connections: BTreeMap::new(),
             last_id: 0,
             waiting: BTreeMap::new(),
             ready: VecDeque::new(),
             unblocked: VecDeque::new(),
+            timeouts: BTreeSet::new(),
             closed: VecDeque::new(),
-            calls: BTreeMap::new(),
+            calls: [0; command::COUNT],
+            evictions: 0,
+            replication: Replication::new(&config.run_id),
             seen: VecDeque::new(),
             config,
         }
@@ -125,7 +161,12 @@ impl Node {
     pub fn handle_connected(&mut self, now: Instant, conn: u64) {
         self.advance(now);
         self.last_id += 1;
-        let user = self.config.users.get("default").filter(|user| !user.needs_password()).map(|user| user.name.clone());
+        let user = self
+            .config
+            .users
+            .get("default")
+            .filter(|user| !user.needs_password())
+            .map(|user| user.name.as_str().into());
         self.connections.insert(conn, Connection::new(self.last_id, user));
     }
 
@@ -133,12 +174,20 @@ impl Node {
     pub fn handle_received(&mut self, now: Instant, conn: u64, bytes: &[u8]) {
         self.advance(now);
         let Some(connection) = self.connections.get_mut(&conn).filter(|connection| !connection.closing) else { return };
-        connection.input.extend_from_slice(bytes);
-        if connection.input.len() > self.config.max_input {
+        if connection.input.len() + bytes.len() > self.config.max_input {
             self.close(conn);
             return;
         }
-        self.read(conn);
+        if connection.input.is_empty() && connection.blocked.is_none() {
+            let mut used = 0;
+            self.execute_all(conn, bytes, &mut used);
+            if let Some(connection) = self.connections.get_mut(&conn).filter(|connection| !connection.closing) {
+                connection.input.extend_from_slice(&bytes[used..]);
+            }
+        } else {
+            connection.input.extend_from_slice(bytes);
+            self.read(conn);
+        }
         self.settle();
     }
 
@@ -149,17 +198,19 @@ impl Node {
         self.connections.remove(&conn);
     }
 
-    /// Lets the timeouts of blocked clients run out that are due.
+    /// Lets the timeouts of blocked clients run out that are due. A primary with replicas removes the keys whose time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         let wall = self.wall_ms();
-        let due =
-            |connection: &Connection| connection.blocked.as_ref().and_then(|b| b.until).is_some_and(|at| wall > at);
-        let over: Vec<u64> = self.connections.iter().filter(|(_, c)| due(c)).map(|(conn, _)| *conn).collect();
-        for conn in over {
-            self.unblock(conn, &Reply::NilArray);
+        while let Some((_, conn)) = self.timeouts.first().copied().filter(|(until, _)| wall > *until) {
+            let blocked = self.connections.get(&conn).and_then(|connection| connection.blocked.as_ref());
+            let Some(reply) = blocked.map(|blocked| self.waited_in_vain(blocked)) else { break };
+            self.unblock(conn, &reply);
         }
         self.settle();
+        if self.next_collection().is_some_and(|soonest| wall > soonest) {
+            self.collect_expired(wall);
+        }
     }
 
     // ---- drains ----
@@ -191,7 +242,8 @@ impl Node {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let until = self.connections.values().filter_map(|connection| connection.blocked.as_ref()?.until).min()?;
+        let timeout = self.timeouts.first().map(|(until, _)| *until);
+        let until = timeout.into_iter().chain(self.next_collection()).min()?;
         Some(self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)).max(self.now))
     }
 
@@ -215,20 +267,21 @@ impl Node {
         }
         self.ready.clear();
         self.unblocked.clear();
+        self.replication.restart(&self.run_id, keep_data);
     }
 
-    /// Enters or leaves a condition. A server that becomes a replica sends its blocked clients away.
+    /// Enters or leaves a condition.
     pub fn set(&mut self, now: Instant, condition: Condition, on: bool) {
-        self.advance(now);
-        let entered = if on { self.conditions.insert(condition) } else { !self.conditions.remove(&condition) };
-        if entered && on && condition == Condition::ReadOnly {
-            let blocked: Vec<u64> =
-                self.connections.iter().filter(|(_, c)| c.blocked.is_some()).map(|(conn, _)| *conn).collect();
-            for conn in blocked {
-                let text =
-                    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
-                self.unblock(conn, &Reply::error(text));
-                self.close_after_output(conn);
+        match condition {
+            Condition::ReadOnly if on => self.demote(now),
+            Condition::ReadOnly => self.promote(now),
+            Condition::OutOfMemory | Condition::DiskError | Condition::Loading => {
+                self.advance(now);
+                if on {
+                    self.conditions.insert(condition)
+                } else {
+                    self.conditions.remove(&condition)
+                };
             }
         }
     }
@@ -245,95 +298,6 @@ impl Node {
         self.wall.jump_back(now, by);
     }
 
-    // ---- looking in from outside: database 0 ----
-
-    /// The string under `key`; `None` if there is none or it is no string.
-    #[must_use]
-    pub fn get(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<&[u8]> {
-        match &self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.value {
-            Value::String(text) => Some(text),
-            Value::List(_) => None,
-        }
-    }
-
-    /// Whether there is such a key.
-    #[must_use]
-    pub fn exists(&self, now: Instant, key: impl AsRef<[u8]>) -> bool {
-        self.dbs.get(&0).is_some_and(|db| db.peek(self.wall_ms_at(now), key.as_ref()).is_some())
-    }
-
-    /// How long `key` will live by the server's clock; `None` if it is absent or has no expiry.
-    #[must_use]
-    pub fn pttl(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<Duration> {
-        let wall = self.wall_ms_at(now);
-        let expires = self.dbs.get(&0)?.peek(wall, key.as_ref())?.expires?;
-        Some(Duration::from_millis(expires.saturating_sub(wall)))
-    }
-
-    /// Unix time in ms at which `key` expires; `None` if it is absent or has no expiry.
-    #[must_use]
-    pub fn expires_at(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<u64> {
-        self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires
-    }
-
-    /// Every key, in order.
-    #[must_use]
-    pub fn keys(&self, now: Instant) -> Vec<Vec<u8>> {
-        let wall = self.wall_ms_at(now);
-        self.dbs.get(&0).into_iter().flat_map(|db| db.iter(wall)).map(|(key, _)| key.to_vec()).collect()
-    }
-
-    /// Writes a string from outside, as another client would.
-    pub fn insert(&mut self, now: Instant, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Option<Duration>) {
-        self.advance(now);
-        let expires = ttl.map(|ttl| self.wall_ms().saturating_add(crate::time::millis_up(ttl)));
-        let value = Value::String(value.as_ref().to_vec());
-        self.dbs.entry(0).or_default().set(key.as_ref(), value, expires);
-    }
-
-    /// Deletes a key from outside; whether it was there.
-    pub fn remove(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
-        self.advance(now);
-        let wall = self.wall_ms();
-        self.dbs.entry(0).or_default().remove(wall, key.as_ref())
-    }
-
-    /// Forgets every script, as `SCRIPT FLUSH` does.
-    pub fn flush_scripts(&mut self) {
-        self.scripts.clear();
-    }
-
-    /// How often each command came from clients, by its full name in lower case; what scripts call is not counted. Goes on
-    /// through a restart.
-    #[must_use]
-    pub const fn calls(&self) -> &BTreeMap<String, u64> {
-        &self.calls
-    }
-
-    /// The run id, new at each start.
-    #[must_use]
-    pub fn run_id(&self) -> &str {
-        &self.run_id
-    }
-
-    /// How many connections are open.
-    #[must_use]
-    pub fn connection_count(&self) -> usize {
-        self.connections.values().filter(|connection| !connection.closing).count()
-    }
-
-    /// How many clients are blocked.
-    #[must_use]
-    pub fn blocked_count(&self) -> usize {
-        self.connections.values().filter(|connection| connection.blocked.is_some()).count()
-    }
-
-    /// Whether the client of this connection is blocked.
-    #[must_use]
-    pub fn is_blocked(&self, conn: u64) -> bool {
-        self.connections.get(&conn).is_some_and(|connection| connection.blocked.is_some())
-    }
-
     // ---- inside ----
 
     fn advance(&mut self, now: Instant) {
@@ -348,29 +312,39 @@ impl Node {
         self.wall_ms_at(self.now)
     }
 
-    /// Executes the requests that `conn` has sent, until it blocks, closes, or has sent no whole one.
+    /// Executes the requests that `conn` has sent before.
     fn read(&mut self, conn: u64) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         // Nobody else writes here meanwhile: a command of one connection never adds to the input of another.
-        let input = core::mem::take(&mut connection.input);
-        let mut at = 0;
-        while at < input.len() {
+        let mut input = core::mem::take(&mut connection.input);
+        let mut used = 0;
+        self.execute_all(conn, &input, &mut used);
+        if let Some(connection) = self.connections.get_mut(&conn).filter(|connection| !connection.closing) {
+            input.drain(..used);
+            connection.input = input;
+        }
+    }
+
+    /// Executes requests until `conn` blocks, closes, or has sent no whole one, and counts the bytes in `used`.
+    fn execute_all(&mut self, conn: u64, input: &[u8], used: &mut usize) {
+        let mut args: Vec<&[u8]> = Vec::new();
+        while *used < input.len() {
             let Some(connection) = self.connections.get(&conn) else { return };
-            if connection.closing {
+            if connection.closing || connection.blocked.is_some() {
                 return;
             }
-            if connection.blocked.is_some() {
-                break;
-            }
             let limits = Limits { max_bulk: self.config.max_bulk, authenticated: connection.user.is_some() };
-            match input::parse(&input[at..], limits) {
-                Parsed::Incomplete => break,
-                Parsed::Request { len, args } => {
-                    at += len;
-                    if !args.is_empty() {
-                        let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
-                        self.execute(conn, &args);
-                    }
+            args.clear();
+            match input::parse(&input[*used..], limits, &mut args) {
+                Parsed::Incomplete => return,
+                Parsed::Request { len } => {
+                    *used += len;
+                    self.execute(conn, &args);
+                }
+                Parsed::Inline { len, words } => {
+                    *used += len;
+                    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+                    self.execute(conn, &words);
                 }
                 Parsed::Broken(text) => {
                     self.answer(conn, &Reply::Error(text));
@@ -379,19 +353,25 @@ impl Node {
                 }
             }
         }
-        if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.input.extend_from_slice(&input[at..]);
-        }
     }
 
     fn execute(&mut self, conn: u64, args: &[&[u8]]) {
+        if args.is_empty() {
+            return;
+        }
         if self.config.monitor {
             self.seen.push_back(Seen { conn, args: args.iter().map(|arg| arg.to_vec()).collect() });
         }
+        let look = self.look();
+        let full = !self.make_room(look.now);
         let Some(connection) = self.connections.get(&conn) else { return };
-        let mut context =
-            Context { conn, db: connection.db, user: connection.user.clone(), script: None, now: self.wall_ms() };
+        let (db, user) = (connection.db, connection.user.clone());
+        let mut context = Context { conn, db, user, script: None, look, full, tell: Tell::IfChanged };
         let reply = self.run(&mut context, args);
+        self.end_unit();
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.written = self.replication.offset();
+        }
         self.answer(conn, &reply);
         self.serve_waiting();
     }

@@ -3,12 +3,18 @@
 /// An integer as Redis reads one: no blank, no plus, no leading zero.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let plain = match digits {
-        [b'0'] => digits.len() == text.len(),
-        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-        _ => false,
-    };
-    if plain { core::str::from_utf8(text).ok()?.parse().ok() } else { None }
+    let negative = digits.len() < text.len();
+    match digits {
+        [b'0'] => return if negative { None } else { Some(0) },
+        [b'1'..=b'9', ..] => {}
+        _ => return None,
+    }
+    // Downwards, where there is one number more.
+    let sum = digits.iter().try_fold(0_i64, |sum, digit| {
+        let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
+        sum.checked_mul(10)?.checked_sub(digit)
+    })?;
+    if negative { Some(sum) } else { sum.checked_neg() }
 }
 
 /// A number as Redis reads seconds with a fraction.

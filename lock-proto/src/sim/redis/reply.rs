@@ -28,6 +28,8 @@ pub(super) enum Reply {
     NilArray,
     Array(Vec<Self>),
     Map(Vec<(Self, Self)>),
+    /// What nobody asked for: an array to RESP2.
+    Push(Vec<Self>),
     /// No reply now: the client blocks.
     Later,
 }
@@ -68,6 +70,15 @@ impl Reply {
                     value.encode(protocol, out);
                 }
             }
+            Self::Push(items) => {
+                match protocol {
+                    Protocol::Resp2 => header(out, '*', items.len()),
+                    Protocol::Resp3 => header(out, '>', items.len()),
+                }
+                for item in items {
+                    item.encode(protocol, out);
+                }
+            }
             Self::NilArray if protocol == Protocol::Resp2 => out.extend_from_slice(b"*-1\r\n"),
             Self::Simple(_)
             | Self::Error(_)
@@ -89,7 +100,7 @@ impl Reply {
             Self::Int(n) => Frame2::Integer(*n),
             Self::Bulk(bytes) => Frame2::BulkString(bytes),
             Self::Text(text) => Frame2::BulkString(text.as_bytes()),
-            Self::Nil | Self::NilArray | Self::Array(_) | Self::Map(_) | Self::Later => Frame2::Null,
+            Self::Nil | Self::NilArray | Self::Array(_) | Self::Map(_) | Self::Push(_) | Self::Later => Frame2::Null,
         };
         // The encoder fails only if the buffer is too small, and it extends the buffer itself.
         let done = resp2::encode::extend_encode_borrowed(out, &frame, false);
@@ -106,7 +117,7 @@ impl Reply {
             Self::Text(text) => {
                 Frame3::VerbatimString { data: text.as_bytes(), format: VerbatimStringFormat::Text, attributes }
             }
-            Self::Nil | Self::NilArray | Self::Array(_) | Self::Map(_) | Self::Later => Frame3::Null,
+            Self::Nil | Self::NilArray | Self::Array(_) | Self::Map(_) | Self::Push(_) | Self::Later => Frame3::Null,
         };
         let done = resp3::encode::complete::extend_encode_borrowed(out, &frame, false);
         debug_assert!(done.is_ok(), "a scalar reply can always be encoded");
@@ -141,6 +152,7 @@ mod tests {
             (Reply::NilArray, "*-1\r\n", "_\r\n"),
             (Reply::Text("hi".into()), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
             (Reply::Array(vec![Reply::Int(1), Reply::Nil]), "*2\r\n:1\r\n$-1\r\n", "*2\r\n:1\r\n_\r\n"),
+            (Reply::Push(vec![Reply::Int(1)]), "*1\r\n:1\r\n", ">1\r\n:1\r\n"),
             (map, "*2\r\n$5\r\nproto\r\n:3\r\n", "%1\r\n$5\r\nproto\r\n:3\r\n"),
             (Reply::Later, "", ""),
         ] {

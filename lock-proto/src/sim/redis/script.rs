@@ -5,36 +5,39 @@ use alloc::string::ToString as _;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::command::{Context, Running, lower};
+use super::Node;
+use super::command::{Context, Running, STALE_DATA, lower};
 use super::number;
 use super::reply::Reply;
 use super::strings::NOT_AN_INTEGER;
-use super::{Node, sha1};
 use crate::redis::CLIENT_PART;
 use crate::redis::script;
 
 const NOSCRIPT: Reply = Reply::error("NOSCRIPT No matching script. Please use EVAL.");
 
 /// A script that this server can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Known {
     Take,
     Extend,
     Release,
     Announce,
 }
 
+const KNOWN: [(Known, script::Script); 4] = [
+    (Known::Take, script::TAKE),
+    (Known::Extend, script::EXTEND),
+    (Known::Release, script::RELEASE),
+    (Known::Announce, script::ANNOUNCE),
+];
+
 impl Known {
-    fn of(source: &[u8]) -> Option<Self> {
-        [
-            (script::TAKE, Self::Take),
-            (script::EXTEND, Self::Extend),
-            (script::RELEASE, Self::Release),
-            (script::ANNOUNCE, Self::Announce),
-        ]
-        .into_iter()
-        .find(|(script, _)| script.source.as_bytes() == source)
-        .map(|(_, known)| known)
+    fn of(source: &[u8]) -> Option<(Self, script::Script)> {
+        KNOWN.into_iter().find(|(_, script)| script.source.as_bytes() == source)
+    }
+
+    fn by_name(sha1: &[u8]) -> Option<Self> {
+        KNOWN.iter().find(|(_, script)| script.sha1.as_bytes().eq_ignore_ascii_case(sha1)).map(|(known, _)| *known)
     }
 }
 
@@ -48,8 +51,8 @@ pub(super) fn eval(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         Ok(split) => split,
         Err(refused) => return refused,
     };
-    let Some(known) = Known::of(args[1]) else { return UNKNOWN };
-    node.scripts.entry(sha1::hex(args[1])).or_insert_with(|| args[1].to_vec());
+    let Some((known, _)) = Known::of(args[1]) else { return UNKNOWN };
+    node.scripts.insert(known);
     node.run_script(context, known, keys, argv)
 }
 
@@ -58,7 +61,7 @@ pub(super) fn evalsha(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
         Ok(split) => split,
         Err(refused) => return refused,
     };
-    let Some(known) = node.scripts.get(&lower(args[1])).and_then(|source| Known::of(source)) else { return NOSCRIPT };
+    let Some(known) = node.cached(args[1]) else { return NOSCRIPT };
     node.run_script(context, known, keys, argv)
 }
 
@@ -75,16 +78,13 @@ fn split<'a, 'b>(args: &'a [&'b [u8]]) -> Result<Split<'a, 'b>, Reply> {
 }
 
 pub(super) fn script_load(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
-    if Known::of(args[2]).is_none() {
-        return UNKNOWN;
-    }
-    let name = sha1::hex(args[2]);
-    node.scripts.insert(name.clone(), args[2].to_vec());
-    Reply::Bulk(name.into_bytes())
+    let Some((known, script)) = Known::of(args[2]) else { return UNKNOWN };
+    node.scripts.insert(known);
+    Reply::bulk(script.sha1.as_bytes())
 }
 
 pub(super) fn script_exists(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Array(args[2..].iter().map(|name| Reply::Int(i64::from(node.scripts.contains_key(&lower(name))))).collect())
+    Reply::Array(args[2..].iter().map(|name| Reply::Int(i64::from(node.cached(name).is_some()))).collect())
 }
 
 pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
@@ -115,7 +115,15 @@ fn arg<'a>(list: &[&'a [u8]], index: usize) -> Result<&'a [u8], Stop> {
 }
 
 impl Node {
+    /// The script of this name, if somebody has brought it.
+    fn cached(&self, sha1: &[u8]) -> Option<Known> {
+        Known::by_name(sha1).filter(|known| self.scripts.contains(known))
+    }
+
     fn run_script(&mut self, context: &Context, known: Known, keys: &[&[u8]], argv: &[&[u8]]) -> Reply {
+        if self.is_stale() {
+            return STALE_DATA;
+        }
         let mut inner = Context { script: Some(Running::default()), ..context.clone() };
         let done = match known {
             Known::Take => self.take(&mut inner, keys, argv),

@@ -14,8 +14,11 @@ use crate::redis::Protocol;
 
 const WRONG_PASS: Reply = Reply::error("WRONGPASS invalid username-password pair or user is disabled.");
 
-pub(super) fn ping(_node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn ping(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     match args {
+        [_] | [_, _] if node.may_only_listen(context.conn) => {
+            Reply::Array(vec![Reply::bulk(b"pong"), Reply::bulk(args.get(1).copied().unwrap_or_default())])
+        }
         [_] => Reply::Simple("PONG"),
         [_, text] => Reply::bulk(text),
         _ => command::wrong_arity("ping"),
@@ -74,7 +77,7 @@ fn log_in(node: &mut Node, context: &Context, user: &[u8], password: &[u8]) -> R
     let name = core::str::from_utf8(user).map_err(|_| WRONG_PASS)?;
     let user = node.config.users.get(name).filter(|user| user.accepts(password)).ok_or(WRONG_PASS)?;
     if let Some(connection) = node.connections.get_mut(&context.conn) {
-        connection.user = Some(user.name.clone());
+        connection.user = Some(user.name.as_str().into());
     }
     Ok(())
 }
@@ -129,7 +132,7 @@ pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
     }
     let (version, id) = (connection.protocol, connection.id);
     let bulk = |text: &str| Reply::bulk(text.as_bytes());
-    let role = if node.conditions.contains(&Condition::ReadOnly) { "replica" } else { "master" };
+    let role = if node.is_replica() { "replica" } else { "master" };
     Reply::Map(vec![
         (bulk("server"), bulk("redis")),
         (bulk("version"), bulk(&node.version())),
@@ -182,10 +185,10 @@ pub(super) fn client_id(node: &mut Node, context: &mut Context, _args: &[&[u8]])
 
 pub(super) fn client_unblock(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
     let reply = match args {
-        [_, _, _] => Reply::NilArray,
+        [_, _, _] => None,
         [_, _, _, how] => match lower(how).as_str() {
-            "timeout" => Reply::NilArray,
-            "error" => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            "timeout" => None,
+            "error" => Some(Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
             _ => return Reply::error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
         },
         _ => {
@@ -195,8 +198,10 @@ pub(super) fn client_unblock(node: &mut Node, _context: &mut Context, args: &[&[
         }
     };
     let Some(id) = number::integer(args[2]) else { return NOT_AN_INTEGER };
-    let found = node.connections.iter().find(|(_, c)| c.id == id && c.blocked.is_some()).map(|(conn, _)| *conn);
-    let Some(conn) = found else { return Reply::Int(0) };
+    let found =
+        node.connections.iter().filter(|(_, c)| c.id == id).find_map(|(conn, c)| Some((*conn, c.blocked.as_ref()?)));
+    let Some((conn, blocked)) = found else { return Reply::Int(0) };
+    let reply = reply.unwrap_or_else(|| node.waited_in_vain(blocked));
     node.unblock(conn, &reply);
     Reply::Int(1)
 }
@@ -206,6 +211,8 @@ pub(super) fn client_unblock(node: &mut Node, _context: &mut Context, args: &[&[
 struct Victims {
     id: Option<i64>,
     user: Option<String>,
+    /// Those that listen to channels, or those that do not.
+    listening: Option<bool>,
     /// An address, or a type, that no connection here has.
     nobody: bool,
     spare_me: bool,
@@ -227,7 +234,8 @@ pub(super) fn client_kill(node: &mut Node, context: &mut Context, args: &[&[u8]]
         let Some(connection) = node.connections.get(&conn) else { continue };
         if victims.nobody
             || victims.id.is_some_and(|id| id != connection.id)
-            || victims.user.as_ref().is_some_and(|user| connection.user.as_ref() != Some(user))
+            || victims.user.as_ref().is_some_and(|user| connection.user.as_deref() != Some(user))
+            || victims.listening.is_some_and(|listening| listening != (connection.subscriptions() > 0))
             || (victims.spare_me && conn == own)
         {
             continue;
@@ -251,8 +259,9 @@ fn victims(node: &Node, args: &[&[u8]]) -> Result<Victims, Reply> {
                 Some(id) if id > 0 => victims.id = Some(id),
                 Some(_) | None => return Err(Reply::error("ERR client-id should be greater than 0")),
             },
-            ("type", "normal") => {}
-            ("type", "master" | "replica" | "slave" | "pubsub") | ("addr" | "laddr", _) => victims.nobody = true,
+            ("type", "normal") => victims.listening = Some(false),
+            ("type", "pubsub") => victims.listening = Some(true),
+            ("type", "master" | "replica" | "slave") | ("addr" | "laddr", _) => victims.nobody = true,
             ("type", other) => return Err(Reply::Error(format!("ERR Unknown client type '{other}'").into())),
             ("user", _) => {
                 let name = String::from_utf8_lossy(value).into_owned();
@@ -290,21 +299,20 @@ impl Node {
     }
 
     fn info_section(&self, name: &str) -> String {
-        let replica = self.conditions.contains(&Condition::ReadOnly);
         match name {
             "server" => self.info_server(),
             "clients" => {
                 let (open, blocked) = (self.connection_count(), self.blocked_count());
-                format!("# Clients\r\nconnected_clients:{open}\r\nblocked_clients:{blocked}\r\n")
+                let listening = self.connections.values().filter(|connection| connection.subscriptions() > 0).count();
+                format!(
+                    "# Clients\r\nconnected_clients:{open}\r\nblocked_clients:{blocked}\r\npubsub_clients:{listening}\r\n"
+                )
             }
             "persistence" => {
                 let loading = u8::from(self.conditions.contains(&Condition::Loading));
                 format!("# Persistence\r\nloading:{loading}\r\n")
             }
-            _ => {
-                let role = if replica { "slave" } else { "master" };
-                format!("# Replication\r\nrole:{role}\r\nconnected_slaves:0\r\n")
-            }
+            _ => self.info_replication(),
         }
     }
 

@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use super::memory;
 use super::reply::Reply;
 
 pub(super) const WRONG_TYPE: Reply = Reply::error("WRONGTYPE Operation against a key holding the wrong kind of value");
@@ -17,79 +18,235 @@ pub(super) enum Value {
 pub(super) struct Entry {
     pub(super) value: Value,
     /// Unix time in ms after which the key is gone.
-    pub(super) expires: Option<u64>,
+    expires: Option<u64>,
+    /// When it was last looked at, for eviction.
+    used: u64,
 }
 
-/// One numbered database. A key whose time has passed is as good as absent: every look removes it first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+impl Entry {
+    pub(super) const fn expires(&self) -> Option<u64> {
+        self.expires
+    }
+
+    pub(super) const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Redis keeps a key through the millisecond of its expiry.
+    const fn is_over(&self, now: u64) -> bool {
+        matches!(self.expires, Some(at) if now > at)
+    }
+}
+
+/// How somebody looks at the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Unix time in ms.
+    pub(super) now: u64,
+    pub(super) expired: Expired,
+}
+
+/// What a look makes of a key whose time has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expired {
+    /// It is removed: a primary.
+    Removed,
+    /// It stays, but nobody sees it: a replica, which waits for its primary to remove it.
+    Hidden,
+    /// It is a key as any other: what the primary says, to its replica.
+    Alive,
+}
+
+/// One numbered database. A key whose time has passed is as good as absent: every look of a primary removes it first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Db {
     entries: BTreeMap<Vec<u8>, Entry>,
+    /// About what all of it takes, see [`memory`].
+    bytes: usize,
+    /// No key expires before this.
+    soonest: u64,
+    /// Something was written since this was last asked.
+    pub(super) dirty: bool,
+    /// Keys that a look has removed, for the replicas.
+    pub(super) removed: Vec<Vec<u8>>,
+}
+
+impl Default for Db {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), bytes: 0, soonest: u64::MAX, dirty: false, removed: Vec::new() }
+    }
 }
 
 impl Db {
-    /// The entry of `key` at server time `now`.
-    pub(super) fn get(&mut self, now: u64, key: &[u8]) -> Option<&mut Entry> {
-        self.drop_expired(now, key);
-        self.entries.get_mut(key)
+    /// The entry of `key`.
+    pub(super) fn get(&mut self, look: Look, key: &[u8]) -> Option<&mut Entry> {
+        let over = look.now > self.soonest
+            && look.expired != Expired::Alive
+            && self.entries.get(key).is_some_and(|entry| entry.is_over(look.now));
+        if over {
+            if look.expired == Expired::Removed {
+                self.take_expired(key);
+            }
+            return None;
+        }
+        let entry = self.entries.get_mut(key)?;
+        entry.used = look.now;
+        Some(entry)
     }
 
-    /// The same without removing what has expired.
+    /// The same from outside: nothing changes.
     pub(super) fn peek(&self, now: u64, key: &[u8]) -> Option<&Entry> {
-        self.entries.get(key).filter(|entry| !is_over(entry, now))
+        self.entries.get(key).filter(|entry| !entry.is_over(now))
     }
 
-    pub(super) fn string(&mut self, now: u64, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
-        match self.get(now, key).map(|entry| &entry.value) {
+    pub(super) fn string(&mut self, look: Look, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
+        match self.get(look, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(Value::List(_)) => Err(WRONG_TYPE),
         }
     }
 
-    pub(super) fn list(&mut self, now: u64, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
-        match self.get(now, key).map(|entry| &mut entry.value) {
+    pub(super) fn list(&mut self, look: Look, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
+        match self.get(look, key).map(|entry| &mut entry.value) {
             None => Ok(None),
             Some(Value::List(list)) => Ok(Some(list)),
             Some(Value::String(_)) => Err(WRONG_TYPE),
         }
     }
 
-    pub(super) fn set(&mut self, key: &[u8], value: Value, expires: Option<u64>) {
-        self.entries.insert(key.to_vec(), Entry { value, expires });
+    /// Writes a string in place of whatever was there.
+    pub(super) fn set(&mut self, look: Look, key: &[u8], text: &[u8], expires: Option<u64>) {
+        self.dirty = true;
+        self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
+        if let Some(entry) = self.entries.get_mut(key) {
+            self.bytes = self.bytes - memory::value(&entry.value) + memory::string(text);
+            match &mut entry.value {
+                Value::String(old) => {
+                    old.clear();
+                    old.extend_from_slice(text);
+                }
+                Value::List(_) => entry.value = Value::String(text.to_vec()),
+            }
+            (entry.expires, entry.used) = (expires, look.now);
+            return;
+        }
+        self.bytes += memory::key(key) + memory::string(text);
+        self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: look.now });
+    }
+
+    /// Gives a key that is there another expiry, or none.
+    pub(super) fn set_expiry(&mut self, look: Look, key: &[u8], expires: Option<u64>) {
+        let Some(entry) = self.get(look, key) else { return };
+        entry.expires = expires;
+        self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
+        self.dirty = true;
     }
 
     /// Whether there was such a key.
-    pub(super) fn remove(&mut self, now: u64, key: &[u8]) -> bool {
-        self.entries.remove(key).is_some_and(|entry| !is_over(&entry, now))
+    pub(super) fn remove(&mut self, look: Look, key: &[u8]) -> bool {
+        if self.get(look, key).is_none() {
+            return false;
+        }
+        self.forget(key);
+        self.dirty = true;
+        true
+    }
+
+    /// Adds to a list, which is made if there is none, and gives its length.
+    pub(super) fn push(&mut self, look: Look, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
+        let grown = items.iter().map(|item| memory::item(item)).sum::<usize>();
+        let add = |list: &mut VecDeque<Vec<u8>>| {
+            for item in items {
+                if front { list.push_front(item.to_vec()) } else { list.push_back(item.to_vec()) }
+            }
+            list.len()
+        };
+        let length = if let Some(list) = self.list(look, key)? {
+            add(list)
+        } else {
+            let mut list = VecDeque::new();
+            let length = add(&mut list);
+            self.bytes += memory::key(key);
+            self.entries.insert(key.to_vec(), Entry { value: Value::List(list), expires: None, used: look.now });
+            length
+        };
+        self.bytes += grown;
+        self.dirty = true;
+        Ok(length)
     }
 
     /// Takes up to `count` elements from the front; an empty list is no key.
-    pub(super) fn pop_front(&mut self, now: u64, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
-        let Some(list) = self.list(now, key)? else { return Ok(None) };
-        let taken = list.drain(..count.min(list.len())).collect();
-        if list.is_empty() {
-            self.entries.remove(key);
+    pub(super) fn pop_front(&mut self, look: Look, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
+        let Some(list) = self.list(look, key)? else { return Ok(None) };
+        let taken: Vec<Vec<u8>> = list.drain(..count.min(list.len())).collect();
+        let empty = list.is_empty();
+        self.bytes -= taken.iter().map(|item| memory::item(item)).sum::<usize>();
+        self.dirty |= !taken.is_empty();
+        if empty {
+            self.forget(key);
         }
         Ok(Some(taken))
     }
 
-    /// Every live key in order.
+    /// Every key that is seen, in order.
     pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&[u8], &Entry)> {
-        self.entries.iter().filter(move |(_, entry)| !is_over(entry, now)).map(|(key, entry)| (key.as_slice(), entry))
+        self.entries.iter().filter(move |(_, entry)| !entry.is_over(now)).map(|(key, entry)| (key.as_slice(), entry))
+    }
+
+    /// How many keys there are. A replica counts those that it does not show, too.
+    pub(super) fn len(&self, look: Look) -> usize {
+        match look.expired {
+            Expired::Removed if look.now > self.soonest => self.iter(look.now).count(),
+            Expired::Removed | Expired::Hidden | Expired::Alive => self.entries.len(),
+        }
     }
 
     pub(super) fn clear(&mut self) {
-        self.entries.clear();
+        *self = Self { removed: core::mem::take(&mut self.removed), ..Self::default() };
     }
 
-    fn drop_expired(&mut self, now: u64, key: &[u8]) {
-        if self.entries.get(key).is_some_and(|entry| is_over(entry, now)) {
-            self.entries.remove(key);
+    /// About how many bytes it takes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// After when there may be something that has expired; never, if no key ever ends.
+    pub(super) const fn soonest(&self) -> Option<u64> {
+        if self.soonest == u64::MAX { None } else { Some(self.soonest) }
+    }
+
+    /// Removes every key whose time has passed, as the server does now and then of its own accord.
+    pub(super) fn collect(&mut self, now: u64) {
+        if now <= self.soonest {
+            return;
+        }
+        let over: Vec<Vec<u8>> =
+            self.entries.iter().filter(|(_, entry)| entry.is_over(now)).map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.take_expired(&key);
+        }
+        self.soonest = self.entries.values().filter_map(Entry::expires).min().unwrap_or(u64::MAX);
+    }
+
+    /// Evicts the key for which `rank` is least, among those for which there is one.
+    pub(super) fn evict<R: Ord>(&mut self, rank: impl Fn(&[u8], &Entry) -> Option<R>) -> bool {
+        let ranked = self.entries.iter().filter_map(|(key, entry)| Some((rank(key, entry)?, key)));
+        let Some(key) = ranked.min().map(|(_, key)| key.clone()) else { return false };
+        self.take_expired(&key);
+        true
+    }
+
+    /// Removes a key of the server's own accord.
+    fn take_expired(&mut self, key: &[u8]) {
+        if let Some(key) = self.forget(key) {
+            self.removed.push(key);
         }
     }
-}
 
-/// Redis keeps a key through the millisecond of its expiry.
-const fn is_over(entry: &Entry, now: u64) -> bool {
-    matches!(entry.expires, Some(at) if now > at)
+    fn forget(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let (key, entry) = self.entries.remove_entry(key)?;
+        self.bytes -= memory::key(&key) + memory::value(&entry.value);
+        Some(key)
+    }
 }

@@ -1,6 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 //! The node by itself. `tests/node_model.rs` compares it with a real server.
 
+mod channels;
+mod memory;
+mod replication;
+
 use super::*;
 use alloc::string::ToString as _;
 

@@ -18,10 +18,11 @@ pub struct User {
     only: Option<BTreeSet<String>>,
     except: BTreeSet<String>,
     keys: Vec<Vec<u8>>,
+    channels: Vec<Vec<u8>>,
 }
 
 impl User {
-    /// A user who may do everything with every key, and needs no password.
+    /// A user who may do everything with every key and channel, and needs no password.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -29,6 +30,7 @@ impl User {
             only: None,
             except: BTreeSet::new(),
             keys: [b"*".to_vec()].into(),
+            channels: [b"*".to_vec()].into(),
         }
     }
 
@@ -56,6 +58,12 @@ impl User {
         self
     }
 
+    /// May use the channels that match one of these patterns only. None at all is what Redis 7 gives to a new user.
+    pub fn channels<'a>(mut self, patterns: impl IntoIterator<Item = &'a str>) -> Self {
+        self.channels = patterns.into_iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+        self
+    }
+
     pub(super) const fn needs_password(&self) -> bool {
         self.password.is_some()
     }
@@ -66,13 +74,25 @@ impl User {
 
     /// `command` is the full name: `client|id`.
     pub(super) fn may_run(&self, command: &str) -> bool {
+        if self.only.is_none() && self.except.is_empty() {
+            return true;
+        }
         let parent = command.split('|').next().unwrap_or(command);
         let named = |set: &BTreeSet<String>| set.contains(command) || set.contains(parent);
         self.only.as_ref().is_none_or(named) && !named(&self.except)
     }
 
+    /// Whether it may use all of these channels. A pattern is compared letter by letter with what is allowed.
+    pub(super) fn may_hear(&self, channels: &[&[u8]], patterns: bool) -> bool {
+        channels.iter().all(|channel| {
+            self.channels.iter().any(|allowed| {
+                if patterns { allowed == channel || allowed == b"*" } else { glob::matches(allowed, channel) }
+            })
+        })
+    }
+
     pub(super) fn may_use(&self, key: &[u8]) -> bool {
-        self.keys.iter().any(|pattern| glob::matches(pattern, key))
+        self.keys.iter().any(|pattern| pattern == b"*" || glob::matches(pattern, key))
     }
 }
 

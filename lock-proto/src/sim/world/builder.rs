@@ -1,19 +1,21 @@
 //! How a world is made.
 
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::check::Checker;
 use super::super::clock::Clock;
+use super::super::journal::{Journal, Keep};
+use super::super::network::Network;
 use super::super::redis::{Node, NodeConfig};
 use super::super::rng::Rng;
+use super::super::trace::Recorder;
 use super::World;
-use super::check::Checker;
-use super::journal::Journal;
-use super::network::Network;
 use super::process::Process;
 use super::server::Server;
 use crate::id::ClientId;
@@ -34,7 +36,8 @@ pub struct Builder {
     config: Box<dyn Fn(Config) -> Config>,
     overrides: Vec<Override>,
     clocks: Vec<(usize, u64, i32)>,
-    log_limit: usize,
+    keep: Keep,
+    traced: bool,
 }
 
 impl Builder {
@@ -42,7 +45,7 @@ impl Builder {
         let port = |i: usize| 6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX));
         // An hour ago: old enough to count in a quorum.
         let hour = Duration::from_secs(3600);
-        let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i)).monitor(true);
+        let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i));
         let endpoint = |i: usize| Endpoint {
             target: Target::Tcp { host: format!("node{i}").into(), port: port(i) },
             username: None,
@@ -60,7 +63,8 @@ impl Builder {
             config: Box::new(|config| config),
             overrides: Vec::new(),
             clocks: Vec::new(),
-            log_limit: 100_000,
+            keep: Keep::Lines(100_000),
+            traced: false,
         }
     }
 
@@ -119,7 +123,19 @@ impl Builder {
 
     /// How many lines of the log are kept; its digest counts all. Default 100 000.
     pub const fn log_limit(mut self, lines: usize) -> Self {
-        self.log_limit = lines;
+        self.keep = Keep::Lines(lines);
+        self
+    }
+
+    /// How much of a log is made. It changes nothing else, and nothing at all is fastest.
+    pub const fn keep(mut self, keep: Keep) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Whether a [`Trace`](super::super::Trace) is made: see [`World::take_trace`].
+    pub const fn traced(mut self, on: bool) -> Self {
+        self.traced = on;
         self
     }
 
@@ -133,7 +149,9 @@ impl Builder {
         let mut rng = Rng::new(self.seed);
         let now = Instant::ZERO;
         let network = Network::new(self.latency, Rng::new(rng.next()));
-        let nodes = self.nodes.into_iter().map(|config| Server::new(Node::new(now, config))).collect();
+        let monitor = self.keep != Keep::Nothing;
+        let node = |config: NodeConfig| Server::new(Node::new(now, config.monitor(monitor)));
+        let nodes: Vec<Server> = self.nodes.into_iter().map(node).collect();
         let mut clients = Vec::new();
         for i in 0..self.clients {
             let mut config = (self.config)(Config::new(self.endpoints.iter().cloned()));
@@ -151,6 +169,7 @@ impl Builder {
                 Err(error) => panic!("client {i} cannot be configured like this: {error}"),
             }
         }
+        let recorder = if self.traced { Recorder::on(clients.len(), nodes.len()) } else { Recorder::default() };
         let mut world = World {
             seed: self.seed,
             now,
@@ -159,13 +178,17 @@ impl Builder {
             nodes,
             clients,
             checker: Checker::default(),
-            journal: Journal::new(self.log_limit),
+            journal: Journal::new(self.keep),
             auto_claim: true,
             expect_violation: false,
             violations: Vec::new(),
-            plans: alloc::collections::BTreeMap::new(),
+            recorder,
+            names: BTreeSet::new(),
+            plans: BTreeMap::new(),
             plan_serial: 0,
             spins: 0,
+            steps: 0,
+            halted: false,
         };
         for client in 0..world.clients.len() {
             world.pump_client(client);

@@ -1,14 +1,27 @@
 //! What goes wrong in a world.
 
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::network::Packet;
+use super::super::trace::{Fate, Lane, State, What};
+use super::super::way::Way;
 use super::World;
-use super::network::{Packet, Way};
+
 use super::process::{Fact, ProcessState};
 use super::server::{Inbound, ServerState};
 use crate::fault::Fault;
 use crate::sim::redis::{Condition, Node};
+
+/// So many requests more are right after a fault.
+const PER_FAULT: u64 = 50;
+
+fn signed(by: Duration) -> i64 {
+    i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
+}
 
 impl World {
     // ---- nodes ----
@@ -18,6 +31,7 @@ impl World {
         self.journal.write(self.now, format_args!("n{node} paused"));
         if self.nodes[node].state == ServerState::Running {
             self.nodes[node].state = ServerState::Paused;
+            self.record_state(Lane::Node(node), State::Paused);
         }
     }
 
@@ -28,10 +42,12 @@ impl World {
             return;
         }
         self.nodes[node].state = ServerState::Running;
+        self.record_state(Lane::Node(node), State::Running);
         while let Some(inbound) = self.nodes[node].inbox.pop_front() {
             self.node_takes(node, inbound);
             self.pump_node(node);
         }
+        self.steps += 1;
         self.nodes[node].node.handle_timeout(self.now);
         self.pump_node(node);
     }
@@ -40,13 +56,14 @@ impl World {
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
         self.nodes[node].state = ServerState::Down;
+        self.record_state(Lane::Node(node), State::Down);
         self.nodes[node].inbox.clear();
         for id in self.network.of_node(node) {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.node_open = false;
             }
             let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
-            self.network.send(self.now, id, Way::ToClient, Packet::Close(why));
+            self.send(id, Way::ToClient, Packet::Close(why));
         }
     }
 
@@ -61,25 +78,54 @@ impl World {
         while let Some(id) = self.nodes[node].node.poll_closed() {
             self.nodes[node].node.handle_disconnected(self.now, id);
         }
+        self.nodes[node].look();
         self.nodes[node].state = ServerState::Running;
-        self.checker.forget_keys(node);
+        self.record_state(Lane::Node(node), State::Running);
+        self.checker.forget_stored(node);
+    }
+
+    /// The replica of this node hears of nothing more that is written from now on, though its primary answers as if it did: replication is
+    /// asynchronous.
+    pub fn stop_replication(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
+        let text = || String::from("its replica stays behind");
+        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
+        self.nodes[node].replica = Some(Box::new(self.nodes[node].node.clone()));
+    }
+
+    /// The node dies and its replica takes its place and its address, with what it has heard of: everything, or what was written until
+    /// [`stop_replication`](Self::stop_replication).
+    pub fn promote(&mut self, node: usize) {
+        self.kill_node(node);
+        if let Some(replica) = self.nodes[node].replica.take() {
+            self.nodes[node].node = *replica;
+        }
+        let text = || String::from("its replica takes its place");
+        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
+        self.restart_node(node, true);
     }
 
     /// The wall clock of a node is set forward: keys expire early by so much.
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
+        self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
         self.nodes[node].node.jump_forward(self.now, by);
+        self.nodes[node].look();
     }
 
     /// The wall clock of a node is set back: keys live longer by so much.
     pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
+        self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
         self.nodes[node].node.jump_back(self.now, by);
+        self.nodes[node].look();
     }
 
     /// A node enters or leaves a condition in which it refuses commands.
     pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
         self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
+        let text = || format!("{condition:?} {}", if on { "begins" } else { "is over" });
+        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
         self.nodes[node].node.set(self.now, condition, on);
         self.pump_node(node);
     }
@@ -87,8 +133,9 @@ impl World {
     /// Anything else that happens to a node's data from outside: other programs, operators.
     pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("n{node} {what}"));
+        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: what.into() });
         let done = change(&mut self.nodes[node].node, self.now);
-        self.checker.forget_keys(node);
+        self.checker.forget_stored(node);
         self.pump_node(node);
         done
     }
@@ -100,26 +147,47 @@ impl World {
         self.journal.write(self.now, format_args!("c{client} paused"));
         if self.clients[client].state == ProcessState::Running {
             self.clients[client].state = ProcessState::Paused;
+            self.record_state(Lane::Client(client), State::Paused);
+        }
+    }
+
+    /// The machine of the client is suspended, and its clock stands still meanwhile, as `CLOCK_MONOTONIC` does on Linux. No host should use such a
+    /// clock (requirement T4): what it holds when it goes on it believes to hold still.
+    pub fn suspend_client(&mut self, client: usize) {
+        self.journal.write(self.now, format_args!("c{client} suspended with its clock"));
+        if self.clients[client].state == ProcessState::Running {
+            self.clients[client].state = ProcessState::Paused;
+            self.clients[client].asleep = Some(self.now);
+            self.record_state(Lane::Client(client), State::Paused);
         }
     }
 
     /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
-        if self.clients[client].state != ProcessState::Paused {
+        let process = &mut self.clients[client];
+        if process.state != ProcessState::Paused {
             return;
         }
-        self.clients[client].state = ProcessState::Running;
+        process.state = ProcessState::Running;
+        if let Some(since) = process.asleep.take() {
+            process.clock.stood_still(since, self.now);
+            self.checker.slept(self.now, client, self.now.since(since));
+            self.check();
+        }
+        self.record_state(Lane::Client(client), State::Running);
         if self.rng.one_in(2) {
-            let process = &mut self.clients[client];
-            let local = process.local(self.now);
-            process.machine.handle_timeout(local);
-            self.pump_client(client);
+            self.wake_client(client);
         }
         while let Some(fact) = self.clients[client].inbox.pop_front() {
             self.process_takes(client, fact);
             self.pump_client(client);
         }
+        self.wake_client(client);
+    }
+
+    pub(super) fn wake_client(&mut self, client: usize) {
+        self.steps += 1;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         process.machine.handle_timeout(local);
@@ -130,13 +198,14 @@ impl World {
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
         self.clients[client].state = ProcessState::Dead;
+        self.record_state(Lane::Client(client), State::Down);
         self.clients[client].inbox.clear();
         self.checker.dies(client);
         for id in self.network.of_client(client) {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.client_open = false;
             }
-            self.network.send(self.now, id, Way::ToNode, Packet::Close(Fault::Closed));
+            self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
         }
     }
 
@@ -152,18 +221,26 @@ impl World {
     pub fn cut(&mut self, client: usize, node: usize, way: Way) {
         self.journal.write(self.now, format_args!("cut c{client} n{node} {way:?}"));
         self.network.cut(client, node, way);
+        self.recorder.note(self.now, || What::Cut { client, node, way });
     }
 
     /// Every packet passes again between this client and this node.
     pub fn heal(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("heal c{client} n{node}"));
-        self.network.heal(self.now, |c, n, _| (c, n) == (client, node));
+        self.healed(|c, n| (c, n) == (client, node));
     }
 
     /// Every packet passes again everywhere.
     pub fn heal_all(&mut self) {
         self.journal.write(self.now, format_args!("heal all"));
-        self.network.heal(self.now, |_, _, _| true);
+        self.healed(|_, _| true);
+    }
+
+    fn healed(&mut self, which: impl Fn(usize, usize) -> bool) {
+        for (client, node, way) in self.network.cuts().iter().copied().filter(|(c, n, _)| which(*c, *n)) {
+            self.recorder.note(self.now, || What::Healed { client, node, way });
+        }
+        self.network.heal(self.now, |client, node, _| which(client, node));
     }
 
     /// Packets of this client to (or from) this node travel so long from now on.
@@ -175,11 +252,14 @@ impl World {
     /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
+        self.checker.allow(client, PER_FAULT);
         for id in self.network.of_client(client) {
             let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == node) else { continue };
             let (conn, known) = (link.conn, link.node_open);
             link.node_open = false;
-            self.network.lose(id);
+            for message in self.network.lose(id) {
+                self.recorder.fate(Some(message), Fate::Lost(self.now));
+            }
             if known {
                 match self.nodes[node].state {
                     ServerState::Running => self.node_takes(node, Inbound::Close(id)),

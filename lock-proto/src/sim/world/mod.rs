@@ -1,34 +1,34 @@
 //! A world of servers, clients and a network in virtual time.
 
 mod builder;
-mod check;
+mod calm;
 mod faults;
-mod journal;
-mod network;
+mod label;
 mod process;
 mod pump;
 mod server;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::check::{Checker, Permit, Rule, Stage, Violation};
+use super::journal::Journal;
+use super::network::Network;
 use super::redis::Node;
 use super::rng::Rng;
+use super::trace::{Lane, Point, Recorder, State, Trace, What};
 use crate::error::Misuse;
 use crate::id::LockId;
-use crate::redis::{Acquire, Client, Event, Grant};
+use crate::redis::{Acquire, Client, Event, Grant, Wait};
 use crate::time::Instant;
-use check::Checker;
-use journal::Journal;
-use network::Network;
-use process::{Process, Record, Stage};
+use process::{Chore, Process, Record};
 use server::Server;
 
 pub use builder::Builder;
-pub use network::Way;
 
 /// Servers, clients and a network between them, in virtual time and from one seed.
 ///
@@ -45,20 +45,39 @@ pub struct World {
     seed: u64,
     now: Instant,
     rng: Rng,
-    network: Network,
+    network: Network<Vec<u8>>,
     nodes: Vec<Server>,
     clients: Vec<Process>,
     checker: Checker,
     journal: Journal,
     auto_claim: bool,
     expect_violation: bool,
-    violations: Vec<String>,
-    /// What applications will do by themselves.
-    plans: BTreeMap<(Instant, u64), (usize, LockId)>,
+    violations: Vec<Violation>,
+    recorder: Recorder,
+    /// Every key that somebody wanted to lock.
+    names: BTreeSet<Arc<[u8]>>,
+    /// What will happen by itself.
+    plans: BTreeMap<(Instant, u64), Planned>,
     plan_serial: u64,
     /// Steps since time last moved.
     spins: u32,
+    /// How often a machine was called.
+    steps: u64,
+    /// A machine broke its contract: nothing happens any more.
+    halted: bool,
 }
+
+/// What happens by itself when its time comes.
+#[derive(Clone, Debug)]
+enum Planned {
+    /// An application does something.
+    Chore(usize, Chore),
+    /// A write reaches what a lock protects.
+    Write(Arc<[u8]>, Permit, Option<super::trace::MessageId>),
+}
+
+/// More violations than these are not kept.
+const MAX_VIOLATIONS: usize = 100;
 
 impl World {
     /// A world with this many Redis nodes: one, or an odd number for a quorum.
@@ -79,33 +98,64 @@ impl World {
     }
 
     fn start(&mut self, client: usize, want: Acquire, hold: Option<Duration>) -> LockId {
-        let key = [&self.clients[client].machine.config().prefix[..], &want.name[..]].concat();
-        let shown = format!("{}", key.escape_ascii());
-        let lock = match self.verb(client, |machine, now| machine.acquire(now, &want)) {
-            Ok(lock) => lock,
-            Err(misuse) => self.fail(&format!("client {client} cannot acquire {shown}: {misuse}")),
-        };
-        self.journal.write(self.now, format_args!("c{client} {lock} acquire {shown}"));
         let claim = self.auto_claim || hold.is_some();
-        if self.clients[client].records.insert(lock, Record { hold, ..Record::new(key, claim) }).is_some() {
-            self.fail(&format!("client {client} gave the id {lock} twice"));
+        match self.try_acquire(client, &want, claim, hold, None) {
+            Ok(lock) => lock,
+            Err(misuse) => self.fail(&format!("client {client} cannot acquire {}: {misuse}", want.name.escape_ascii())),
         }
+    }
+
+    /// Client `client` asks for a lock, which may be refused. `claim`: take it as soon as it is offered. `hold`: give it back so long after the
+    /// grant. `write_every`: while it is held, write to what it protects this often (see [`write`](Self::write)).
+    ///
+    /// # Errors
+    ///
+    /// What the client answers.
+    pub fn try_acquire(
+        &mut self,
+        client: usize,
+        want: &Acquire,
+        claim: bool,
+        hold: Option<Duration>,
+        write_every: Option<Duration>,
+    ) -> Result<LockId, Misuse> {
+        let key: Arc<[u8]> = [&self.clients[client].machine.config().prefix[..], &want.name[..]].concat().into();
+        let local = self.clients[client].local(self.now);
+        let lock = self.verb(client, |machine, now| machine.acquire(now, want))?;
+        self.journal.write(self.now, format_args!("c{client} {lock} acquire {}", key.escape_ascii()));
+        let wait_ends = match want.wait {
+            Wait::For(time) if !time.is_zero() => Some(self.clients[client].when(local + time)),
+            Wait::For(_) | Wait::Try | Wait::Forever => None,
+        };
+        self.checker.asked(self.now, client, lock, &key, wait_ends);
+        self.record(client, lock, &key, || Point::Asked);
+        if !self.names.contains(&key) {
+            self.names.insert(key.clone());
+        }
+        let (events, times) = (Vec::new(), Vec::new());
+        let record = Record { key, events, times, grant: None, claim, hold, write_every };
+        self.clients[client].records.insert(lock, record);
+        self.check();
         self.pump_client(client);
-        lock
+        Ok(lock)
     }
 
     /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
     pub fn claim(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} claim"));
         self.must(client, lock, |machine, now| machine.claim(now, lock));
-        self.set_stage(client, lock, Stage::Held);
+        self.checker.claimed(client, lock);
         self.pump_client(client);
     }
 
     /// Gives a lock back.
     pub fn release(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
-        self.let_go(client, lock, Stage::Releasing);
+        let process = &self.clients[client];
+        // Its own time, on its own clock.
+        let answer_by = process.when(process.local(self.now) + process.machine.config().release_within);
+        self.checker.gives_back(client, lock, Some(answer_by));
+        self.gave_back(client, lock);
         self.must(client, lock, |machine, now| machine.release(now, lock));
         self.pump_client(client);
     }
@@ -113,7 +163,10 @@ impl World {
     /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
-        self.let_go(client, lock, Stage::Abandoned);
+        if self.checker.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
+            self.gave_back(client, lock);
+        }
+        self.checker.abandoned(client, lock);
         let _ = self.verb(client, |machine, now| {
             machine.abandon(now, lock);
             Ok(())
@@ -128,9 +181,24 @@ impl World {
         self.pump_client(client);
     }
 
-    /// Shuts the client down, with this time to release what it holds.
+    /// The application looks whether it holds the lock, and if so writes a moment later to what it protects: the write may come late, as when the
+    /// process is stopped in between. What takes the write looks at the fencing token, if there is one.
+    pub fn write(&mut self, client: usize, lock: LockId) {
+        self.tell_process(client, process::Fact::Chore(Chore::Look(lock, None)));
+    }
+
+    /// Shuts the client down, with this time to release what it holds. Its applications give back everything by that.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
+        let process = &mut self.clients[client];
+        let stop_by = process.when(process.local(self.now) + within);
+        process.stop_by = Some(process.stop_by.map_or(stop_by, |earlier| earlier.min(stop_by)));
+        let held: Vec<LockId> =
+            self.checker.live(client).filter(|(_, stage)| stage.is_out()).map(|(id, _)| id).collect();
+        for lock in held {
+            self.gave_back(client, lock);
+            self.checker.gives_back(client, lock, Some(stop_by));
+        }
         let _ = self.verb(client, |machine, now| {
             machine.shutdown(now, within);
             Ok(())
@@ -221,15 +289,20 @@ impl World {
     #[must_use]
     pub fn is_held(&self, client: usize, lock: LockId) -> bool {
         let process = &self.clients[client];
-        let held = process.records.get(&lock).is_some_and(|record| record.stage == Stage::Held);
-        held && process.machine.valid_until(lock).is_some_and(|until| until > process.local(self.now))
+        self.checker.stage(client, lock) == Some(Stage::Held)
+            && process.machine.valid_until(lock).is_some_and(|until| until > process.local(self.now))
     }
 
     /// Whether nothing more will be told of it.
     #[must_use]
     pub fn is_over(&self, client: usize, lock: LockId) -> bool {
-        let record = self.clients[client].records.get(&lock);
-        record.is_some_and(|record| matches!(record.stage, Stage::Ended | Stage::Abandoned))
+        self.checker.stage(client, lock) == Some(Stage::Over)
+    }
+
+    /// Where an acquisition stands; `None` if nobody asked for it.
+    #[must_use]
+    pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
+        self.checker.stage(client, lock)
     }
 
     /// Every acquisition that this client was asked for.
@@ -296,7 +369,7 @@ impl World {
 
     /// What the checkers have found.
     #[must_use]
-    pub fn violations(&self) -> &[String] {
+    pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
@@ -315,12 +388,42 @@ impl World {
     /// A digest of every line of the log, and their number.
     #[must_use]
     pub const fn log_digest(&self) -> (u64, u64) {
-        (self.journal.digest(), self.journal.written())
+        self.journal.digest()
     }
 
     /// Adds a line to the log.
     pub fn note(&mut self, what: &str) {
         self.journal.write(self.now, format_args!("-- {what}"));
+        self.recorder.note(self.now, || What::Note { lane: None, text: what.into() });
+    }
+
+    /// The end of the log, as far as it is kept.
+    #[must_use]
+    pub fn log_tail(&self, lines: usize) -> String {
+        self.journal.tail(lines)
+    }
+
+    /// How often a machine was called so far: clients and nodes.
+    #[must_use]
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Whether a machine broke its contract, so that nothing happens any more.
+    #[must_use]
+    pub const fn is_halted(&self) -> bool {
+        self.halted
+    }
+
+    /// Something that the one who drives the world has found.
+    pub fn report(&mut self, rule: Rule, text: String) {
+        self.checker.report(self.now, rule, text);
+        self.check();
+    }
+
+    /// The record of the run so far, if it was asked for by [`Builder::traced`]. It ends here.
+    pub fn take_trace(&mut self) -> Trace {
+        self.recorder.finish(self.now)
     }
 
     // ---- inside ----
@@ -330,6 +433,7 @@ impl World {
         client: usize,
         verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
+        self.steps += 1;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         verb(&mut process.machine, local)
@@ -337,34 +441,49 @@ impl World {
 
     fn must(&mut self, client: usize, lock: LockId, verb: impl FnOnce(&mut Client, Instant) -> Result<(), Misuse>) {
         if let Err(misuse) = self.verb(client, verb) {
-            self.fail(&format!("client {client} {lock}: {misuse}"));
+            self.breach(&format!("client {client} {lock}: {misuse}"));
         }
     }
 
-    fn set_stage(&mut self, client: usize, lock: LockId, stage: Stage) {
-        if let Some(record) = self.clients[client].records.get_mut(&lock) {
-            record.stage = stage;
+    fn plan(&mut self, at: Instant, what: Planned) {
+        self.plan_serial += 1;
+        self.plans.insert((at, self.plan_serial), what);
+    }
+
+    fn gave_back(&mut self, client: usize, lock: LockId) {
+        if let Some(record) = self.clients[client].records.get(&lock) {
+            let key = record.key.clone();
+            self.record(client, lock, &key, || Point::GaveBack);
         }
     }
 
-    fn let_go(&mut self, client: usize, lock: LockId, stage: Stage) {
-        if let Some(record) = self.clients[client].records.get_mut(&lock) {
-            self.checker.ends(&record.key, client, lock);
-            // What has ended stays so: to abandon it is legal and says nothing.
-            if record.stage != Stage::Ended {
-                record.stage = stage;
+    fn record(&mut self, client: usize, lock: LockId, key: &[u8], point: impl FnOnce() -> Point) {
+        let name = || String::from_utf8_lossy(key).into_owned();
+        self.recorder.note(self.now, || What::Lock { client, lock, name: name(), point: point() });
+    }
+
+    fn record_state(&mut self, lane: Lane, state: State) {
+        self.recorder.note(self.now, || What::State { lane, state });
+    }
+
+    /// Takes in what the checkers have found.
+    fn check(&mut self) {
+        while let Some(found) = self.checker.poll_violation() {
+            self.journal.write(self.now, format_args!("VIOLATION {found}"));
+            if !self.expect_violation {
+                self.fail(&format!("{found}"));
+            }
+            self.recorder.note(self.now, || What::Violation(found.clone()));
+            if self.violations.len() < MAX_VIOLATIONS {
+                self.violations.push(found);
             }
         }
     }
 
-    fn check(&mut self, found: Result<(), String>) {
-        let Err(found) = found else { return };
-        self.journal.write(self.now, format_args!("VIOLATION {found}"));
-        if self.expect_violation {
-            self.violations.push(found);
-        } else {
-            self.fail(&found);
-        }
+    /// A machine does what it must never do: no sense in going on.
+    fn breach(&mut self, what: &str) {
+        self.halted = true;
+        self.report(Rule::Contract, what.into());
     }
 
     #[track_caller]

@@ -1,9 +1,11 @@
 //! A client process: the machine, its clock, and what its application was told.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::super::check::Permit;
 use super::super::clock::Clock;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -15,11 +17,17 @@ pub(super) struct Process {
     pub(super) machine: Client,
     pub(super) clock: Clock,
     pub(super) state: ProcessState,
+    /// When the machine wants to be called, in true time.
+    next: Option<Instant>,
+    /// Its clock has been standing still since this true time.
+    pub(super) asleep: Option<Instant>,
     /// What happened while it was stopped.
     pub(super) inbox: VecDeque<Fact>,
     pub(super) records: BTreeMap<LockId, Record>,
     /// Told that the shutdown is over, with the number of locks that could not be released.
     pub(super) stopped: Option<u32>,
+    /// When that must have been told, in true time.
+    pub(super) stop_by: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +43,26 @@ pub(super) enum Fact {
     Connected(ConnId),
     Received(ConnId, Vec<u8>),
     Disconnected(ConnId, Fault),
-    /// The application gives a lock back, as it was told to do after some time.
+    /// Its application has something to do.
+    Chore(Chore),
+}
+
+/// What an application does by itself when its time comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chore {
+    /// Gives a lock back, held or lost.
     Release(LockId),
+    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an interval is given.
+    Look(LockId, Option<Duration>),
+    /// Writes to what the lock protects, without another look.
+    Write(Permit),
 }
 
 /// What is known of one acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// The key under which it is locked.
-    pub(super) key: Vec<u8>,
-    pub(super) stage: Stage,
+    pub(super) key: Arc<[u8]>,
     pub(super) events: Vec<Event>,
     /// In true time, as many as `events`.
     pub(super) times: Vec<Instant>,
@@ -53,24 +71,8 @@ pub(super) struct Record {
     pub(super) claim: bool,
     /// Give it back this long after the grant.
     pub(super) hold: Option<Duration>,
-}
-
-/// Where an acquisition stands, by what its application has done and was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Waiting,
-    Offered,
-    Held,
-    Lost,
-    Releasing,
-    Abandoned,
-    Ended,
-}
-
-impl Record {
-    pub(super) const fn new(key: Vec<u8>, claim: bool) -> Self {
-        Self { key, stage: Stage::Waiting, events: Vec::new(), times: Vec::new(), grant: None, claim, hold: None }
-    }
+    /// Look and write this often while it is held.
+    pub(super) write_every: Option<Duration>,
 }
 
 impl Process {
@@ -79,15 +81,18 @@ impl Process {
             machine,
             clock,
             state: ProcessState::Running,
+            next: None,
+            asleep: None,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             stopped: None,
+            stop_by: None,
         }
     }
 
     /// The process's own time.
     pub(super) fn local(&self, now: Instant) -> Instant {
-        Instant::from_nanos(self.clock.read(now))
+        Instant::from_nanos(self.clock.read(self.asleep.unwrap_or(now)))
     }
 
     /// True time at which its clock shows `local`.
@@ -98,8 +103,13 @@ impl Process {
     /// True time at which the machine wants to be called; `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
-            ProcessState::Running => self.machine.next_deadline().map(|at| self.when(at)),
+            ProcessState::Running => self.next,
             ProcessState::Paused | ProcessState::Dead => None,
         }
+    }
+
+    /// Asks the machine when it wants to be called: after every call.
+    pub(super) fn look(&mut self) {
+        self.next = self.machine.next_deadline().map(|at| self.when(at));
     }
 }

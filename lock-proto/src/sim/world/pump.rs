@@ -1,32 +1,46 @@
 //! The event loop: what a host does for a machine, for all of them at once.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
+use core::time::Duration;
 
-use super::World;
-use super::check::next_stage;
-use super::journal::command;
-use super::network::{Arrival, Packet, Way};
-use super::process::{Fact, ProcessState, Stage};
+use super::super::check::{Permit, Rule, Stage};
+use super::super::network::{Arrival, Packet, Posted};
+use super::super::trace::{Fate, Lane, MessageId, Point, What};
+use super::super::way::Way;
+use super::label::{command, replies, requests};
+
+use super::process::{Chore, Fact, ProcessState};
 use super::server::{Inbound, ServerState};
+use super::{Planned, World};
 use crate::fault::Fault;
 use crate::id::LockId;
 use crate::redis::{Event, Grant, Output};
 use crate::time::Instant;
 
+/// How long an application takes from seeing that it holds a lock to writing.
+const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 /// So many steps without time moving are a loop without end.
 const MAX_SPINS: u32 = 100_000;
 
 impl World {
     /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
     pub(super) fn step(&mut self, end: Instant) -> bool {
-        let next = [
-            self.network.next_arrival(),
-            self.plans.first_key_value().map(|((at, _), _)| *at),
-            self.clients.iter().filter_map(super::process::Process::deadline).min(),
-            self.running_nodes().filter_map(|node| self.nodes[node].node.next_deadline()).min(),
-        ];
-        let next = next.into_iter().flatten().min().unwrap_or(Instant::MAX);
+        if self.halted {
+            return false;
+        }
+        let mut next = self.network.next_arrival().unwrap_or(Instant::MAX);
+        if let Some((at, _)) = self.plans.first_key_value().map(|(key, _)| *key) {
+            next = next.min(at);
+        }
+        for process in &self.clients {
+            next = process.deadline().map_or(next, |at| next.min(at));
+        }
+        for server in &self.nodes {
+            next = server.deadline().map_or(next, |at| next.min(at));
+        }
         if next > end {
             self.now = self.now.max(end);
             return false;
@@ -37,28 +51,25 @@ impl World {
         }
         self.spins += 1;
         if self.spins > MAX_SPINS {
-            self.fail("time stands still: a machine wants to be called again and again");
+            self.breach("time stands still: a machine wants to be called again and again");
+            return false;
         }
         // One thing a step, so that a condition is asked in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
         } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
-            let (client, lock) = plan.remove();
-            self.tell_process(client, Fact::Release(lock));
+            match plan.remove() {
+                Planned::Chore(client, chore) => self.tell_process(client, Fact::Chore(chore)),
+                Planned::Write(key, permit, message) => self.write_arrives(&key, permit, message),
+            }
         } else if let Some(client) = (0..self.clients.len()).find(|c| self.is_client_due(*c)) {
-            let process = &mut self.clients[client];
-            let local = process.local(self.now);
-            process.machine.handle_timeout(local);
-            self.pump_client(client);
+            self.wake_client(client);
         } else if let Some(node) = self.due_node() {
+            self.steps += 1;
             self.nodes[node].node.handle_timeout(self.now);
             self.pump_node(node);
         }
         true
-    }
-
-    fn running_nodes(&self) -> impl Iterator<Item = usize> {
-        (0..self.nodes.len()).filter(|node| self.nodes[*node].state == ServerState::Running)
     }
 
     fn is_client_due(&self, client: usize) -> bool {
@@ -66,46 +77,46 @@ impl World {
     }
 
     fn due_node(&self) -> Option<usize> {
-        self.running_nodes().find(|node| self.nodes[*node].node.next_deadline().is_some_and(|at| at <= self.now))
+        (0..self.nodes.len()).find(|node| self.nodes[*node].deadline().is_some_and(|at| at <= self.now))
     }
 
-    fn deliver(&mut self, arrival: Arrival) {
+    fn deliver(&mut self, arrival: Arrival<Vec<u8>>) {
         let Some(link) = self.network.links.get(&arrival.link) else { return };
         let (client, node, conn) = (link.client, link.node, link.conn);
+        let Posted { packet, message } = arrival.posted;
+        self.recorder.fate(message, Fate::Arrived(self.now));
         match arrival.way {
             Way::ToNode => {
-                let freed = matches!(arrival.packet, Packet::Bytes(_));
-                self.deliver_to_node(arrival.link, node, arrival.packet);
-                if freed {
-                    // The sender's buffer has room again.
+                self.deliver_to_node(arrival.link, node, packet);
+                if arrival.frees {
                     self.pump_client(client);
                 }
             }
-            Way::ToClient => match arrival.packet {
+            Way::ToClient => match packet {
                 Packet::Open => self.tell_process(client, Fact::Connected(conn)),
-                Packet::Bytes(bytes) => self.tell_process(client, Fact::Received(conn, bytes)),
+                Packet::Data(bytes) => self.tell_process(client, Fact::Received(conn, bytes)),
                 Packet::Close(why) => self.tell_process(client, Fact::Disconnected(conn, why)),
             },
         }
     }
 
-    fn deliver_to_node(&mut self, id: u64, node: usize, packet: Packet) {
+    fn deliver_to_node(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         let state = self.nodes[node].state;
         let Some(link) = self.network.links.get_mut(&id) else { return };
         let inbound = match packet {
             Packet::Open if state == ServerState::Down => {
-                self.network.send(self.now, id, Way::ToClient, Packet::Close(Fault::Refused));
+                self.send(id, Way::ToClient, Packet::Close(Fault::Refused));
                 return;
             }
             // The kernel accepts, whether or not the process runs.
             Packet::Open => {
                 link.node_open = true;
-                self.network.send(self.now, id, Way::ToClient, Packet::Open);
+                self.send(id, Way::ToClient, Packet::Open);
                 Inbound::Open(id)
             }
-            Packet::Bytes(bytes) if link.node_open => Inbound::Bytes(id, bytes),
+            Packet::Data(bytes) if link.node_open => Inbound::Bytes(id, bytes),
             Packet::Close(_) if link.node_open => Inbound::Close(id),
-            Packet::Bytes(_) | Packet::Close(_) => return,
+            Packet::Data(_) | Packet::Close(_) => return,
         };
         match state {
             ServerState::Running => {
@@ -118,6 +129,7 @@ impl World {
     }
 
     pub(super) fn node_takes(&mut self, node: usize, inbound: Inbound) {
+        self.steps += 1;
         let (now, server) = (self.now, &mut self.nodes[node].node);
         match inbound {
             Inbound::Open(id) => server.handle_connected(now, id),
@@ -144,12 +156,15 @@ impl World {
                 None => self.journal.write(self.now, format_args!("n{node}: {text}")),
             }
         }
-        for id in self.network.of_node(node) {
+        let mut after = 0;
+        while let Some(id) = self.network.next_of_node(node, after) {
+            after = id;
             let server = &mut self.nodes[node].node;
-            let bytes = server.outgoing(id).to_vec();
+            let bytes = server.outgoing(id);
             if !bytes.is_empty() {
+                let bytes = bytes.to_vec();
                 server.consume(id, bytes.len());
-                self.network.send_bytes(self.now, id, Way::ToClient, &bytes);
+                self.send_bytes(id, Way::ToClient, bytes);
             }
         }
         while let Some(id) = self.nodes[node].node.poll_closed() {
@@ -158,23 +173,65 @@ impl World {
                 && link.node_open
             {
                 link.node_open = false;
-                self.network.send(self.now, id, Way::ToClient, Packet::Close(Fault::Closed));
+                self.send(id, Way::ToClient, Packet::Close(Fault::Closed));
             }
         }
+        self.nodes[node].look();
         self.check_keys(node);
     }
 
     fn check_keys(&mut self, node: usize) {
-        let mut keys: Vec<Vec<u8>> =
-            self.clients.iter().flat_map(|process| process.records.values()).map(|record| record.key.clone()).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        for key in keys {
-            let server = &self.nodes[node].node;
-            let found = server.get(self.now, &key).map(|value| (value, server.expires_at(self.now, &key)));
-            let found = self.checker.key(node, &key, found);
-            self.check(found);
+        let server = &self.nodes[node].node;
+        for key in &self.names {
+            let found = server.get(self.now, key).map(|value| (value, server.expires_at(self.now, key)));
+            self.checker.stored(self.now, node, key, found);
         }
+        self.check();
+    }
+
+    // ---- what travels ----
+
+    /// Puts a packet on its way, and into the record.
+    pub(super) fn send(&mut self, id: u64, way: Way, packet: Packet<Vec<u8>>) {
+        let Some(link) = self.network.links.get(&id) else { return };
+        let (client, node) = (Lane::Client(link.client), Lane::Node(link.node));
+        let (from, to) = match way {
+            Way::ToNode => (client, node),
+            Way::ToClient => (node, client),
+        };
+        let message = self.recorder.sent(self.now, from, to, || match (&packet, way) {
+            (Packet::Open, Way::ToNode) => "connect".into(),
+            (Packet::Open, Way::ToClient) => "connected".into(),
+            (Packet::Data(bytes), Way::ToNode) => requests(bytes),
+            (Packet::Data(bytes), Way::ToClient) => replies(bytes),
+            (Packet::Close(why), _) => format!("close ({why})"),
+        });
+        self.network.send(self.now, id, way, Posted { packet, message });
+    }
+
+    /// Sends bytes, now and then in several pieces.
+    fn send_bytes(&mut self, id: u64, way: Way, mut bytes: Vec<u8>) {
+        loop {
+            let piece = self.network.piece(bytes.len());
+            if piece >= bytes.len() {
+                return self.send(id, way, Packet::Data(bytes));
+            }
+            let rest = bytes.split_off(piece);
+            self.send(id, way, Packet::Data(bytes));
+            bytes = rest;
+        }
+    }
+
+    /// A write reaches what a lock protects.
+    fn write_arrives(&mut self, key: &[u8], permit: Permit, message: Option<MessageId>) {
+        let accepted = self.checker.write(self.now, key, permit);
+        let Permit { client, lock, fence, .. } = permit;
+        let taken = if accepted { "taken" } else { "refused" };
+        self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
+        self.recorder.fate(message, Fate::Arrived(self.now));
+        let name = || String::from_utf8_lossy(key).into_owned();
+        self.recorder.note(self.now, || What::Write { client, lock, name: name(), fence, accepted });
+        self.check();
     }
 
     /// Something reaches a process: at once, or when it goes on.
@@ -196,6 +253,7 @@ impl World {
         match fact {
             Fact::Connected(conn) => {
                 let Some(id) = open(self, conn) else { return };
+                self.steps += 1;
                 if let Some(link) = self.network.links.get_mut(&id) {
                     link.established = true;
                 }
@@ -204,11 +262,13 @@ impl World {
             }
             Fact::Received(conn, bytes) => {
                 if open(self, conn).is_some() {
+                    self.steps += 1;
                     self.clients[client].machine.handle_received(local, conn, &bytes);
                 }
             }
             Fact::Disconnected(conn, why) => {
                 let Some(id) = open(self, conn) else { return };
+                self.steps += 1;
                 if let Some(link) = self.network.links.get_mut(&id) {
                     link.client_open = false;
                 }
@@ -216,11 +276,34 @@ impl World {
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnected: {why}"));
                 self.clients[client].machine.handle_disconnected(local, conn, why);
             }
-            Fact::Release(lock) => {
-                let stage = self.clients[client].records.get(&lock).map(|record| record.stage);
-                if matches!(stage, Some(Stage::Held | Stage::Lost)) {
+            Fact::Chore(chore) => self.do_chore(client, chore),
+        }
+    }
+
+    fn do_chore(&mut self, client: usize, chore: Chore) {
+        match chore {
+            Chore::Release(lock) => {
+                if matches!(self.checker.stage(client, lock), Some(Stage::Held | Stage::Lost)) {
                     self.release(client, lock);
                 }
+            }
+            Chore::Look(lock, every) => {
+                if self.is_held(client, lock)
+                    && let Some(permit) = self.checker.permit(client, lock)
+                {
+                    let thinks = self.rng.duration(&THINKS);
+                    self.plan(self.now + thinks, Planned::Chore(client, Chore::Write(permit)));
+                }
+                if let (Some(every), Some(Stage::Held)) = (every, self.checker.stage(client, lock)) {
+                    self.plan(self.now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
+                }
+            }
+            Chore::Write(permit) => {
+                let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
+                let (key, travel) = (record.key.clone(), self.network.travel());
+                let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
+                let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
+                self.plan(self.now + travel, Planned::Write(key, permit, message));
             }
         }
     }
@@ -232,42 +315,56 @@ impl World {
             return;
         }
         let bytes_first = self.rng.one_in(2);
+        if bytes_first {
+            self.send_all(client);
+        }
         loop {
-            let mut moved = bytes_first && self.send_bytes(client);
+            let mut asked = false;
             while let Some(output) = self.clients[client].machine.poll_output() {
-                moved = true;
+                asked = true;
                 self.carry_out(client, output);
             }
-            moved |= self.send_bytes(client);
-            if !moved {
+            // What was carried out, or nothing at all so far, may have left bytes.
+            let sent = (asked || !bytes_first) && self.send_all(client);
+            if !asked && !sent {
                 break;
             }
             self.spins += 1;
             if self.spins > MAX_SPINS {
-                self.fail("a machine asks for more and more without end");
+                self.breach("a machine asks for more and more without end");
+                return;
             }
         }
+        self.clients[client].look();
         // Whatever is due is still to come.
         if !self.is_client_due(client) {
-            let found = self.checker.overdue(self.now, client);
-            self.check(found);
+            self.checker.up_to_date(self.now, client);
+            let process = &mut self.clients[client];
+            if process.stopped.is_none() && process.stop_by.is_some_and(|at| at <= self.now) {
+                process.stop_by = None;
+                self.checker.report(self.now, Rule::Told, format!("client {client} has not stopped in time"));
+            }
+            self.check();
         }
     }
 
-    fn send_bytes(&mut self, client: usize) -> bool {
+    fn send_all(&mut self, client: usize) -> bool {
         let mut moved = false;
-        for id in self.network.of_client(client) {
-            let room = self.network.room(id, Way::ToNode);
-            let Some(link) = self.network.links.get(&id).filter(|link| link.established) else { continue };
-            let conn = link.conn;
+        let mut after = 0;
+        while let Some((id, link)) = self.network.next_of_client(client, after) {
+            let (conn, room) = (link.conn, self.network.room(link, Way::ToNode));
             let machine = &mut self.clients[client].machine;
             let bytes = machine.outgoing(conn);
-            let bytes = bytes[..bytes.len().min(room)].to_vec();
-            if !bytes.is_empty() {
-                machine.consume(conn, bytes.len());
-                self.network.send_bytes(self.now, id, Way::ToNode, &bytes);
-                moved = true;
+            let bytes = &bytes[..bytes.len().min(room)];
+            if bytes.is_empty() {
+                after = id;
+                continue;
             }
+            let bytes = bytes.to_vec();
+            machine.consume(conn, bytes.len());
+            self.checker.request(self.now, client, conn.node().index());
+            self.send_bytes(id, Way::ToNode, bytes);
+            moved = true;
         }
         moved
     }
@@ -277,14 +374,16 @@ impl World {
             Output::Connect { node, conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
                 if node.index() >= self.nodes.len() || self.network.find(client, conn).is_some() {
-                    self.fail(&format!("client {client} asks for the connection {conn}, which cannot be"));
+                    self.breach(&format!("client {client} asks for the connection {conn}, which cannot be"));
+                    return;
                 }
-                self.network.open(self.now, client, node.index(), conn);
+                let id = self.network.open(client, node.index(), conn);
+                self.send(id, Way::ToNode, Packet::Open);
             }
             Output::Disconnect { conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
                 if let Some(id) = self.network.find(client, conn) {
-                    self.network.send(self.now, id, Way::ToNode, Packet::Close(Fault::Closed));
+                    self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
                     if let Some(link) = self.network.links.get_mut(&id) {
                         link.client_open = false;
                     }
@@ -294,6 +393,15 @@ impl World {
             Output::Stopped { unreleased } => {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} not released"));
                 self.clients[client].stopped = Some(unreleased);
+                self.recorder
+                    .note(self.now, || What::Note { lane: Some(Lane::Client(client)), text: "stopped".into() });
+                let untold = self.checker.live(client).next();
+                if let Some((lock, stage)) = untold {
+                    let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
+                    self.checker.report(self.now, Rule::Told, text);
+                }
+                self.checker.dies(client);
+                self.check();
             }
         }
     }
@@ -308,43 +416,62 @@ impl World {
             None
         };
         let Some(record) = process.records.get_mut(&lock) else {
-            self.check(Err(format!("client {client} tells of {lock}, which nobody asked for: {event:?}")));
-            return;
+            self.checker.told(now, client, lock, &event, until, None);
+            return self.check();
         };
-        match next_stage(record, &event) {
-            Ok(stage) => record.stage = stage,
-            Err(found) => {
-                let found = format!("client {client} {lock}: {found}");
-                self.check(Err(found));
-                return;
-            }
-        }
-        let (key, claim, hold) = (record.key.clone(), record.claim, record.hold);
         record.events.push(event.clone());
         record.times.push(now);
+        let (key, claim, hold, write_every) = (record.key.clone(), record.claim, record.hold, record.write_every);
+        let mut order = None;
         if let Event::Granted(grant) = &event {
             record.grant = Some(*grant);
-            let found = self.checker.granted(&key, grant.fence);
-            self.check(found);
-            if let Some(hold) = hold {
-                self.plan_serial += 1;
-                self.plans.insert((now + hold, self.plan_serial), (client, lock));
+            // A quorum has no one order.
+            if self.nodes.len() == 1 {
+                order = self.checker.order(&key, format!("{}", grant.token).as_bytes());
             }
         }
-        if matches!(event, Event::Withdrawn | Event::Failed(_) | Event::Lost(_) | Event::Released(_)) {
-            self.checker.ends(&key, client, lock);
+        self.checker.told(now, client, lock, &event, until, order);
+        let fence = self.checker.permit(client, lock).and_then(|permit| permit.fence);
+        self.record_told(client, lock, &key, &event, fence, until);
+        self.check();
+        if !matches!(event, Event::Granted(_)) {
+            return;
         }
-        if matches!(event, Event::Renewed { .. }) {
-            let found = self.checker.renewed(now, &key, client, lock);
-            self.check(found);
+        if let Some(hold) = hold {
+            self.plan(now + hold, Planned::Chore(client, Chore::Release(lock)));
         }
-        if let Some(until) = until {
-            let found = self.checker.holds(now, &key, client, lock, until);
-            self.check(found);
-        }
-        if claim && matches!(event, Event::Granted(_)) {
+        if claim {
             self.must(client, lock, |machine, now| machine.claim(now, lock));
-            self.set_stage(client, lock, Stage::Held);
+            self.checker.claimed(client, lock);
+            if let Some(every) = write_every {
+                self.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
+            }
         }
+    }
+
+    fn record_told(
+        &mut self,
+        client: usize,
+        lock: LockId,
+        key: &[u8],
+        event: &Event,
+        fence: Option<u64>,
+        until: Option<Instant>,
+    ) {
+        let valid_until = until.unwrap_or(self.now);
+        let point = match event {
+            Event::Granted(_) => Point::Granted { fence, valid_until },
+            Event::Renewed { .. } => Point::Renewed { valid_until },
+            Event::Lost(why) => return self.record(client, lock, key, || Point::Lost(format!("{why}"))),
+            Event::Withdrawn | Event::Failed(_) | Event::Released(_) => {
+                return self.record(client, lock, key, || Point::Ended(format!("{event:?}")));
+            }
+            Event::Blocked(_)
+            | Event::ExtendFailed(_)
+            | Event::AtRisk { .. }
+            | Event::Proclaimed { .. }
+            | Event::ProclaimFailed(_) => return,
+        };
+        self.record(client, lock, key, || point);
     }
 }

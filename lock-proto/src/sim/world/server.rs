@@ -1,9 +1,11 @@
 //! A server process: the node, and whether it runs.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::super::redis::Node;
+use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
@@ -12,6 +14,10 @@ pub(super) struct Server {
     /// What has come while it was stopped. Its kernel took it, so it is executed when the process goes on, even if the
     /// client has hung up meanwhile.
     pub(super) inbox: VecDeque<Inbound>,
+    /// When the node wants to be called.
+    next: Option<Instant>,
+    /// What its replica has, from the moment on at which that hears of nothing more.
+    pub(super) replica: Option<Box<Node>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,16 @@ pub(super) enum Inbound {
 
 impl Server {
     pub(super) const fn new(node: Node) -> Self {
-        Self { node, state: ServerState::Running, inbox: VecDeque::new() }
+        Self { node, state: ServerState::Running, inbox: VecDeque::new(), next: None, replica: None }
+    }
+
+    /// When the node wants to be called; `None` while it does not run.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.next.filter(|_| self.state == ServerState::Running)
+    }
+
+    /// Asks the node when it wants to be called: after every call.
+    pub(super) fn look(&mut self) {
+        self.next = self.node.next_deadline();
     }
 }

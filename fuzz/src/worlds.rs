@@ -1,0 +1,33 @@
+//! Whole worlds: clients, servers, a network and clocks, with everything that goes wrong, as the bytes say.
+
+use lock_proto::sim::{Keep, Plan, Scenario};
+
+/// The situations that the first byte chooses from: those where every promise stands, and those beyond the bounds, where fewer do.
+const REDIS: [&str; 6] =
+    ["redis-everything", "redis-turns", "redis-cancel", "redis-wake", "redis-shutdown", "redis-beyond"];
+const QUORUM: [&str; 2] = ["redis-quorum", "redis-data-loss"];
+
+/// Clients of Redis nodes: a byte for the scenario, then what [`Plan::from_bytes`] draws from.
+///
+/// Checked: everything that the scenario promises, see [`Rule`](lock_proto::sim::Rule): no two holders in true time, growing fencing
+/// tokens, no stale write, one end for each acquisition, losses told in time, bounded requests, and after the faults everybody is
+/// served and nothing is left behind.
+pub fn redis_ops(data: &[u8]) {
+    play(&REDIS, data);
+}
+
+/// The same on quorums.
+pub fn quorum_ops(data: &[u8]) {
+    play(&QUORUM, data);
+}
+
+fn play(names: &[&str], data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let name = names[usize::from(*first) % names.len()];
+    let scenario = Scenario::named(name).expect("a scenario of that name");
+    let plan = Plan::from_bytes(scenario, rest);
+    let outcome = plan.run_keeping(Keep::Nothing);
+    if let Some(found) = outcome.violations.first() {
+        panic!("{found}\n    {}", plan.replay());
+    }
+}

@@ -1,0 +1,135 @@
+//! The one source of decisions for a plan: a seed, or a byte string.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::time::Duration;
+
+use super::rng::Rng;
+use crate::time::nanos;
+
+/// Where decisions come from. A seed gives as many as are asked for. A byte string gives what it holds, a few bytes a decision, and
+/// then 0 for ever, which is always the quiet choice: so a fuzzer that shortens its input makes a smaller plan.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Chance(Source);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    Seed(Rng),
+    Bytes { bytes: Vec<u8>, at: usize },
+}
+
+impl Chance {
+    /// Decisions without end from a number.
+    #[must_use]
+    pub const fn seed(seed: u64) -> Self {
+        Self(Source::Seed(Rng::new(seed)))
+    }
+
+    /// Decisions from a byte string.
+    #[must_use]
+    pub fn bytes(bytes: &[u8]) -> Self {
+        Self(Source::Bytes { bytes: bytes.to_vec(), at: 0 })
+    }
+
+    /// Whether every further decision will be 0. Never for a seed.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        match &self.0 {
+            Source::Seed(_) => false,
+            Source::Bytes { bytes, at } => *at >= bytes.len(),
+        }
+    }
+
+    /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "it never ends: it is no iterator")]
+    pub fn next(&mut self) -> u64 {
+        self.take(8)
+    }
+
+    /// A number below `bound`; 0 if `bound` is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        match &mut self.0 {
+            Source::Seed(rng) => rng.below(bound),
+            Source::Bytes { .. } if bound <= 1 => 0,
+            Source::Bytes { .. } => {
+                let bits = u64::BITS - (bound - 1).leading_zeros();
+                self.take(bits.div_ceil(8)) % bound
+            }
+        }
+    }
+
+    /// [`below`](Self::below) for an index; 0 if there is nothing to choose from.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or(0)
+    }
+
+    /// True once in `n` times on average; never for 0, and never (but for 1) when a byte string has run out.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.below(n) == n - 1
+    }
+
+    /// A duration of the range; its start if it is empty.
+    pub fn duration(&mut self, range: &Range<Duration>) -> Duration {
+        let span = nanos(range.end.saturating_sub(range.start));
+        range.start + Duration::from_nanos(self.below(span))
+    }
+
+    /// Whole milliseconds below `bound` ms. Cheaper in bytes than [`duration`](Self::duration).
+    pub fn millis(&mut self, bound: u64) -> Duration {
+        Duration::from_millis(self.below(bound))
+    }
+
+    /// One of `items`; the first is the quiet one.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    pub fn pick<T: Clone>(&mut self, items: &[T]) -> T {
+        items[self.index(items.len())].clone()
+    }
+
+    fn take(&mut self, count: u32) -> u64 {
+        match &mut self.0 {
+            Source::Seed(rng) => rng.next(),
+            Source::Bytes { bytes, at } => {
+                let mut value = 0;
+                for shift in 0..count {
+                    let byte = bytes.get(*at).copied().unwrap_or(0);
+                    *at = at.saturating_add(1);
+                    value |= u64::from(byte) << (8 * shift);
+                }
+                value
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_never_ends_and_repeats() {
+        let (mut one, mut two) = (Chance::seed(5), Chance::seed(5));
+        let drawn: Vec<u64> = (0..100).map(|_| one.below(10)).collect();
+        assert_eq!(drawn, (0..100).map(|_| two.below(10)).collect::<Vec<_>>());
+        assert!(drawn.iter().any(|n| *n != drawn[0]) && !one.is_exhausted());
+    }
+
+    #[test]
+    fn bytes_are_read_in_order_and_then_everything_is_quiet() {
+        let mut chance = Chance::bytes(&[7, 1, 2, 3]);
+        assert_eq!(chance.below(1), 0, "nothing to decide takes no byte");
+        assert_eq!(chance.below(5), 2);
+        assert_eq!(chance.below(300), (2 << 8 | 1) % 300);
+        assert!(!chance.is_exhausted());
+        assert!(chance.one_in(4), "the highest choice is the loud one");
+        assert!(chance.is_exhausted());
+        assert_eq!(chance.below(10), 0);
+        assert!(!chance.one_in(2));
+        assert_eq!(chance.pick(&[3, 4]), 3);
+        assert_eq!(chance.next(), 0);
+        let range = Duration::from_millis(3)..Duration::from_millis(9);
+        assert_eq!(chance.duration(&range), range.start);
+    }
+}

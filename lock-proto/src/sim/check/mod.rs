@@ -1,0 +1,474 @@
+//! The checkers that are always on (requirement S3).
+//!
+//! A [`Checker`] sees what applications ask and are told, what stands in the stores, what a protected resource takes, and how much is
+//! sent; it knows true time. It is the same for every backend: keys are bytes, clients are numbered. Use it for your own world:
+//! tell it everything, and look at [`Checker::poll_violation`].
+
+mod life;
+mod resource;
+mod rule;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::event::Event;
+use crate::id::LockId;
+use crate::time::{Instant, nanos};
+use life::{Granted, Life};
+use resource::Resource;
+
+pub use life::Stage;
+pub use rule::{Rule, Violation};
+
+/// So many requests at once from one client to one node are too many, and so many a second; each acquisition, and whatever else
+/// [`Checker::allow`] says, gives some more.
+const BURST: u64 = 500;
+const PER_SECOND: u64 = 500;
+const PER_ACQUISITION: u64 = 50;
+
+/// A value and when it expires, by its store's own clock.
+type Content = (Vec<u8>, Option<u64>);
+
+/// Watches a world and tells which promises are broken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checker {
+    clients: Vec<Client>,
+    locks: BTreeMap<Arc<[u8]>, Lock>,
+    /// What is stored on each node, as last seen.
+    stored: Vec<BTreeMap<Vec<u8>, Content>>,
+    serial: u64,
+    grants: u64,
+    overlaps: u64,
+    found: VecDeque<Violation>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Client {
+    live: BTreeMap<LockId, Life>,
+    over: BTreeSet<LockId>,
+    /// For each node: how full the bucket is, in billionths of a request, and since when.
+    buckets: Vec<(u64, Instant)>,
+}
+
+/// What is known of one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Lock {
+    /// Who was granted it and is not over, by client and acquisition.
+    holders: Vec<(usize, LockId)>,
+    /// For each place in the order of the store: the lowest and the highest fencing token.
+    fences: BTreeMap<u64, (u64, u64)>,
+    /// In which order values appeared in the store.
+    minted: BTreeMap<Vec<u8>, u64>,
+    order: u64,
+    resource: Resource,
+    /// Releases that woke nobody yet.
+    freed: u64,
+}
+
+impl Checker {
+    /// A checker that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    // --- what applications ask ---
+
+    /// An acquisition begins. `wait_ends`: when its wait must be over, in true time.
+    pub fn asked(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
+        self.serial += 1;
+        let key = self.key(key);
+        let life = Life { key, stage: Stage::Waiting, serial: self.serial, due: wait_ends, lost: false, granted: None };
+        let known = self.client(client);
+        let again = known.over.contains(&lock) || known.live.contains_key(&lock);
+        known.live.insert(lock, life);
+        if again {
+            self.report(now, Rule::OneOutcome, format!("client {client} gave the id {lock} twice"));
+        }
+        self.allow(client, PER_ACQUISITION);
+    }
+
+    /// An offer was claimed: the lock is held.
+    pub fn claimed(&mut self, client: usize, lock: LockId) {
+        if let Some(life) = self.client(client).live.get_mut(&lock)
+            && life.stage == Stage::Offered
+        {
+            life.stage = Stage::Held;
+        }
+    }
+
+    /// The clock of a process stood still for so long: everything ends later for it than it did in true time. What it believes to hold
+    /// is compared with what others hold.
+    pub fn slept(&mut self, now: Instant, client: usize, by: Duration) {
+        let mut holds = Vec::new();
+        for (lock, life) in &mut self.client(client).live {
+            life.due = life.due.map(|due| due + by);
+            if life.holds(now) {
+                holds.extend(life.due.map(|until| (*lock, until)));
+            }
+        }
+        for (lock, until) in holds {
+            self.holds(now, client, lock, until);
+        }
+    }
+
+    /// The lock is being given back: from now on it is held no more. `answer_by`: when the answer must have come.
+    pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
+        self.forget_holder(client, lock);
+        if let Some(life) = self.client(client).live.get_mut(&lock) {
+            life.stage = Stage::Releasing;
+            life.due = answer_by;
+        }
+    }
+
+    /// The acquisition was dropped: nothing more may be told of it.
+    pub fn abandoned(&mut self, client: usize, lock: LockId) {
+        self.ends(client, lock);
+    }
+
+    /// The process is no more, and with it every hold and every wait.
+    pub fn dies(&mut self, client: usize) {
+        let all: Vec<LockId> = self.client(client).live.keys().copied().collect();
+        for lock in all {
+            self.ends(client, lock);
+        }
+    }
+
+    // --- what applications are told ---
+
+    /// An event of an acquisition. `until`: the end of validity that it tells, in true time. `order`: the place of the grant in the order
+    /// of the store (see [`order`](Self::order)), if it is known; else grants are ordered as they are told.
+    pub fn told(
+        &mut self,
+        now: Instant,
+        client: usize,
+        lock: LockId,
+        event: &Event,
+        until: Option<Instant>,
+        order: Option<u64>,
+    ) {
+        let known = self.client(client);
+        let Some(life) = known.live.get_mut(&lock) else {
+            let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
+            return self.report(now, Rule::OneOutcome, format!("client {client} tells of {lock}, {why}: {event:?}"));
+        };
+        let stage = match life.next(event) {
+            Ok(stage) => stage,
+            Err(found) => return self.report(now, Rule::OneOutcome, format!("client {client} {lock}: {found}")),
+        };
+        let renewed_late = matches!(event, Event::Renewed { .. }) && life.due.is_none_or(|until| until <= now);
+        life.lost |= matches!(event, Event::Lost(_));
+        life.stage = stage;
+        match stage {
+            Stage::Over => return self.ends(client, lock),
+            Stage::Lost => {
+                life.due = None;
+                return self.forget_holder(client, lock);
+            }
+            Stage::Releasing => return,
+            Stage::Waiting | Stage::Offered | Stage::Held => {}
+        }
+        if let Some(until) = until {
+            life.due = Some(until);
+            let first = stage == Stage::Offered && life.granted.is_none();
+            if renewed_late {
+                self.report(now, Rule::Told, format!("client {client} {lock} was renewed though it was over"));
+            }
+            if first && let Event::Granted(grant) = event {
+                self.granted(now, client, lock, grant.fence.map(|fence| fence.get()), order);
+            }
+            self.holds(now, client, lock, until);
+        }
+    }
+
+    /// A process has done all that it is to do at `now`: whatever has ended must have been told.
+    pub fn up_to_date(&mut self, now: Instant, client: usize) {
+        let Some(known) = self.clients.get(client) else { return };
+        let late = |life: &&Life| life.due.is_some_and(|at| at <= now);
+        let Some((lock, life)) = known.live.iter().find(|(_, life)| late(life)) else { return };
+        let what = match life.stage {
+            Stage::Waiting => "its wait was over",
+            Stage::Offered | Stage::Held => "its validity was over",
+            Stage::Releasing => "the time to give it back was over",
+            Stage::Lost | Stage::Over => return,
+        };
+        let (lock, name, due) = (*lock, life.key.escape_ascii(), life.due.unwrap_or(now));
+        let text = format!("client {client} {lock} ({name}) was not told: {what} at {due}");
+        if let Some(life) = self.client(client).live.get_mut(&lock) {
+            life.due = None;
+        }
+        self.report(now, Rule::Told, text);
+    }
+
+    // --- what is stored ---
+
+    /// What stands under `key` on a node: its value, and when it expires by the node's own clock. Call it whenever it may have changed.
+    pub fn stored(&mut self, now: Instant, node: usize, key: &[u8], content: Option<(&[u8], Option<u64>)>) {
+        if self.stored.len() <= node {
+            self.stored.resize_with(node + 1, BTreeMap::new);
+        }
+        let Some((value, expires)) = content else {
+            self.stored[node].remove(key);
+            return;
+        };
+        let Some((old, at)) = self.stored[node].get_mut(key) else {
+            self.stored[node].insert(key.to_vec(), (value.to_vec(), expires));
+            return self.minted(key, value);
+        };
+        if old != value {
+            (*old, *at) = (value.to_vec(), expires);
+            return self.minted(key, value);
+        }
+        let before = core::mem::replace(at, expires);
+        if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
+            let text = format!("the life of {} on node {node} was shortened", key.escape_ascii());
+            self.report(now, Rule::ShortenedKey, text);
+        }
+    }
+
+    /// The data of a node was changed by somebody else than a client: what was seen there counts no more.
+    pub fn forget_stored(&mut self, node: usize) {
+        if let Some(stored) = self.stored.get_mut(node) {
+            stored.clear();
+        }
+    }
+
+    /// The place of `value` in the order in which values appeared under `key`, as [`stored`](Self::stored) saw them.
+    #[must_use]
+    pub fn order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
+        self.locks.get(key)?.minted.get(value).copied()
+    }
+
+    // --- what a lock protects ---
+
+    /// A write of this acquisition reaches the resource that `key` protects; whether it is taken. The resource refuses a fencing token
+    /// smaller than the greatest that it has seen; without one it takes everything.
+    pub fn write(&mut self, now: Instant, key: &[u8], grant: Permit) -> bool {
+        let key = self.key(key);
+        let lock = self.lock(&key);
+        let (accepted, stale) = lock.resource.write(grant.fence, grant.order);
+        if stale {
+            let text = format!(
+                "the resource of {} took a write of client {} {} after one of a newer grant",
+                key.escape_ascii(),
+                grant.client,
+                grant.lock
+            );
+            self.report(now, Rule::StaleWrite, text);
+        }
+        accepted
+    }
+
+    /// What an acquisition would write with: `None` unless it was granted.
+    #[must_use]
+    pub fn permit(&self, client: usize, lock: LockId) -> Option<Permit> {
+        let granted = self.clients.get(client)?.live.get(&lock)?.granted?;
+        Some(Permit { client, lock, fence: granted.fence, order: granted.order })
+    }
+
+    // --- who is woken, and what is sent ---
+
+    /// The lock came free in the store: somebody may be woken for it.
+    pub fn freed(&mut self, key: &[u8]) {
+        let key = self.key(key);
+        let lock = self.lock(&key);
+        lock.freed += 1;
+    }
+
+    /// Somebody who waits for the lock was woken by the store.
+    pub fn woken(&mut self, now: Instant, key: &[u8], client: usize) {
+        let key = self.key(key);
+        let lock = self.lock(&key);
+        if let Some(left) = lock.freed.checked_sub(1) {
+            lock.freed = left;
+        } else {
+            let text = format!("client {client} was woken for {} beside another", key.escape_ascii());
+            self.report(now, Rule::OneWoken, text);
+        }
+    }
+
+    /// A client sends something to a node.
+    pub fn request(&mut self, now: Instant, client: usize, node: usize) {
+        const ONE: u64 = 1_000_000_000;
+        let known = self.client(client);
+        if known.buckets.len() <= node {
+            known.buckets.resize(node + 1, (0, now));
+        }
+        let (level, since) = &mut known.buckets[node];
+        let drained = nanos(now.since(*since)).saturating_mul(PER_SECOND);
+        (*level, *since) = (level.saturating_sub(drained) + ONE, now);
+        if *level > BURST * ONE {
+            *level = 0;
+            let text = format!("client {client} sends without end to node {node}");
+            self.report(now, Rule::Bounded, text);
+        }
+    }
+
+    /// A client has a reason to send so many requests more to every node.
+    pub fn allow(&mut self, client: usize, requests: u64) {
+        for (level, _) in &mut self.client(client).buckets {
+            *level = level.saturating_sub(requests.saturating_mul(1_000_000_000));
+        }
+    }
+
+    // --- results ---
+
+    /// Anything else that a world has found.
+    pub fn report(&mut self, now: Instant, rule: Rule, text: String) {
+        self.found.push_back(Violation { rule, text, at: now });
+    }
+
+    /// The next violation that was found.
+    pub fn poll_violation(&mut self) -> Option<Violation> {
+        self.found.pop_front()
+    }
+
+    /// Where an acquisition stands; `None` if nobody asked for it.
+    #[must_use]
+    pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
+        let known = self.clients.get(client)?;
+        let live = known.live.get(&lock).map(|life| life.stage);
+        live.or_else(|| known.over.contains(&lock).then_some(Stage::Over))
+    }
+
+    /// Acquisitions of a client that are not over.
+    pub fn live(&self, client: usize) -> impl Iterator<Item = (LockId, Stage)> {
+        self.clients.get(client).into_iter().flat_map(|known| known.live.iter().map(|(lock, life)| (*lock, life.stage)))
+    }
+
+    /// How often a lock was granted.
+    #[must_use]
+    pub const fn grants(&self) -> u64 {
+        self.grants
+    }
+
+    /// How often somebody was granted a lock, or more time for it, while another believed to hold it.
+    #[must_use]
+    pub const fn overlaps(&self) -> u64 {
+        self.overlaps
+    }
+
+    // --- inside ---
+
+    fn client(&mut self, client: usize) -> &mut Client {
+        if self.clients.len() <= client {
+            self.clients.resize_with(client + 1, Client::default);
+        }
+        &mut self.clients[client]
+    }
+
+    /// One copy of each key.
+    fn key(&mut self, key: &[u8]) -> Arc<[u8]> {
+        if let Some((known, _)) = self.locks.get_key_value(key) {
+            return known.clone();
+        }
+        let new: Arc<[u8]> = key.into();
+        self.locks.insert(new.clone(), Lock::default());
+        new
+    }
+
+    fn lock(&mut self, key: &Arc<[u8]>) -> &mut Lock {
+        self.locks.entry(key.clone()).or_default()
+    }
+
+    fn minted(&mut self, key: &[u8], value: &[u8]) {
+        // Only names that somebody asked for.
+        if let Some(lock) = self.locks.get_mut(key)
+            && !lock.minted.contains_key(value)
+        {
+            lock.order += 1;
+            lock.minted.insert(value.to_vec(), lock.order);
+        }
+    }
+
+    fn granted(&mut self, now: Instant, client: usize, id: LockId, fence: Option<u64>, order: Option<u64>) {
+        self.grants += 1;
+        self.allow(client, PER_ACQUISITION);
+        let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
+        let lock = self.lock(&key);
+        let order = order.unwrap_or_else(|| {
+            lock.order += 1;
+            lock.order
+        });
+        let found = fence.and_then(|fence| {
+            let below = lock.fences.range(..=order).next_back().map(|(_, (_, high))| *high);
+            let above = lock.fences.range(order + 1..).next().map(|(_, (low, _))| *low);
+            let place = lock.fences.entry(order).or_insert((fence, fence));
+            *place = (place.0.min(fence), place.1.max(fence));
+            let wrong = below.filter(|low| *low >= fence).or_else(|| above.filter(|high| *high <= fence));
+            wrong.map(|other| format!("the fence of {} went from {other} to {fence}", key.escape_ascii()))
+        });
+        if let Some(text) = found {
+            self.report(now, Rule::FenceGrows, text);
+        }
+        let known = &mut self.clients[client];
+        let Some(life) = known.live.get_mut(&id) else { return };
+        life.granted = Some(Granted { fence, order });
+        let serial = life.serial;
+        let earlier = known
+            .live
+            .iter()
+            .find(|(_, other)| other.stage == Stage::Waiting && other.serial < serial && other.key == key);
+        if let Some((other, _)) = earlier {
+            let text = format!("client {client} {id} got {} before {other}, which asked first", key.escape_ascii());
+            self.report(now, Rule::Fifo, text);
+        }
+    }
+
+    /// A grant, or more time for one.
+    fn holds(&mut self, now: Instant, client: usize, id: LockId, until: Instant) {
+        let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
+        let clients = &self.clients;
+        let Some(lock) = self.locks.get_mut(&key) else { return };
+        let life = |(client, id): &(usize, LockId)| clients.get(*client).and_then(|known| known.live.get(id));
+        let other = lock
+            .holders
+            .iter()
+            .find(|holder| **holder != (client, id) && life(holder).is_some_and(|life| life.holds(now)));
+        let other = other.and_then(|holder| Some((*holder, life(holder)?.due?)));
+        if !lock.holders.contains(&(client, id)) {
+            lock.holders.push((client, id));
+        }
+        if let Some(((other, lock), end)) = other.filter(|_| until > now) {
+            self.overlaps += 1;
+            let text = format!(
+                "two holders of {}: client {other} {lock} until {end} and client {client} {id} until {until}",
+                key.escape_ascii()
+            );
+            self.report(now, Rule::MutualExclusion, text);
+        }
+    }
+
+    fn forget_holder(&mut self, client: usize, id: LockId) {
+        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        if let Some(lock) = self.locks.get_mut(&life.key) {
+            lock.holders.retain(|holder| *holder != (client, id));
+        }
+    }
+
+    fn ends(&mut self, client: usize, id: LockId) {
+        self.forget_holder(client, id);
+        let known = self.client(client);
+        known.live.remove(&id);
+        known.over.insert(id);
+    }
+}
+
+/// What a write carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permit {
+    /// Whose it is.
+    pub client: usize,
+    /// The acquisition.
+    pub lock: LockId,
+    /// Its fencing token, if it has one.
+    pub fence: Option<u64>,
+    order: u64,
+}
+
+#[cfg(test)]
+mod tests;

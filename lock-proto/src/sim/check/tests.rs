@@ -1,0 +1,220 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+use super::*;
+use crate::event::{Fence, Grant, Loss, Release, Token};
+use crate::id::ClientId;
+use alloc::string::ToString as _;
+
+const A: LockId = LockId { slot: 0, generation: 0 };
+const B: LockId = LockId { slot: 1, generation: 0 };
+
+const fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn grant(fence: Option<u64>) -> Event {
+    Event::Granted(Grant {
+        token: Token { client: ClientId::from_bits(1), number: 1 },
+        fence: fence.map(Fence),
+        ttl: Duration::from_secs(1),
+        valid_until: Instant::ZERO,
+    })
+}
+
+const RENEWED: Event = Event::Renewed { valid_until: Instant::ZERO };
+
+fn rules(checker: &mut Checker) -> Vec<Rule> {
+    core::iter::from_fn(|| checker.poll_violation()).map(|violation| violation.rule).collect()
+}
+
+/// Asked and granted at once.
+fn take(c: &mut Checker, now: u64, client: usize, lock: LockId, key: &[u8], until: u64) {
+    c.asked(at(now), client, lock, key, None);
+    c.told(at(now), client, lock, &grant(None), Some(at(until)), None);
+    c.claimed(client, lock);
+}
+
+#[test]
+fn two_valid_holders_are_found_and_two_in_turn_are_not() {
+    let mut c = Checker::new();
+    take(&mut c, 0, 0, A, b"a", 100);
+    take(&mut c, 50, 1, A, b"b", 100);
+    c.told(at(100), 0, A, &Event::Lost(Loss::Expired), None, None);
+    take(&mut c, 100, 1, B, b"a", 200);
+    assert_eq!((rules(&mut c), c.overlaps()), (Vec::new(), 0));
+    take(&mut c, 199, 0, B, b"a", 300);
+    let found = c.poll_violation().unwrap();
+    assert_eq!((found.rule, c.overlaps(), c.grants()), (Rule::MutualExclusion, 1, 4));
+    assert!(found.to_string().starts_with("MutualExclusion at 0.199000s: two holders of a: client 1 #1.0"), "{found}");
+}
+
+#[test]
+fn more_time_while_another_holds_is_found_and_so_is_more_time_for_what_is_over() {
+    let mut c = Checker::new();
+    take(&mut c, 0, 0, A, b"a", 100);
+    take(&mut c, 120, 1, B, b"a", 200);
+    c.told(at(130), 0, A, &RENEWED, Some(at(230)), None);
+    assert_eq!(rules(&mut c), [Rule::Told, Rule::MutualExclusion]);
+}
+
+#[test]
+fn who_slept_with_its_clock_believes_to_hold_what_another_holds() {
+    let mut c = Checker::new();
+    take(&mut c, 0, 0, A, b"a", 100);
+    take(&mut c, 150, 1, B, b"a", 250);
+    c.slept(at(160), 0, Duration::from_millis(50));
+    assert_eq!(rules(&mut c), []);
+    c.slept(at(160), 0, Duration::from_millis(50));
+    assert_eq!(rules(&mut c), [Rule::MutualExclusion]);
+}
+
+#[test]
+fn a_hold_that_was_given_back_counts_no_more() {
+    let mut c = Checker::new();
+    take(&mut c, 0, 0, A, b"a", 100);
+    c.gives_back(0, A, None);
+    take(&mut c, 10, 1, B, b"a", 100);
+    c.dies(1);
+    take(&mut c, 20, 0, B, b"a", 100);
+    c.abandoned(0, B);
+    take(&mut c, 30, 1, A, b"a", 100);
+    assert_eq!(rules(&mut c), []);
+}
+
+#[test]
+fn an_end_that_nobody_told_is_found() {
+    let mut c = Checker::new();
+    take(&mut c, 0, 0, A, b"a", 100);
+    c.asked(at(0), 1, A, b"a", Some(at(50)));
+    c.up_to_date(at(99), 0);
+    c.up_to_date(at(49), 1);
+    c.up_to_date(at(99), 2);
+    assert_eq!(rules(&mut c), []);
+    c.up_to_date(at(100), 0);
+    c.up_to_date(at(50), 1);
+    assert_eq!(rules(&mut c), [Rule::Told, Rule::Told]);
+    c.gives_back(0, A, Some(at(120)));
+    c.up_to_date(at(119), 0);
+    assert_eq!(rules(&mut c), []);
+    c.up_to_date(at(120), 0);
+    assert_eq!(rules(&mut c), [Rule::Told]);
+}
+
+#[test]
+fn fences_must_grow_in_the_order_of_the_store() {
+    let mut c = Checker::new();
+    let mut fenced = |key: &[u8], slot, fence, order| {
+        let id = LockId { slot, generation: 0 };
+        c.asked(at(0), 0, id, key, None);
+        c.told(at(0), 0, id, &grant(Some(fence)), Some(at(1)), order);
+        c.abandoned(0, id);
+        rules(&mut c).len()
+    };
+    assert_eq!(fenced(b"a", 1, 5, None), 0);
+    assert_eq!(fenced(b"b", 2, 2, None), 0);
+    assert_eq!(fenced(b"a", 3, 6, None), 0);
+    assert_eq!(fenced(b"a", 4, 6, None), 1, "the same again");
+    // Told late, but granted early.
+    assert_eq!(fenced(b"c", 5, 9, Some(4)), 0);
+    assert_eq!(fenced(b"c", 6, 7, Some(2)), 0);
+    assert_eq!(fenced(b"c", 7, 8, Some(2)), 0, "the next of a turn");
+    assert_eq!(fenced(b"c", 8, 9, Some(3)), 1);
+}
+
+#[test]
+fn a_stale_write_is_refused_with_a_fence_and_found_without() {
+    for (fences, accepted, found) in [([Some(1), Some(2)], false, 0), ([None, None], true, 1)] {
+        let mut c = Checker::new();
+        for (client, fence) in fences.into_iter().enumerate() {
+            c.asked(at(0), client, A, b"a", None);
+            c.told(at(0), client, A, &grant(fence), Some(at(1)), None);
+        }
+        let (old, new) = (c.permit(0, A).unwrap(), c.permit(1, A).unwrap());
+        rules(&mut c);
+        assert!(c.write(at(1), b"a", old) && c.write(at(2), b"a", new) && c.write(at(3), b"a", new));
+        assert_eq!(c.write(at(4), b"a", old), accepted);
+        assert_eq!(rules(&mut c).len(), found);
+    }
+}
+
+#[test]
+fn a_shortened_life_is_found() {
+    let mut c = Checker::new();
+    let x: &[u8] = b"x";
+    for (node, value, expires) in [(0, x, 100), (0, x, 150), (1, x, 120), (0, b"y", 120)] {
+        c.stored(at(0), node, b"a", Some((value, Some(expires))));
+    }
+    c.stored(at(0), 0, b"a", None);
+    c.stored(at(0), 0, b"a", Some((b"y", Some(110))));
+    assert_eq!(rules(&mut c), []);
+    c.stored(at(0), 0, b"a", Some((b"y", Some(109))));
+    assert_eq!(rules(&mut c), [Rule::ShortenedKey]);
+    c.forget_stored(0);
+    c.stored(at(0), 0, b"a", Some((b"y", Some(1))));
+    assert_eq!(rules(&mut c), []);
+}
+
+#[test]
+fn the_order_of_the_store_is_that_of_first_appearance() {
+    let mut c = Checker::new();
+    c.asked(at(0), 0, A, b"a", None);
+    for value in [b"one", b"two", b"one"] {
+        c.stored(at(0), 0, b"a", Some((value, None)));
+    }
+    assert!(c.order(b"a", b"one") < c.order(b"a", b"two"));
+    assert_eq!(c.order(b"a", b"six"), None);
+}
+
+#[test]
+fn who_asked_first_gets_it_first() {
+    let mut c = Checker::new();
+    c.asked(at(0), 0, B, b"a", None);
+    take(&mut c, 1, 0, A, b"b", 10);
+    take(&mut c, 1, 1, A, b"a", 2);
+    assert_eq!(rules(&mut c), []);
+    take(&mut c, 3, 0, LockId { slot: 7, generation: 0 }, b"a", 10);
+    assert_eq!(rules(&mut c), [Rule::Fifo]);
+}
+
+#[test]
+fn one_release_wakes_one() {
+    let mut c = Checker::new();
+    c.freed(b"a");
+    c.woken(at(0), b"a", 0);
+    assert_eq!(rules(&mut c), []);
+    c.woken(at(0), b"a", 1);
+    assert_eq!(rules(&mut c), [Rule::OneWoken]);
+}
+
+#[test]
+fn who_sends_without_end_is_found() {
+    let mut c = Checker::new();
+    for i in 0..5_000 {
+        c.request(at(i * 10), 0, 0);
+    }
+    assert_eq!(rules(&mut c), []);
+    for _ in 0..600 {
+        c.request(at(50_000), 0, 0);
+    }
+    assert_eq!(rules(&mut c), [Rule::Bounded]);
+}
+
+#[test]
+fn what_may_follow_what() {
+    let (lost, released) = (Event::Lost(Loss::Gone), Event::Released(Release::Released));
+    let mut c = Checker::new();
+    take(&mut c, 0, 0, A, b"a", 100);
+    c.told(at(1), 0, A, &lost, None, None);
+    assert_eq!(c.stage(0, A), Some(Stage::Lost));
+    c.gives_back(0, A, None);
+    c.told(at(2), 0, A, &released, None, None);
+    assert_eq!((c.stage(0, A), c.live(0).count(), rules(&mut c)), (Some(Stage::Over), 0, Vec::new()));
+    // After the end, without a wish, and out of turn.
+    c.told(at(3), 0, A, &released, None, None);
+    c.told(at(3), 0, B, &released, None, None);
+    c.asked(at(3), 0, B, b"a", None);
+    for event in [&lost, &released, &Event::Withdrawn, &RENEWED] {
+        c.told(at(3), 0, B, event, None, None);
+    }
+    c.asked(at(3), 0, A, b"a", None);
+    assert_eq!(rules(&mut c), [Rule::OneOutcome; 7]);
+}

@@ -1,0 +1,101 @@
+//! The text log of a run: the same seed gives the same bytes.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use core::fmt::{self, Write as _};
+
+use crate::time::Instant;
+
+/// How much of the log is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// Nothing. What is not written costs nothing.
+    Nothing,
+    /// A digest and the number of lines.
+    Digest,
+    /// The same, and this many of the last lines.
+    Lines(usize),
+}
+
+/// Everything that happened, one line each, and a digest of all lines ever written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Journal {
+    lines: VecDeque<String>,
+    keep: Keep,
+    digest: Digest,
+    written: u64,
+}
+
+/// FNV-1a over text as it is formatted, without making a string of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Digest(u64);
+
+impl fmt::Write for Digest {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+impl Journal {
+    pub(crate) const fn new(keep: Keep) -> Self {
+        // The offset basis of FNV-1a.
+        Self { lines: VecDeque::new(), keep, digest: Digest(0xcbf2_9ce4_8422_2325), written: 0 }
+    }
+
+    pub(crate) fn write(&mut self, now: Instant, what: fmt::Arguments<'_>) {
+        let Keep::Lines(limit) = self.keep else {
+            if self.keep == Keep::Digest {
+                self.written += 1;
+                // Writing to a digest cannot fail; a `Display` that fails has no text.
+                let _ = writeln!(self.digest, "{now} {what}");
+            }
+            return;
+        };
+        let mut line = String::new();
+        let _ = write!(line, "{now} {what}");
+        let _ = writeln!(self.digest, "{line}");
+        self.written += 1;
+        self.lines.push_back(line);
+        if self.lines.len() > limit {
+            self.lines.pop_front();
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.tail(usize::MAX)
+    }
+
+    pub(crate) fn tail(&self, count: usize) -> String {
+        let mut text = String::new();
+        for line in self.lines.iter().skip(self.lines.len().saturating_sub(count)) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The digest of all lines, and their number.
+    pub(crate) const fn digest(&self) -> (u64, u64) {
+        (self.digest.0, self.written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_does_not_depend_on_what_is_kept() {
+        let mut all = [Journal::new(Keep::Lines(1)), Journal::new(Keep::Digest), Journal::new(Keep::Nothing)];
+        for journal in &mut all {
+            journal.write(Instant::from_millis(1), format_args!("one {}", 2));
+            journal.write(Instant::from_millis(2), format_args!("three"));
+        }
+        assert_eq!(all[0].digest(), all[1].digest());
+        assert_eq!(all[0].text(), "0.002000s three\n");
+        assert_eq!((all[1].text().as_str(), all[2].digest().1), ("", 0));
+    }
+}

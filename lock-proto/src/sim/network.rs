@@ -1,0 +1,308 @@
+//! Connections with latency and cuts. A cut holds bytes back, as TCP does: what was sent arrives after the cut is healed, even
+//! if its sender has long given up.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::time::Duration;
+
+use super::rng::Rng;
+use super::trace::MessageId;
+use super::way::Way;
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::time::Instant;
+
+/// What is said over a connection, in either direction.
+pub(crate) trait Payload {
+    /// How much of the sender's window it takes.
+    fn size(&self) -> usize;
+}
+
+impl Payload for Vec<u8> {
+    fn size(&self) -> usize {
+        self.len()
+    }
+}
+
+/// What travels over a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Packet<P> {
+    /// The client asks for a connection, or the server's kernel accepts it.
+    Open,
+    Data(P),
+    Close(Fault),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link<P> {
+    pub(crate) client: usize,
+    pub(crate) node: usize,
+    pub(crate) conn: ConnId,
+    /// The client has not closed it, nor been told of its end.
+    pub(crate) client_open: bool,
+    /// The client has been told that it is open.
+    pub(crate) established: bool,
+    /// The server process knows it.
+    pub(crate) node_open: bool,
+    paths: [Path<P>; 2],
+}
+
+/// The connections, in the order in which they were asked for. There are few, and they are looked at all the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Links<P>(Vec<(u64, Link<P>)>);
+
+impl<P> Links<P> {
+    fn place(&self, id: u64) -> Option<usize> {
+        self.0.binary_search_by_key(&id, |(id, _)| *id).ok()
+    }
+
+    pub(crate) fn get(&self, id: &u64) -> Option<&Link<P>> {
+        self.place(*id).map(|place| &self.0[place].1)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &u64) -> Option<&mut Link<P>> {
+        self.place(*id).map(|place| &mut self.0[place].1)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &Link<P>)> {
+        self.0.iter().map(|(id, link)| (*id, link))
+    }
+
+    /// Those after this one.
+    fn after(&self, id: u64) -> impl Iterator<Item = (u64, &Link<P>)> {
+        let from = self.0.partition_point(|(other, _)| *other <= id);
+        self.0[from..].iter().map(|(id, link)| (*id, link))
+    }
+}
+
+/// One direction of a connection: first in, first out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Path<P> {
+    last: Instant,
+    in_flight: usize,
+    held: VecDeque<Posted<P>>,
+}
+
+impl<P> Path<P> {
+    const fn new() -> Self {
+        Self { last: Instant::ZERO, in_flight: 0, held: VecDeque::new() }
+    }
+}
+
+/// A packet, and its number in the record of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Posted<P> {
+    pub(crate) packet: Packet<P>,
+    pub(crate) message: Option<MessageId>,
+}
+
+/// A packet that arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival<P> {
+    pub(crate) link: u64,
+    pub(crate) way: Way,
+    pub(crate) posted: Posted<P>,
+    /// The sender's window was full, and has room again.
+    pub(crate) frees: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Network<P> {
+    pub(crate) links: Links<P>,
+    next_link: u64,
+    arrivals: BTreeMap<(Instant, u64), Arrival<P>>,
+    serial: u64,
+    cuts: BTreeSet<(usize, usize, Way)>,
+    latency: Range<Duration>,
+    slow: BTreeMap<(usize, usize, Way), Range<Duration>>,
+    window: usize,
+    rng: Rng,
+}
+
+impl<P: Payload> Network<P> {
+    pub(crate) const fn new(latency: Range<Duration>, rng: Rng) -> Self {
+        Self {
+            links: Links(Vec::new()),
+            next_link: 1,
+            arrivals: BTreeMap::new(),
+            serial: 0,
+            cuts: BTreeSet::new(),
+            latency,
+            slow: BTreeMap::new(),
+            window: 64 * 1024,
+            rng,
+        }
+    }
+
+    /// A new connection, asked for by the client, who has yet to send [`Packet::Open`].
+    pub(crate) fn open(&mut self, client: usize, node: usize, conn: ConnId) -> u64 {
+        let id = self.next_link;
+        self.next_link += 1;
+        let link = Link {
+            client,
+            node,
+            conn,
+            client_open: true,
+            established: false,
+            node_open: false,
+            paths: [Path::new(), Path::new()],
+        };
+        // Numbers grow, so it stays sorted.
+        self.links.0.push((id, link));
+        id
+    }
+
+    pub(crate) fn find(&self, client: usize, conn: ConnId) -> Option<u64> {
+        let found = self.links.iter().find(|(_, link)| link.client == client && link.conn == conn && link.client_open);
+        found.map(|(id, _)| id)
+    }
+
+    /// The open connections of a client or of a node, in order.
+    pub(crate) fn of_client(&self, client: usize) -> Vec<u64> {
+        self.links.iter().filter(|(_, link)| link.client == client && link.client_open).map(|(id, _)| id).collect()
+    }
+
+    pub(crate) fn of_node(&self, node: usize) -> Vec<u64> {
+        self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id).collect()
+    }
+
+    /// The first connection of a client after this one that it has been told is open.
+    pub(crate) fn next_of_client(&self, client: usize, after: u64) -> Option<(u64, &Link<P>)> {
+        let mine = |link: &Link<P>| link.client == client && link.client_open && link.established;
+        self.links.after(after).find(|(_, link)| mine(link))
+    }
+
+    /// The first connection of a node after this one.
+    pub(crate) fn next_of_node(&self, node: usize, after: u64) -> Option<u64> {
+        self.links.after(after).find(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id)
+    }
+
+    /// How many bytes the sender's kernel still takes.
+    pub(crate) fn room(&self, link: &Link<P>, way: Way) -> usize {
+        self.window.saturating_sub(link.paths[way.index()].in_flight)
+    }
+
+    /// How many of the next `len` bytes travel together: now and then fewer than all.
+    pub(crate) fn piece(&mut self, len: usize) -> usize {
+        if self.rng.one_in(4) { 1 + usize::try_from(self.rng.below(len as u64)).unwrap_or(0) } else { len }
+    }
+
+    pub(crate) fn send(&mut self, now: Instant, id: u64, way: Way, posted: Posted<P>) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let latency = self.slow.get(&(link.client, link.node, way)).unwrap_or(&self.latency);
+        let at = (now + self.rng.duration(latency)).max(link.paths[way.index()].last);
+        let path = &mut link.paths[way.index()];
+        path.last = at;
+        if let Packet::Data(data) = &posted.packet {
+            path.in_flight += data.size();
+        }
+        self.serial += 1;
+        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted, frees: false });
+    }
+
+    pub(crate) fn next_arrival(&self) -> Option<Instant> {
+        self.arrivals.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next packet that is due. What meets a cut is held back there.
+    pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
+        loop {
+            let due = self.arrivals.first_entry().filter(|first| first.key().0 <= now)?;
+            let mut arrival = due.remove();
+            let Some(link) = self.links.get_mut(&arrival.link) else { continue };
+            let path = &mut link.paths[arrival.way.index()];
+            // Behind something that is held everything waits, or the order would be lost.
+            if self.cuts.contains(&(link.client, link.node, arrival.way)) || !path.held.is_empty() {
+                path.held.push_back(arrival.posted);
+                continue;
+            }
+            if let Packet::Data(data) = &arrival.posted.packet {
+                arrival.frees = path.in_flight >= self.window;
+                path.in_flight -= data.size();
+            }
+            return Some(arrival);
+        }
+    }
+
+    /// Loses what is under way on a connection; the numbers of the messages.
+    pub(crate) fn lose(&mut self, id: u64) -> Vec<MessageId> {
+        let mut lost = Vec::new();
+        self.arrivals.retain(|_, arrival| {
+            let stays = arrival.link != id;
+            if !stays {
+                lost.extend(arrival.posted.message);
+            }
+            stays
+        });
+        if let Some(link) = self.links.get_mut(&id) {
+            lost.extend(link.paths.iter().flat_map(|path| path.held.iter().filter_map(|posted| posted.message)));
+            link.paths = [Path::new(), Path::new()];
+        }
+        lost
+    }
+
+    pub(crate) fn cut(&mut self, client: usize, node: usize, way: Way) {
+        self.cuts.insert((client, node, way));
+    }
+
+    pub(crate) const fn cuts(&self) -> &BTreeSet<(usize, usize, Way)> {
+        &self.cuts
+    }
+
+    /// Ends cuts; what they held back goes on its way.
+    pub(crate) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Way) -> bool) {
+        self.cuts.retain(|(client, node, way)| !which(*client, *node, *way));
+        let all: Vec<u64> = self.links.iter().map(|(id, _)| id).collect();
+        for id in all {
+            for way in Way::BOTH {
+                let Some(link) = self.links.get_mut(&id) else { continue };
+                if self.cuts.contains(&(link.client, link.node, way)) {
+                    continue;
+                }
+                let path = &mut link.paths[way.index()];
+                let mut packets: Vec<Posted<P>> = core::mem::take(&mut path.held).into();
+                if packets.is_empty() {
+                    continue;
+                }
+                // What is still under way was sent later than what was held, and must stay behind it.
+                (path.last, path.in_flight) = (now, 0);
+                let behind = |arrival: &Arrival<P>| arrival.link == id && arrival.way == way;
+                let keys: Vec<(Instant, u64)> =
+                    self.arrivals.iter().filter(|(_, arrival)| behind(arrival)).map(|(key, _)| *key).collect();
+                packets.extend(keys.iter().filter_map(|key| Some(self.arrivals.remove(key)?.posted)));
+                for packet in packets {
+                    self.send(now, id, way, packet);
+                }
+            }
+        }
+    }
+
+    /// Every path is as it was at first.
+    pub(crate) fn quick(&mut self) {
+        self.slow.clear();
+    }
+
+    /// Nothing is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    /// How long something travels to where no connection leads.
+    pub(crate) fn travel(&mut self) -> Duration {
+        self.rng.duration(&self.latency)
+    }
+
+    pub(crate) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
+        self.slow.insert((client, node, way), latency);
+    }
+
+    /// Forgets connections that both sides have closed and that carry nothing any more.
+    pub(crate) fn sweep(&mut self) {
+        let busy: BTreeSet<u64> = self.arrivals.values().map(|arrival| arrival.link).collect();
+        self.links.0.retain(|(id, link)| {
+            let held = link.paths.iter().any(|path| !path.held.is_empty());
+            link.client_open || link.node_open || held || busy.contains(id)
+        });
+    }
+}

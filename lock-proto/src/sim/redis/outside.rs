@@ -1,0 +1,113 @@
+//! Looking in from outside, and changing database 0 as another client would.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Node;
+use super::store::{Expired, Look, Value};
+use crate::time::Instant;
+
+impl Node {
+    /// The string under `key`; `None` if there is none or it is no string.
+    #[must_use]
+    pub fn get(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<&[u8]> {
+        match &self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.value {
+            Value::String(text) => Some(text),
+            Value::List(_) => None,
+        }
+    }
+
+    /// Whether there is such a key.
+    #[must_use]
+    pub fn exists(&self, now: Instant, key: impl AsRef<[u8]>) -> bool {
+        self.dbs.get(&0).is_some_and(|db| db.peek(self.wall_ms_at(now), key.as_ref()).is_some())
+    }
+
+    /// How long `key` will live by the server's clock; `None` if it is absent or has no expiry.
+    #[must_use]
+    pub fn pttl(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<Duration> {
+        let wall = self.wall_ms_at(now);
+        let expires = self.dbs.get(&0)?.peek(wall, key.as_ref())?.expires()?;
+        Some(Duration::from_millis(expires.saturating_sub(wall)))
+    }
+
+    /// Unix time in ms at which `key` expires; `None` if it is absent or has no expiry.
+    #[must_use]
+    pub fn expires_at(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<u64> {
+        self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires()
+    }
+
+    /// Every key, in order.
+    #[must_use]
+    pub fn keys(&self, now: Instant) -> Vec<Vec<u8>> {
+        let wall = self.wall_ms_at(now);
+        self.dbs.get(&0).into_iter().flat_map(|db| db.iter(wall)).map(|(key, _)| key.to_vec()).collect()
+    }
+
+    /// Writes a string from outside, as another client would that may do anything.
+    pub fn insert(&mut self, now: Instant, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Option<Duration>) {
+        self.advance(now);
+        let (key, value, look) = (key.as_ref(), value.as_ref(), self.own_look());
+        let expires = ttl.map(|ttl| look.now.saturating_add(crate::time::millis_up(ttl)));
+        let db = self.dbs.entry(0).or_default();
+        db.set(look, key, value, expires);
+        db.dirty = false;
+        match expires {
+            None => self.replicate_command(0, &[b"SET", key, value]),
+            Some(at) => {
+                self.replicate_command(0, &[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+            }
+        }
+        self.end_unit();
+    }
+
+    /// Deletes a key from outside; whether it was there.
+    pub fn remove(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
+        self.advance(now);
+        let (key, look) = (key.as_ref(), self.look());
+        let seen = self.dbs.entry(0).or_default().get(look, key).is_some();
+        self.tell_removed();
+        let own = self.own_look();
+        let db = self.dbs.entry(0).or_default();
+        if db.remove(own, key) {
+            db.dirty = false;
+            self.replicate_command(0, &[b"DEL", key]);
+            self.end_unit();
+        }
+        seen
+    }
+
+    /// Forgets every script, as `SCRIPT FLUSH` does.
+    pub fn flush_scripts(&mut self) {
+        self.scripts.clear();
+    }
+
+    /// The run id, new at each start.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// How many connections are open.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.values().filter(|connection| !connection.closing).count()
+    }
+
+    /// How many clients are blocked.
+    #[must_use]
+    pub fn blocked_count(&self) -> usize {
+        self.connections.values().filter(|connection| connection.blocked.is_some()).count()
+    }
+
+    /// Whether the client of this connection is blocked.
+    #[must_use]
+    pub fn is_blocked(&self, conn: u64) -> bool {
+        self.connections.get(&conn).is_some_and(|connection| connection.blocked.is_some())
+    }
+
+    /// Who changes the data from outside sees all of it.
+    fn own_look(&self) -> Look {
+        Look { now: self.wall_ms(), expired: Expired::Alive }
+    }
+}

@@ -1,0 +1,155 @@
+//! Scenarios: named situations, each of which makes as many different runs as there are seeds.
+//!
+//! A [`Scenario`] says what goes wrong in it, whether the bounds of the promises are kept, and what is promised then. A [`Plan`] is one
+//! run of it as plain data: settings, and a list of what applications do and what goes wrong, each with its time. It is drawn from a seed
+//! or from a byte string, it can be printed, changed, [shrunk](Plan::shrink) and run. A run has two phases (requirement S2): first
+//! everything in the list happens; then the faults stop, and everybody must be served and nothing be left behind.
+//!
+//! ```
+//! use lock_proto::sim::{self, Plan};
+//!
+//! for scenario in sim::scenarios() {
+//!     let plan = Plan::from_seed(scenario, 7);
+//!     let outcome = plan.run();
+//!     assert!(outcome.violations.is_empty(), "{}\n{plan}\n{outcome}", plan.replay());
+//! }
+//! ```
+
+mod plan;
+mod redis;
+mod show;
+mod shrink;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use super::chance::Chance;
+use super::check::{Rule, Violation};
+use super::journal::Keep;
+use super::trace::Trace;
+
+pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
+pub use redis::{RedisAction, RedisStore};
+
+/// What kind of store the locks of a scenario are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Backend {
+    /// One Redis node, or a quorum of several.
+    Redis,
+    /// An etcd cluster.
+    Etcd,
+}
+
+/// Whether a scenario stays within what the promises are made for: clocks that agree within the drift allowance, servers that keep
+/// their data as promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bounds {
+    /// It does.
+    Kept,
+    /// It does not, in this.
+    Broken(&'static str),
+}
+
+/// A named situation.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name, to ask for it.
+    pub name: &'static str,
+    /// What happens in it, in one sentence.
+    pub about: &'static str,
+    /// Which kind of store.
+    pub backend: Backend,
+    /// Whether the bounds of the promises are kept.
+    pub bounds: Bounds,
+    /// Rules that cannot be promised here; everything else is.
+    pub excused: &'static [Rule],
+    /// Draws one run.
+    pub(crate) draw: fn(&mut Chance) -> Draft,
+    /// Runs it: with this log, and with a trace if it is wanted. All violations are in the outcome, whether promised or not.
+    pub(crate) run: fn(&Plan, Keep, bool) -> (Outcome, Trace),
+}
+
+/// What a scenario draws.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    pub(crate) setup: Setup,
+    pub(crate) steps: Vec<Step>,
+    /// What cannot be promised with these settings, beside what the scenario says.
+    pub(crate) excused: Vec<Rule>,
+}
+
+impl Scenario {
+    /// The scenario of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        scenarios().iter().find(|scenario| scenario.name == name)
+    }
+
+    /// Whether this is promised in every run of it. With some settings less is: without fencing tokens nobody can refuse a stale write.
+    #[must_use]
+    pub fn promises(&self, rule: Rule) -> bool {
+        !self.excused.contains(&rule)
+    }
+}
+
+/// Every scenario there is.
+#[must_use]
+pub const fn scenarios() -> &'static [Scenario] {
+    ALL
+}
+
+const ALL: &[Scenario] = &[
+    redis::CONTENTION,
+    redis::PAUSES,
+    redis::DRIFT,
+    redis::DRIFT_BEYOND,
+    redis::SUSPENDED,
+    redis::PARTITIONS,
+    redis::DATA_LOSS,
+    redis::FORGETFUL,
+    redis::PROMOTION,
+    redis::CANCEL,
+    redis::TURNS,
+    redis::SHUTDOWN,
+    redis::WAKE,
+    redis::CLOCK_JUMPS,
+    redis::REFUSALS,
+    redis::EVICTION,
+    redis::EVERYTHING,
+    redis::QUORUM,
+    redis::BEYOND,
+];
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Broken promises. Empty is what everybody hopes for.
+    pub violations: Vec<Violation>,
+    /// What was found and cannot be promised in this scenario.
+    pub excused: Vec<Violation>,
+    /// How often a lock was granted.
+    pub grants: u64,
+    /// How often a machine was called: clients and servers.
+    pub steps: u64,
+    /// Simulated time.
+    pub time: Duration,
+    /// A digest of the log and the number of its lines, if it was made.
+    pub digest: (u64, u64),
+    /// The end of the log, if it was kept.
+    pub log: String,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} grants, {} steps, {:?} simulated", self.grants, self.steps, self.time)?;
+        for violation in &self.violations {
+            writeln!(f, "BROKEN {violation}")?;
+        }
+        for violation in &self.excused {
+            writeln!(f, "not promised: {violation}")?;
+        }
+        f.write_str(&self.log)
+    }
+}

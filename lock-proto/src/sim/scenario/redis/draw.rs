@@ -1,0 +1,307 @@
+//! How the runs of a scenario are drawn: every rate from the seed, so that some runs know a fault well and others not at all.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::time::Duration;
+
+use super::{RedisAction, RedisStore};
+use crate::event::{Renew, Wait};
+use crate::redis::{Poll, Wake};
+use crate::sim::chance::Chance;
+use crate::sim::check::Rule;
+use crate::sim::redis::Condition;
+use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store};
+use crate::sim::way::Way;
+
+const NAMES: [&str; 2] = ["a", "b"];
+const CONDITIONS: [Condition; 4] =
+    [Condition::Loading, Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError];
+/// How often something new is wanted, beside the rates of a recipe.
+const WISHES: u64 = 10;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// What can happen beside wishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Something is claimed, extended, released or dropped.
+    LetGo,
+    /// What was just wanted is dropped soon.
+    Abandon,
+    Pause,
+    Suspend,
+    KillClient,
+    Shutdown,
+    StopNode,
+    /// A node dies and starts again with its data.
+    Crash,
+    /// A node dies and starts again with nothing.
+    Forget,
+    /// The same, if it is one of several.
+    ForgetInQuorum,
+    Partition,
+    OneWay,
+    Reset,
+    Slow,
+    Refuse,
+    FlushScripts,
+    Jump,
+    JumpForward,
+    Evict,
+    Promote,
+}
+
+/// What a scenario draws from.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    pub(super) nodes: &'static [usize],
+    pub(super) clients: Range<u64>,
+    /// Clocks gain or lose up to so many µs a second.
+    pub(super) drift: u64,
+    /// Grants always carry fencing tokens, where they can.
+    pub(super) fenced: bool,
+    /// The highest rate of each kind.
+    pub(super) rates: &'static [(Kind, u64)],
+}
+
+pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
+    let nodes = chance.pick(recipe.nodes);
+    let clients = recipe.clients.start + chance.below(recipe.clients.end - recipe.clients.start);
+    let ttl = ms(300 + chance.below(2_700));
+    let slow = chance.pick(&[2, 5, 20]);
+    let mut latency = ms(chance.below(slow))..ms(slow + chance.below(slow));
+    // A round must have time for two round trips and fit into a quarter of the shortest TTL; a request must be answered within a fifth.
+    latency.end = latency.end.min((ttl / 8).saturating_sub(ms(5)) / 4);
+    latency.start = latency.start.min(latency.end);
+    let store = RedisStore {
+        ttl,
+        round: latency.end * 4 + ms(5),
+        poll: Poll::exponential(ms(10 + chance.below(50)), ms(100 + chance.below(200))),
+        wake: if chance.one_in(4) { Wake::Poll } else { Wake::Notify },
+        turn: (chance.pick(&[ms(100), ms(0), ms(20), ms(1_000)]), ms(1 + chance.below(10))),
+        fencing: recipe.fenced || !chance.one_in(4),
+        fence_block: chance.pick(&[64, 1, 2, 5]),
+    };
+    let mut excused = Vec::new();
+    if !store.fencing || nodes > 1 {
+        excused.push(Rule::StaleWrite);
+    }
+    let names = chance.pick(&[1, 2]);
+    let gap = chance.pick(&[120, 30, 400, 1_000]);
+    let count = 20 + chance.below(100);
+    let rates: Vec<(Kind, u64)> = recipe.rates.iter().map(|(kind, most)| (*kind, chance.below(most + 1))).collect();
+    let setup = Setup {
+        seed: chance.next(),
+        latency,
+        clients: (0..clients).map(|_| pace(chance, recipe.drift, 100_000)).collect(),
+        nodes: (0..nodes).map(|_| pace(chance, recipe.drift, 1)).collect(),
+        store: Store::Redis(store),
+    };
+    let mut hand = Hand { chance, setup, steps: Vec::new(), at: Duration::ZERO, tags: 0, ttl, names, gap, drops: 0 };
+    hand.drops = rates.iter().find(|(kind, _)| *kind == Kind::Abandon).map_or(0, |(_, rate)| *rate);
+    for _ in 0..count {
+        if hand.chance.is_exhausted() {
+            break;
+        }
+        hand.next(&rates);
+    }
+    let Hand { setup, steps, .. } = hand;
+    Draft { setup, steps, excused }
+}
+
+fn pace(chance: &mut Chance, drift: u64, offset: u64) -> Pace {
+    let drift = i32::try_from(chance.below(2 * drift + 1)).unwrap_or(0) - i32::try_from(drift).unwrap_or(0);
+    Pace { offset: ms(chance.below(offset)), drift_ppm: drift }
+}
+
+/// Writes the steps of one plan.
+struct Hand<'a> {
+    chance: &'a mut Chance,
+    setup: Setup,
+    steps: Vec<Step>,
+    at: Duration,
+    tags: u32,
+    ttl: Duration,
+    names: usize,
+    /// Milliseconds between two steps, at most.
+    gap: u64,
+    /// How often a wish is dropped soon.
+    drops: u64,
+}
+
+impl Hand<'_> {
+    fn push(&mut self, after: Duration, action: Action) {
+        self.steps.push(Step { at: self.at + after, action });
+    }
+
+    fn next(&mut self, rates: &[(Kind, u64)]) {
+        self.at += self.chance.millis(self.gap);
+        let total: u64 = rates.iter().map(|(_, rate)| rate).sum();
+        let mut roll = self.chance.below(WISHES + total);
+        if roll < WISHES {
+            return self.wish();
+        }
+        roll -= WISHES;
+        for (kind, rate) in rates {
+            if roll < *rate {
+                return self.happen(*kind);
+            }
+            roll -= rate;
+        }
+    }
+
+    fn client(&mut self) -> usize {
+        self.chance.index(self.setup.clients.len())
+    }
+
+    fn node(&mut self) -> usize {
+        self.chance.index(self.setup.nodes.len())
+    }
+
+    /// Mostly shorter than a TTL, sometimes much longer.
+    fn span(&mut self) -> Duration {
+        let most = self.chance.pick(&[1, 4, 12]) * u64::try_from(self.ttl.as_millis()).unwrap_or(1_000) / 4;
+        self.chance.millis(most)
+    }
+
+    fn wish(&mut self) {
+        self.tags += 1;
+        let tag = self.tags;
+        let client = self.client();
+        let name = NAMES[self.chance.index(self.names)];
+        let wait = match self.chance.below(4) {
+            3 => Wait::Try,
+            2 => Wait::For(self.chance.millis(2_000)),
+            _ => Wait::Forever,
+        };
+        let renew = match self.chance.below(6) {
+            5 => Renew::Manual,
+            4 => Renew::AtMost(ms(1) + self.chance.millis(2_000)),
+            _ => Renew::Auto,
+        };
+        let hold = if self.chance.one_in(4) { None } else { Some(self.span() / 2) };
+        let ttl = self.chance.one_in(3).then(|| self.ttl / 2 + self.ttl / 16 * (tag % 8));
+        let write_every = if self.chance.one_in(2) { None } else { Some(ms(5) + self.chance.millis(100)) };
+        let claim = !self.chance.one_in(16);
+        let action = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };
+        self.push(Duration::ZERO, action);
+        if self.drops > 0 && self.chance.one_in(20 / self.drops) {
+            let most = self.chance.pick(&[self.setup.latency.end * 6, ms(100), self.ttl * 2]);
+            let after = self.chance.duration(&(Duration::ZERO..most));
+            self.push(after, Action::Abandon(tag));
+        }
+    }
+
+    fn happen(&mut self, kind: Kind) {
+        let none = Duration::ZERO;
+        match kind {
+            Kind::LetGo | Kind::Abandon => {
+                if self.tags == 0 {
+                    return;
+                }
+                let back = self.chance.below(8.min(u64::from(self.tags)));
+                let tag = self.tags - u32::try_from(back).unwrap_or(0);
+                let action = match (kind, self.chance.below(6)) {
+                    (Kind::LetGo, 0 | 1) => Action::Release(tag),
+                    (Kind::LetGo, 2) => Action::Extend(tag),
+                    (Kind::LetGo, 3) => Action::Claim(tag),
+                    (Kind::LetGo, 4) => Action::Write(tag),
+                    _ => Action::Abandon(tag),
+                };
+                self.push(none, action);
+            }
+            Kind::Pause | Kind::Suspend => {
+                let (client, span) = (self.client(), self.span());
+                let stop =
+                    if kind == Kind::Pause { Action::PauseClient(client) } else { Action::SuspendClient(client) };
+                self.push(none, stop);
+                self.push(span, Action::ResumeClient(client));
+            }
+            Kind::KillClient => {
+                let client = self.client();
+                self.push(none, Action::KillClient(client));
+            }
+            Kind::Shutdown => {
+                let client = self.client();
+                let within = self.chance.millis(3_000);
+                self.push(none, Action::Shutdown { client, within });
+            }
+            Kind::StopNode => {
+                let (node, span) = (self.node(), self.span());
+                self.push(none, Action::PauseNode(node));
+                self.push(span, Action::ResumeNode(node));
+            }
+            Kind::Crash | Kind::Forget | Kind::ForgetInQuorum => {
+                let (node, span) = (self.node(), self.span());
+                let forgets = kind == Kind::Forget || kind == Kind::ForgetInQuorum && self.setup.nodes.len() > 1;
+                // So fast, now and then, that nobody may notice but by the connections.
+                if !self.chance.one_in(3) {
+                    self.push(none, Action::KillNode(node));
+                }
+                self.push(span, Action::RestartNode { node, keep_data: !forgets });
+            }
+            Kind::Partition | Kind::OneWay => self.cut(kind == Kind::Partition),
+            Kind::Reset => {
+                let (client, node) = (self.client(), self.node());
+                self.push(none, Action::Reset { client, node });
+            }
+            Kind::Slow => {
+                let (client, node, way) = (self.client(), self.node(), self.way());
+                let least = self.chance.millis(200);
+                self.push(none, Action::Slow { client, node, way, latency: least..least + ms(50) });
+                let latency = self.setup.latency.clone();
+                let span = self.span();
+                self.push(span, Action::Slow { client, node, way, latency });
+            }
+            Kind::Refuse => {
+                let (node, condition, span) = (self.node(), self.chance.pick(&CONDITIONS), self.span());
+                self.push(none, Action::Redis(RedisAction::Condition { node, condition, on: true }));
+                self.push(span, Action::Redis(RedisAction::Condition { node, condition, on: false }));
+            }
+            Kind::FlushScripts => {
+                let node = self.node();
+                self.push(none, Action::Redis(RedisAction::FlushScripts(node)));
+            }
+            Kind::Jump | Kind::JumpForward => {
+                let node = self.node();
+                let by = i64::try_from(self.chance.below(5_000)).unwrap_or(0);
+                let back = kind == Kind::Jump && self.chance.one_in(3);
+                self.push(none, Action::JumpNode { node, ms: if back { -by } else { by } });
+            }
+            Kind::Evict => {
+                let node = self.node();
+                let name = if self.chance.one_in(3) { None } else { Some(NAMES[self.chance.index(self.names)]) };
+                self.push(none, Action::Redis(RedisAction::Evict { node, name }));
+            }
+            Kind::Promote => {
+                let (node, span) = (self.node(), self.span());
+                self.push(none, Action::Redis(RedisAction::StopReplication(node)));
+                self.push(span, Action::Redis(RedisAction::Promote(node)));
+            }
+        }
+    }
+
+    fn way(&mut self) -> Way {
+        self.chance.pick(&Way::BOTH)
+    }
+
+    /// Nothing passes between one or all clients and a node, for a while.
+    fn cut(&mut self, both: bool) {
+        let (node, span) = (self.node(), self.span());
+        let clients = if self.chance.one_in(3) {
+            0..self.setup.clients.len()
+        } else {
+            let client = self.client();
+            client..client + 1
+        };
+        let ways = if both { Way::BOTH.to_vec() } else { alloc::vec![self.way()] };
+        for client in clients {
+            for way in &ways {
+                self.push(Duration::ZERO, Action::Cut { client, node, way: *way });
+            }
+            self.push(span, Action::Heal { client, node });
+        }
+    }
+}

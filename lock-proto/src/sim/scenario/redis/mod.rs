@@ -1,0 +1,273 @@
+//! Scenarios on one Redis node, and on a quorum of several.
+
+mod draw;
+mod play;
+
+use core::fmt;
+use core::time::Duration;
+
+use super::{Backend, Bounds, Scenario};
+use crate::redis::{Poll, Wake};
+use crate::sim::check::Rule;
+use crate::sim::redis::Condition;
+use draw::{Kind, Recipe};
+
+/// The settings of every client, as far as a plan varies them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisStore {
+    /// The longest TTL of any lock; a restarted node of a quorum does not count for as long.
+    pub ttl: Duration,
+    /// How long a round of a quorum waits.
+    pub round: Duration,
+    /// How often waiters try.
+    pub poll: Poll,
+    /// How waiters are woken.
+    pub wake: Wake,
+    /// How long a lock is passed on inside a client, and how long the client then stays away.
+    pub turn: (Duration, Duration),
+    /// Whether grants carry fencing tokens. A quorum's never do.
+    pub fencing: bool,
+    /// How many fencing tokens a grant reserves.
+    pub fence_block: u32,
+}
+
+/// What can happen to Redis only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RedisAction {
+    /// A node enters or leaves a condition in which it refuses commands.
+    Condition {
+        /// The node.
+        node: usize,
+        /// Which.
+        condition: Condition,
+        /// Whether it enters it.
+        on: bool,
+    },
+    /// A node forgets its scripts.
+    FlushScripts(usize),
+    /// A key of a node is evicted, or deleted by somebody else.
+    Evict {
+        /// On this node.
+        node: usize,
+        /// The lock's name; `None`: the counter of fencing tokens.
+        name: Option<&'static str>,
+    },
+    /// The replica of a node hears nothing more of what is written.
+    StopReplication(usize),
+    /// The replica of a node takes its place, with what it has heard of.
+    Promote(usize),
+}
+
+impl fmt::Display for RedisAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Condition { node, condition, on: true } => write!(f, "node {node} refuses: {condition:?}"),
+            Self::Condition { node, condition, on: false } => write!(f, "node {node} is over {condition:?}"),
+            Self::FlushScripts(node) => write!(f, "node {node} forgets its scripts"),
+            Self::Evict { node, name: Some(name) } => write!(f, "node {node} evicts the key of {name}"),
+            Self::Evict { node, name: None } => write!(f, "node {node} evicts the counter of fencing tokens"),
+            Self::StopReplication(node) => write!(f, "the replica of node {node} stays behind"),
+            Self::Promote(node) => write!(f, "the replica of node {node} takes its place"),
+        }
+    }
+}
+
+/// The lock is lost on the server, or lives longer in somebody's belief than there: nobody can promise one holder at a time then, and a resource that
+/// has seen no newer fencing token takes what it gets.
+const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion];
+
+const fn kept(name: &'static str, about: &'static str, draw: fn(&mut super::Chance) -> super::Draft) -> Scenario {
+    Scenario { name, about, backend: Backend::Redis, bounds: Bounds::Kept, excused: &[], draw, run: play::run }
+}
+
+const fn broken(
+    name: &'static str,
+    about: &'static str,
+    what: &'static str,
+    draw: fn(&mut super::Chance) -> super::Draft,
+) -> Scenario {
+    let bounds = Bounds::Broken(what);
+    Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: play::run }
+}
+
+/// Clocks of a client and a server may differ by one part in a hundred: 0.4 % either way stays within.
+const WITHIN: u64 = 4_000;
+
+const QUIET: Recipe = Recipe { nodes: &[1, 3, 5], clients: 2..5, drift: WITHIN, fenced: false, rates: &[] };
+
+pub(super) const CONTENTION: Scenario =
+    kept("redis-contention", "clients contend for locks, while clients, servers and connections die", |chance| {
+        let rates = &[(Kind::LetGo, 3), (Kind::KillClient, 1), (Kind::Crash, 2), (Kind::Reset, 2)];
+        draw::draw(chance, &Recipe { rates, ..QUIET })
+    });
+
+pub(super) const PAUSES: Scenario = kept(
+    "redis-pauses",
+    "clients and servers stand still for longer than a TTL, and go on as if nothing had happened",
+    |chance| {
+        let rates = &[(Kind::Pause, 4), (Kind::StopNode, 2), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], rates, ..QUIET })
+    },
+);
+
+pub(super) const DRIFT: Scenario =
+    kept("redis-drift", "clocks run at different paces, within the allowance; packets are slow", |chance| {
+        draw::draw(chance, &Recipe { rates: &[(Kind::Slow, 4), (Kind::LetGo, 1), (Kind::Pause, 1)], ..QUIET })
+    });
+
+pub(super) const DRIFT_BEYOND: Scenario = broken(
+    "redis-drift-beyond",
+    "clocks run at paces that differ by up to a quarter",
+    "clocks drift apart faster than the allowance",
+    |chance| draw::draw(chance, &Recipe { drift: 120_000, fenced: true, rates: &[(Kind::Pause, 2)], ..QUIET }),
+);
+
+pub(super) const SUSPENDED: Scenario = broken(
+    "redis-suspended",
+    "the machines of clients are suspended, and the clocks that their hosts use stand still meanwhile",
+    "a client's clock stands still",
+    |chance| draw::draw(chance, &Recipe { fenced: true, rates: &[(Kind::Suspend, 4), (Kind::LetGo, 1)], ..QUIET }),
+);
+
+pub(super) const PARTITIONS: Scenario = kept(
+    "redis-partitions",
+    "the network between a client and a node is cut, in one direction or both, and heals",
+    |chance| {
+        let rates = &[(Kind::Partition, 4), (Kind::OneWay, 4), (Kind::Slow, 1), (Kind::Reset, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { rates, ..QUIET })
+    },
+);
+
+pub(super) const DATA_LOSS: Scenario =
+    kept("redis-data-loss", "nodes of a quorum lose their data and start again", |chance| {
+        let rates = &[(Kind::Forget, 4), (Kind::Crash, 2), (Kind::StopNode, 1), (Kind::LetGo, 1), (Kind::OneWay, 1)];
+        draw::draw(chance, &Recipe { nodes: &[3, 5], rates, ..QUIET })
+    });
+
+pub(super) const FORGETFUL: Scenario =
+    broken("redis-forgetful", "the only node loses its data and starts again", "a single node forgets", |chance| {
+        let rates = &[(Kind::Forget, 3), (Kind::Crash, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
+    });
+
+pub(super) const PROMOTION: Scenario = broken(
+    "redis-promotion",
+    "a replica that has not heard of the last writes takes the place of its primary",
+    "acknowledged writes are lost",
+    |chance| {
+        let rates = &[(Kind::Promote, 3), (Kind::Pause, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
+    },
+);
+
+pub(super) const CANCEL: Scenario =
+    kept("redis-cancel", "applications drop what they wait for or hold, at every step of it", |chance| {
+        let rates = &[(Kind::Abandon, 12), (Kind::LetGo, 3), (Kind::Reset, 2), (Kind::Slow, 1), (Kind::Pause, 1)];
+        draw::draw(chance, &Recipe { rates, ..QUIET })
+    });
+
+pub(super) const TURNS: Scenario = kept(
+    "redis-turns",
+    "many want the same lock in the same client, and it is passed on among them, while things go wrong",
+    |chance| {
+        let rates = &[(Kind::Abandon, 3), (Kind::Reset, 1), (Kind::Pause, 1), (Kind::OneWay, 1), (Kind::Crash, 1)];
+        draw::draw(chance, &Recipe { clients: 1..3, nodes: &[1, 1, 3], rates, ..QUIET })
+    },
+);
+
+pub(super) const SHUTDOWN: Scenario =
+    kept("redis-shutdown", "clients are shut down while they hold and wait, and while things go wrong", |chance| {
+        let rates = &[(Kind::Shutdown, 2), (Kind::Reset, 2), (Kind::OneWay, 1), (Kind::Crash, 1), (Kind::LetGo, 2)];
+        draw::draw(chance, &Recipe { rates, ..QUIET })
+    });
+
+pub(super) const WAKE: Scenario = kept(
+    "redis-wake",
+    "waiters are woken by releases, while signals are lost with connections, servers and waiters",
+    |chance| {
+        let rates = &[(Kind::Reset, 4), (Kind::KillClient, 1), (Kind::Crash, 1), (Kind::Abandon, 2), (Kind::OneWay, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], clients: 2..6, rates, ..QUIET })
+    },
+);
+
+pub(super) const CLOCK_JUMPS: Scenario = broken(
+    "redis-clock-jumps",
+    "the wall clocks of nodes are set, forward and back",
+    "a server's clock is set",
+    |chance| {
+        let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { fenced: true, rates, ..QUIET })
+    },
+);
+
+pub(super) const REFUSALS: Scenario = kept(
+    "redis-refusals",
+    "nodes are out of memory, read-only, cannot write their snapshot, or are loading; they forget scripts",
+    |chance| {
+        let rates = &[(Kind::Refuse, 4), (Kind::FlushScripts, 2), (Kind::Reset, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { rates, ..QUIET })
+    },
+);
+
+pub(super) const EVICTION: Scenario = broken(
+    "redis-eviction",
+    "the only node evicts the keys of locks, and the counter of fencing tokens",
+    "a key is deleted before its time",
+    |chance| {
+        let rates = &[(Kind::Evict, 4), (Kind::Refuse, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
+    },
+);
+
+/// Everything at once that the promises allow.
+const EVERY_RATE: &[(Kind, u64)] = &[
+    (Kind::LetGo, 3),
+    (Kind::Abandon, 2),
+    (Kind::Pause, 2),
+    (Kind::StopNode, 1),
+    (Kind::KillClient, 1),
+    (Kind::Crash, 1),
+    (Kind::ForgetInQuorum, 1),
+    (Kind::Partition, 1),
+    (Kind::OneWay, 1),
+    (Kind::Reset, 2),
+    (Kind::Slow, 1),
+    (Kind::Refuse, 1),
+    (Kind::FlushScripts, 1),
+    (Kind::Shutdown, 1),
+];
+
+pub(super) const EVERYTHING: Scenario =
+    kept("redis-everything", "everything at once that the promises allow", |chance| {
+        draw::draw(chance, &Recipe { rates: EVERY_RATE, ..QUIET })
+    });
+
+pub(super) const QUORUM: Scenario =
+    kept("redis-quorum", "everything at once that the promises allow, on quorums only", |chance| {
+        draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, ..QUIET })
+    });
+
+pub(super) const BEYOND: Scenario =
+    broken("redis-beyond", "everything at once, and beyond all bounds", "clocks and data", |chance| {
+        let rates = &[
+            (Kind::LetGo, 2),
+            (Kind::Abandon, 2),
+            (Kind::Pause, 2),
+            (Kind::Suspend, 1),
+            (Kind::StopNode, 1),
+            (Kind::KillClient, 1),
+            (Kind::Crash, 1),
+            (Kind::OneWay, 1),
+            (Kind::Reset, 2),
+            (Kind::Refuse, 1),
+            (Kind::Evict, 1),
+            (Kind::JumpForward, 1),
+            (Kind::Promote, 1),
+            (Kind::Shutdown, 1),
+        ];
+        draw::draw(chance, &Recipe { drift: 60_000, fenced: true, rates, ..QUIET })
+    });
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Runs a plan in a world.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use core::any::Any;
+use core::panic::AssertUnwindSafe;
+use core::time::Duration;
+use std::panic::catch_unwind;
+
+use super::{RedisAction, RedisStore};
+use crate::id::LockId;
+use crate::redis::{Acquire, Config};
+use crate::sim::check::{Rule, Stage};
+use crate::sim::journal::Keep;
+use crate::sim::scenario::{Action, Outcome, Plan, Store};
+use crate::sim::trace::Trace;
+use crate::sim::world::World;
+use crate::time::Instant;
+
+/// The key under which fencing tokens are counted, if there is no prefix.
+const COUNTER: &str = "lock-proto:fence";
+/// So many TTLs after the faults everybody must have been served.
+const SERVED: u32 = 20;
+/// And this on top: what back-off and quarantine take.
+const GRACE: Duration = Duration::from_secs(20);
+
+pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+    let Store::Redis(store) = &plan.setup.store;
+    let mut game = Game { world: build(plan, store, keep, traced), tags: BTreeMap::new(), set_back: Duration::ZERO };
+    // A panic in a machine is a finding like any other.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| game.play(plan, store.ttl))) {
+        game.world.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
+    }
+    let mut world = game.world;
+    let outcome = Outcome {
+        violations: world.violations().to_vec(),
+        excused: alloc::vec::Vec::new(),
+        grants: world.grants(),
+        steps: world.steps(),
+        time: world.now().since(Instant::ZERO),
+        digest: world.log_digest(),
+        log: world.log_tail(200),
+    };
+    (outcome, world.take_trace())
+}
+
+#[cfg(test)]
+std::thread_local! {
+    /// What all clients of this thread's runs do wrong.
+    pub(super) static FLAW: core::cell::Cell<Option<crate::redis::Flaw>> = const { core::cell::Cell::new(None) };
+}
+
+fn text_of(panic: &Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
+}
+
+fn build(plan: &Plan, store: &RedisStore, keep: Keep, traced: bool) -> World {
+    let (setup, settings) = (&plan.setup, store.clone());
+    let change = move |config: Config| {
+        let (turn, pause) = settings.turn;
+        let config = config.poll(settings.poll).wake(settings.wake).fencing(settings.fencing);
+        let config = config
+            .fence_block(settings.fence_block)
+            .turn(turn, pause)
+            .quarantine(settings.ttl)
+            .round_timeout(settings.round);
+        #[cfg(test)]
+        let config = Config { flaw: FLAW.get(), ..config };
+        config
+    };
+    let mut builder = World::redis(setup.nodes.len())
+        .seed(setup.seed)
+        .clients(setup.clients.len())
+        .latency(setup.latency.clone())
+        .keep(keep)
+        .traced(traced)
+        .config(change);
+    for (i, pace) in setup.clients.iter().enumerate() {
+        builder = builder.clock(i, pace.offset, pace.drift_ppm);
+    }
+    for (i, pace) in setup.nodes.iter().enumerate() {
+        builder = builder.node(i, |config| config.drift_ppm(pace.drift_ppm));
+    }
+    let mut world = builder.build();
+    world.expect_violation();
+    world
+}
+
+struct Game {
+    world: World,
+    tags: BTreeMap<u32, (usize, LockId)>,
+    /// By how much clocks of nodes were set back, all in all: keys live longer by so much.
+    set_back: Duration,
+}
+
+impl Game {
+    fn play(&mut self, plan: &Plan, ttl: Duration) {
+        for step in &plan.steps {
+            let now = self.world.now().since(Instant::ZERO);
+            self.world.run_for(step.at.saturating_sub(now));
+            self.act(&step.action, ttl);
+        }
+        let lives = ttl * 2 + self.set_back + Duration::from_secs(1);
+        self.world.come_to_an_end(ttl * SERVED + self.set_back + GRACE, ttl * 4 + GRACE + self.set_back, lives);
+    }
+
+    fn act(&mut self, action: &Action, ttl: Duration) {
+        let w = &mut self.world;
+        match action {
+            Action::Acquire { client, tag, name, ttl: own, wait, renew, claim, hold, write_every } => {
+                // A stopped process asks for nothing.
+                if !w.is_running(*client) {
+                    return;
+                }
+                let want = Acquire::new(name).ttl(own.unwrap_or(ttl)).wait(*wait).renew(*renew);
+                // After a shutdown it is refused.
+                if let Ok(lock) = w.try_acquire(*client, &want, *claim, *hold, *write_every) {
+                    self.tags.insert(*tag, (*client, lock));
+                }
+            }
+            Action::Claim(tag)
+            | Action::Extend(tag)
+            | Action::Release(tag)
+            | Action::Abandon(tag)
+            | Action::Write(tag) => {
+                self.act_on(action, *tag);
+            }
+            Action::Shutdown { client, within } => {
+                if w.is_running(*client) {
+                    w.shutdown(*client, *within);
+                }
+            }
+            Action::PauseClient(client) => w.pause_client(*client),
+            Action::SuspendClient(client) => w.suspend_client(*client),
+            Action::ResumeClient(client) => w.resume_client(*client),
+            Action::KillClient(client) => w.kill_client(*client),
+            Action::PauseNode(node) => w.pause_node(*node),
+            Action::ResumeNode(node) => w.resume_node(*node),
+            Action::KillNode(node) => w.kill_node(*node),
+            Action::RestartNode { node, keep_data } => w.restart_node(*node, *keep_data),
+            Action::JumpNode { node, ms } => {
+                let by = Duration::from_millis(ms.unsigned_abs());
+                if *ms < 0 {
+                    self.set_back += by;
+                    w.jump_node_clock_back(*node, by);
+                } else {
+                    w.jump_node_clock_forward(*node, by);
+                }
+            }
+            Action::Cut { client, node, way } => w.cut(*client, *node, *way),
+            Action::Heal { client, node } => w.heal(*client, *node),
+            Action::Reset { client, node } => w.drop_connections(*client, *node),
+            Action::Slow { client, node, way, latency } => w.slow(*client, *node, *way, latency.clone()),
+            Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
+            Action::Redis(RedisAction::FlushScripts(node)) => {
+                w.on_node(*node, "forgets its scripts", |node, _| node.flush_scripts());
+            }
+            Action::Redis(RedisAction::Evict { node, name }) => {
+                let key = name.unwrap_or(COUNTER);
+                w.on_node(*node, "evicts a key", |node, now| node.remove(now, key));
+            }
+            Action::Redis(RedisAction::StopReplication(node)) => w.stop_replication(*node),
+            Action::Redis(RedisAction::Promote(node)) => w.promote(*node),
+        }
+    }
+
+    fn act_on(&mut self, action: &Action, tag: u32) {
+        let w = &mut self.world;
+        let Some(&(client, lock)) = self.tags.get(&tag) else { return };
+        if !w.is_running(client) {
+            return;
+        }
+        match (action, w.stage(client, lock)) {
+            (Action::Claim(_), Some(Stage::Offered)) => w.claim(client, lock),
+            (Action::Extend(_), Some(Stage::Held)) if w.is_held(client, lock) => w.extend(client, lock),
+            (Action::Release(_), Some(Stage::Offered | Stage::Held | Stage::Lost)) => w.release(client, lock),
+            (Action::Abandon(_), Some(_)) => w.abandon(client, lock),
+            (Action::Write(_), Some(_)) => w.write(client, lock),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be caught.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use alloc::string::ToString as _;
+
+use super::play::FLAW;
+use super::*;
+use crate::redis::Flaw;
+use crate::sim::scenario::Plan;
+use crate::sim::{Keep, scenario};
+
+/// Within this many seeds a flaw must be found.
+const BUDGET: u64 = 60;
+
+/// The first plan of a scenario that catches clients with this flaw by one of these rules. Without the flaw it must break nothing.
+fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
+    let scenario = Scenario::named(name).unwrap();
+    let breaks = |plan: &Plan| {
+        let outcome = plan.run_keeping(Keep::Nothing);
+        outcome.violations.iter().any(|found| rules.contains(&found.rule))
+    };
+    for seed in 0..BUDGET {
+        let plan = Plan::from_seed(scenario, seed);
+        FLAW.set(Some(flaw));
+        let found = breaks(&plan);
+        let small = found.then(|| plan.shrink(breaks));
+        FLAW.set(None);
+        if let Some(small) = small {
+            assert!(small.len() <= plan.len());
+            for plan in [&plan, &small] {
+                let sound = plan.run();
+                assert!(sound.violations.is_empty(), "{plan}\n{sound}");
+            }
+            return small;
+        }
+    }
+    panic!("{flaw:?} was not found in {BUDGET} seeds");
+}
+
+#[test]
+fn s4_a_client_that_uses_one_token_again_is_caught() {
+    // A compensating delete of an old attempt arrives after the retried take (requirement A2).
+    let plan = caught("redis-pauses", Flaw::SameToken, &[Rule::MutualExclusion]);
+    assert!(plan.len() <= 20, "{plan}");
+}
+
+#[test]
+fn s4_a_watchdog_that_outlives_its_release_is_caught() {
+    let plan = caught("redis-contention", Flaw::RenewsForEver, &[Rule::OneOutcome, Rule::Leftover, Rule::Liveness]);
+    assert!(plan.len() <= 2, "{plan}");
+}
+
+#[test]
+fn s4_a_release_that_looks_at_no_token_is_caught() {
+    let plan = caught("redis-pauses", Flaw::DeletesAnything, &[Rule::MutualExclusion]);
+    assert!(plan.len() <= 12, "{plan}");
+}
+
+#[test]
+fn a_plan_can_be_read() {
+    let plan = Plan::from_seed(Scenario::named("redis-wake").unwrap(), 3);
+    let text = plan.to_string();
+    assert!(text.starts_with("redis-wake: waiters are woken") && text.contains("drawn from seed 3"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("s  ")).count(), plan.len(), "{text}");
+    assert!(plan.replay().starts_with("LOCK_SCENARIO=redis-wake LOCK_SEED=3 cargo test"), "{}", plan.replay());
+    assert!(plan.without(0..plan.len() - 1).to_string().contains("then made smaller"));
+}
+
+#[test]
+fn a_panic_is_a_finding() {
+    let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);
+    // A node that there is not.
+    plan.steps.insert(0, scenario::Step { at: Duration::ZERO, action: scenario::Action::PauseNode(99) });
+    let outcome = plan.run();
+    assert_eq!(outcome.violations.first().map(|found| found.rule), Some(Rule::Contract), "{outcome}");
+}
+
+#[test]
+fn what_fails_is_shrunk_to_what_it_takes() {
+    let plan = Plan::from_seed(Scenario::named("redis-everything").unwrap(), 8);
+    let wants =
+        |plan: &Plan| plan.steps.iter().filter(|step| matches!(step.action, scenario::Action::Acquire { .. })).count();
+    assert!(wants(&plan) > 3 && plan.setup.clients.len() > 1);
+    let small = plan.shrink(|plan| wants(plan) >= 2);
+    assert_eq!((small.len(), wants(&small)), (2, 2), "{small}");
+    assert!(small.setup.clients.len() < plan.setup.clients.len().max(3), "{small}");
+    // And what does not fail is left alone.
+    assert_eq!(plan.shrink(|_| false).len(), plan.len());
+}

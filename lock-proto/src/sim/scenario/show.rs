@@ -1,0 +1,80 @@
+//! Plans as text.
+
+use core::fmt;
+
+use super::{Action, Bounds, Origin, Pace, Plan, Step};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.scenario.name, self.scenario.about)?;
+        if let Bounds::Broken(what) = self.scenario.bounds {
+            write!(f, " (beyond the bounds: {what})")?;
+        }
+        match &self.origin {
+            Origin::Seed(seed) => write!(f, "\n  drawn from seed {seed}")?,
+            Origin::Bytes(bytes) => write!(f, "\n  drawn from {} bytes", bytes.len())?,
+        }
+        f.write_str(if self.changed { ", then made smaller\n" } else { "\n" })?;
+        writeln!(f, "  a packet travels {:?}; world seed {}", self.setup.latency, self.setup.seed)?;
+        for (lane, paces) in [("client", &self.setup.clients), ("node", &self.setup.nodes)] {
+            for (i, Pace { offset, drift_ppm }) in paces.iter().enumerate() {
+                writeln!(f, "  {lane} {i}: its clock reads {offset:?} at first and gains {drift_ppm} µs a second")?;
+            }
+        }
+        writeln!(f, "  {:?}", self.setup.store)?;
+        for (i, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{i:>4}  {step}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>10.3}s  {}", self.at.as_secs_f64(), self.action)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
+                write!(f, "client {client} wants {name} as #{tag}: wait {wait:?}, renew {renew:?}")?;
+                if let Some(ttl) = ttl {
+                    write!(f, ", TTL {ttl:?}")?;
+                }
+                match hold {
+                    Some(hold) => write!(f, ", holds it {hold:?}")?,
+                    None => f.write_str(", keeps it")?,
+                }
+                if let Some(every) = write_every {
+                    write!(f, ", writes every {every:?}")?;
+                }
+                f.write_str(if *claim { "" } else { ", does not claim it" })
+            }
+            Self::Claim(tag) => write!(f, "#{tag} is claimed"),
+            Self::Extend(tag) => write!(f, "#{tag} asks for more time"),
+            Self::Release(tag) => write!(f, "#{tag} is released"),
+            Self::Abandon(tag) => write!(f, "#{tag} is dropped"),
+            Self::Write(tag) => write!(f, "#{tag} writes"),
+            Self::Shutdown { client, within } => write!(f, "client {client} is shut down within {within:?}"),
+            Self::PauseClient(client) => write!(f, "client {client} is stopped"),
+            Self::SuspendClient(client) => write!(f, "client {client} is suspended, its clock stands still"),
+            Self::ResumeClient(client) => write!(f, "client {client} goes on"),
+            Self::KillClient(client) => write!(f, "client {client} dies"),
+            Self::PauseNode(node) => write!(f, "node {node} is stopped"),
+            Self::ResumeNode(node) => write!(f, "node {node} goes on"),
+            Self::KillNode(node) => write!(f, "node {node} dies"),
+            Self::RestartNode { node, keep_data: true } => write!(f, "node {node} starts with its data"),
+            Self::RestartNode { node, keep_data: false } => write!(f, "node {node} starts empty"),
+            Self::JumpNode { node, ms } => write!(f, "the clock of node {node} is set by {ms} ms"),
+            Self::Cut { client, node, way } => write!(f, "client {client}, node {node}: cut {way}"),
+            Self::Heal { client, node } => write!(f, "client {client}, node {node}: healed"),
+            Self::Reset { client, node } => write!(f, "client {client}, node {node}: connections reset"),
+            Self::Slow { client, node, way, latency } => {
+                write!(f, "client {client}, node {node}: {latency:?} {way}")
+            }
+            Self::Redis(action) => write!(f, "{action}"),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Commands as text.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::redis::script;
+use crate::sim::redis::input::{self, Limits, Parsed};
+
+/// A command for the log: scripts by their name, the rest as text.
+pub(super) fn command(args: &[Vec<u8>]) -> String {
+    let mut text = String::new();
+    for (i, arg) in args.iter().enumerate() {
+        if i > 0 {
+            text.push(' ');
+        }
+        let known =
+            script::ALL.iter().find(|s| s.source.as_bytes() == arg.as_slice() || s.sha1.as_bytes() == arg.as_slice());
+        match known {
+            Some(script) => text.push_str(&format!("<{}>", script.name)),
+            None => text.push_str(&format!("{}", arg.escape_ascii())),
+        }
+    }
+    text
+}
+
+/// The requests in what a client sends, in short; what does not begin here is shown by dots.
+pub(super) fn requests(bytes: &[u8]) -> String {
+    let limits = Limits { max_bulk: bytes.len(), authenticated: true };
+    let (mut rest, mut text) = (bytes, String::new());
+    while !rest.is_empty() && text.len() < 80 {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let mut args = Vec::new();
+        match input::parse(rest, limits, &mut args) {
+            Parsed::Request { len } => {
+                text.push_str(&request(&args));
+                rest = &rest[len.max(1)..];
+            }
+            Parsed::Inline { .. } | Parsed::Incomplete | Parsed::Broken(_) => {
+                text.push('…');
+                break;
+            }
+        }
+    }
+    text
+}
+
+/// The name of a script and its key, or a command and its first argument.
+fn request(args: &[&[u8]]) -> String {
+    let shown = |arg: Option<&&[u8]>| arg.map(|arg| format!(" {}", arg.escape_ascii())).unwrap_or_default();
+    let script = args
+        .get(1)
+        .and_then(|arg| script::ALL.iter().find(|s| s.source.as_bytes() == *arg || s.sha1.as_bytes() == *arg));
+    match (args.first(), script) {
+        (_, Some(script)) => format!("{}{}", script.name, shown(args.get(3))),
+        (Some(verb), None) => format!("{}{}", verb.escape_ascii(), shown(args.get(1))),
+        (None, _) => String::new(),
+    }
+}
+
+/// The beginning of what a node answers.
+pub(super) fn replies(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace("\r\n", " ");
+    String::from(text.trim_end())
+}

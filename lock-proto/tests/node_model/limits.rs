@@ -1,0 +1,65 @@
+//! Memory that is used up, replicas that are missing, and a primary that is away.
+
+use lock_proto::sim::redis::{Eviction, NodeConfig};
+
+use crate::generate::Generator;
+use crate::{CONNS, Pair};
+
+/// Without commands that block: when memory is short, it is not told what happens to those who wait.
+fn generator(seed: u64) -> Generator {
+    let mut generator = Generator::new(seed, CONNS);
+    generator.blocking = false;
+    generator
+}
+
+#[test]
+fn what_needs_memory_is_refused_the_same_and_what_may_be_evicted_goes() {
+    let policies = [
+        ("noeviction", Eviction::Never),
+        ("allkeys-lru", Eviction::AllKeysLru),
+        ("volatile-lru", Eviction::VolatileLru),
+        ("allkeys-random", Eviction::AllKeysRandom),
+        ("volatile-random", Eviction::VolatileRandom),
+        ("volatile-ttl", Eviction::VolatileTtl),
+    ];
+    let mut pair = Pair::new(NodeConfig::new(1), |_| {});
+    pair.log_in(&[]);
+    for (seed, (name, eviction)) in (41..).zip(policies) {
+        let mut generator = generator(seed);
+        pair.run(&mut generator, 200);
+        pair.control.ask(&["CONFIG", "SET", "maxmemory-policy", name]);
+        pair.control.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        // Less than an empty server takes: all that may go goes.
+        pair.model.set_max_memory(Some(1), eviction);
+        pair.run(&mut generator, 200);
+        pair.say("DBSIZE");
+        pair.control.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        pair.model.set_max_memory(None, eviction);
+    }
+}
+
+#[test]
+fn writes_without_replicas_are_refused_the_same() {
+    let mut pair = Pair::new(NodeConfig::new(1).min_replicas(1), |control| {
+        control.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    });
+    pair.log_in(&[]);
+    pair.run(&mut generator(51), 500);
+}
+
+#[test]
+fn a_replica_that_may_not_show_old_data_says_the_same() {
+    let mut pair = Pair::new(NodeConfig::new(1).serve_stale_data(false), |control| {
+        control.ask(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    });
+    pair.log_in(&[]);
+    let mut generator = generator(61);
+    generator.channels = true;
+    pair.run(&mut generator, 200);
+    // Nobody listens at the discard port.
+    pair.control.ask(&["REPLICAOF", "127.0.0.1", "9"]);
+    let now = pair.now();
+    pair.model.demote(now);
+    pair.run(&mut generator, 500);
+    pair.say("ROLE");
+}

@@ -1,0 +1,181 @@
+//! The etcd queue, searched by `stateright`: every order in which two or three clients can meet in one store. Requirements S4 and S6.
+//!
+//! The hubs are [`etcd::Locks`](lock_proto::etcd::Locks) as they are shipped; the store does what the typed requests ask for. What can happen
+//! next is a choice: requests are executed in any order and heard of in any order, watches are opened and heard sooner or later,
+//! clients want the lock and give it back, and, within a budget, requests and replies are lost (a lost request is executed later
+//! or never), a client dies, a waiter's key is deleted by hand. Time passes only when nothing is on its way, up to the next instant
+//! at which something happens by itself, and an application gives its lock back after half of the TTL at the latest.
+//!
+//! Always: one owner, who has the key that was created first; nothing but the own key is removed by an unlock, and not one that is
+//! held; fencing tokens grow; wherever nothing can happen any more everybody has been served. Eventually, where nothing goes wrong:
+//! everybody is served and the queue is empty. (The checker looks for that at the ends of ways only; time has an end here, so that a way
+//! without one would be found.) Sometimes, or the search would prove nothing: the first gets it, the last gets it, all wait at once.
+//!
+//! States that differ by the values of counters, or in times by less than a thirtieth of the TTL, count as one
+//! ([`Canon`](lock_proto::sim::search::Canon)).
+//!
+//! `LOCK_DEPTH=3` searches three choices deeper, where the search does not reach the end anyway; `--nocapture` shows the counts and the
+//! counterexamples.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
+
+mod client;
+mod model;
+#[path = "../etcd_explorer/store.rs"]
+#[allow(dead_code, reason = "the random explorer does more")]
+mod store;
+
+use core::ops::Range;
+use core::time::Duration;
+
+use stateright::{Checker, Model};
+
+use model::{Action, Budget, FIRST, HEIR, OWN, PROMISES, Queue, SOMETIMES, State, Variant, describe};
+
+const TTL: Duration = Duration::from_secs(3);
+/// An application keeps the lock for this long at the most.
+const HOLD: Duration = Duration::from_millis(1_500);
+
+// Clocks and counters begin in ranges of their own, so that a state can be told without them.
+const EPOCH: u64 = 1_000_000_000_000_000_000;
+const REVISIONS: Range<u64> = 1 << 40..1 << 41;
+/// A revision, and sixteen bits below it.
+const FENCES: Range<u64> = 1 << 56..1 << 57;
+const CALLS: Range<u64> = 1 << 50..1 << 51;
+const WATCHES: Range<u64> = 1 << 52..1 << 53;
+
+type Way = Vec<(State, Option<Action>)>;
+
+struct Found {
+    states: usize,
+    /// Nothing was left to be searched.
+    exhausted: bool,
+    /// What was found of the model's properties, each with a way there.
+    ways: Vec<(&'static str, Way)>,
+}
+
+impl Found {
+    fn way(&self, property: &str) -> Option<&Way> {
+        self.ways.iter().find(|(name, _)| *name == property).map(|(_, way)| way)
+    }
+}
+
+/// Tries every way of at most `steps` choices.
+fn search(name: &str, model: &Queue, steps: usize) -> Found {
+    let start = std::time::Instant::now();
+    // The checker counts states, and does not look at the last one.
+    let target = steps.saturating_add(2);
+    let checker = model.clone().checker().target_max_depth(target).spawn_bfs().join();
+    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
+    let mut ways: Vec<_> = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_vec())).collect();
+    ways.sort_by_key(|(name, _)| *name);
+    let (transitions, seconds) = (checker.state_count(), start.elapsed().as_secs_f64());
+    println!("{name}: {states} states, {transitions} transitions, depth {}, {seconds:.1} s", depth - 1);
+    for (what, way) in &ways {
+        println!("  {what}: after {} steps", way.len() - 1);
+    }
+    Found { states, exhausted: depth < target, ways }
+}
+
+fn tell(rule: &str, way: &Way) -> String {
+    let mut text = String::new();
+    for (n, (state, action)) in way.iter().enumerate() {
+        match action {
+            Some(action) => text += &format!("{:>3}  {}\n", n + 1, describe(state, *action)),
+            None => text += &format!("  => not so: {rule}. {}\n", state.broken.as_deref().unwrap_or_default()),
+        }
+    }
+    text
+}
+
+/// No promise is broken on any way of at most `steps` choices, over at least `floor` states.
+fn keeps(name: &str, model: &Queue, steps: usize, floor: usize) -> Found {
+    let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
+    let found = search(name, model, steps.saturating_add(deeper));
+    for rule in PROMISES {
+        if let Some(way) = found.way(rule) {
+            panic!("{name}:\n{}", tell(rule, way));
+        }
+    }
+    for what in SOMETIMES {
+        assert!(found.way(what).is_some(), "{name}: never {what}");
+    }
+    assert!(found.states >= floor, "{name}: {} states, and not {floor}", found.states);
+    found
+}
+
+/// The shortest way to break the promise `rule` has `steps` choices; the right protocol goes all those ways unharmed.
+fn breaks(name: &str, model: &Queue, steps: usize, rule: &str) -> Way {
+    for (steps, variant) in [(steps, Variant::Ours), (steps - 1, model.variant)] {
+        let found = search(name, &Queue { variant, ..model.clone() }, steps);
+        for rule in PROMISES {
+            assert!(found.way(rule).is_none(), "{name}: {variant:?} breaks sooner: {rule}");
+        }
+    }
+    let found = search(name, model, steps);
+    let way = found.way(rule).unwrap_or_else(|| panic!("{name}: not found within {steps} choices"));
+    println!("{}", tell(rule, way));
+    assert_eq!(way.len() - 1, steps);
+    way.clone()
+}
+
+fn fair(wishes: &[u8]) -> Queue {
+    Queue { wishes: wishes.to_vec(), budget: Budget::default(), variant: Variant::Ours, prompt: false }
+}
+
+#[test]
+fn s6_two_clients_searched_to_the_end() {
+    let found = keeps("two clients", &fair(&[1, 1]), usize::MAX / 2, 1_500);
+    assert!(found.exhausted && found.way("everybody gets it").is_some());
+}
+
+#[test]
+fn s6_two_clients_and_one_comes_again_searched_to_the_end() {
+    let found = keeps("two clients, one comes again", &fair(&[2, 1]), usize::MAX / 2, 9_000);
+    assert!(found.exhausted && found.way("everybody gets it").is_some());
+}
+
+#[test]
+fn s6_three_clients_searched_to_the_end() {
+    let model = Queue { prompt: true, ..fair(&[1, 1, 1]) };
+    let found = keeps("three clients", &model, usize::MAX / 2, 30_000);
+    assert!(found.exhausted && found.way("everybody gets it").is_some());
+}
+
+#[test]
+fn s6_a_request_or_a_reply_is_lost() {
+    let budget = Budget { losses: 1, ..Budget::default() };
+    keeps("a loss", &Queue { budget, prompt: true, ..fair(&[2, 1]) }, 15, 10_000);
+}
+
+#[test]
+fn s6_a_client_dies_and_something_is_lost() {
+    let budget = Budget { losses: 1, crashes: 1, ..Budget::default() };
+    let found = keeps("a loss and a crash", &Queue { budget, prompt: true, ..fair(&[1, 1]) }, 14, 10_000);
+    assert!(found.way(HEIR).is_some());
+}
+
+#[test]
+fn s6_the_key_of_a_waiter_is_deleted_by_hand() {
+    let budget = Budget { tampers: 1, ..Budget::default() };
+    keeps("a waiter's key is deleted", &Queue { budget, prompt: true, ..fair(&[2, 1]) }, 18, 3_000);
+}
+
+/// Whoever does not look whether its own key is still there takes the lock without having it (requirement E4).
+#[test]
+fn s4_no_look_at_the_own_key() {
+    let budget = Budget { tampers: 1, ..Budget::default() };
+    let model = Queue { budget, variant: Variant::NoOwnKeyCheck, prompt: true, ..fair(&[2, 1]) };
+    let way = breaks("no look at the own key", &model, 11, FIRST);
+    assert!(way.iter().any(|(_, action)| matches!(action, Some(Action::Tamper(_)))), "only that breaks it");
+}
+
+/// A delete that is not guarded by the revision removes the key of a later acquisition (requirement E6).
+#[test]
+fn s4_an_unlock_that_is_not_guarded_by_the_revision() {
+    let budget = Budget { losses: 1, ..Budget::default() };
+    let model = Queue { budget, variant: Variant::BlindUnlock, prompt: true, ..fair(&[2, 1]) };
+    let way = breaks("an unguarded unlock", &model, 10, OWN);
+    let last = way.iter().rev().find_map(|(_, action)| *action);
+    assert!(matches!(last, Some(Action::Ghost(_))), "by something that is executed late: {last:?}");
+}

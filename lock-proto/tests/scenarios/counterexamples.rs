@@ -1,0 +1,96 @@
+//! Requirement S4: beyond the bounds the known counterexamples are found, and what is promised even there holds.
+
+use lock_proto::sim::scenario::{Action, Store};
+use lock_proto::sim::trace::What;
+use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
+
+/// Within this many seeds a counterexample must be found.
+const BUDGET: u64 = 200;
+
+/// The first plan of a scenario, as it is changed, in which this is found.
+fn search(name: &str, rule: Rule, change: impl Fn(&mut Plan)) -> (Plan, Outcome) {
+    let scenario = Scenario::named(name).unwrap();
+    for seed in 0..BUDGET {
+        let mut plan = Plan::from_seed(scenario, seed);
+        change(&mut plan);
+        let outcome = plan.run_keeping(Keep::Nothing);
+        assert!(outcome.violations.is_empty(), "{}\n{}", plan.replay(), plan.run());
+        if outcome.excused.iter().any(|found| found.rule == rule) {
+            return (plan, outcome);
+        }
+    }
+    panic!("{name} does not show {rule} in {BUDGET} seeds");
+}
+
+fn fencing(plan: &mut Plan, on: bool) {
+    let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
+    store.fencing = on;
+    plan.excused = if on { Vec::new() } else { vec![Rule::StaleWrite] };
+}
+
+/// How many writes the resource refused.
+fn refused(plan: &Plan) -> usize {
+    let (outcome, trace) = plan.run_traced();
+    assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
+    let refused = |what: &What| matches!(what, What::Write { accepted: false, .. });
+    trace.entries.iter().filter(|entry| refused(&entry.what)).count()
+}
+
+#[test]
+fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
+    let one_node = |plan: &mut Plan| {
+        plan.setup.nodes.truncate(1);
+        let odd = |action: &Action| matches!(action, Action::PauseNode(n) | Action::ResumeNode(n) if *n > 0);
+        plan.steps.retain(|step| !odd(&step.action));
+    };
+    let (plan, _) = search("redis-pauses", Rule::StaleWrite, |plan| {
+        one_node(plan);
+        fencing(plan, false);
+    });
+    let stale =
+        |plan: &Plan| plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::StaleWrite);
+    let small = plan.shrink(stale);
+    // One holds and stops, one takes over and writes, the first goes on.
+    assert!(small.len() <= 8, "{small}");
+    // With fencing tokens the same write is refused. (It sends other bytes, so that chance falls otherwise: several plans.)
+    let fenced = (0..BUDGET).map(|seed| {
+        let mut plan = Plan::from_seed(plan.scenario, seed);
+        one_node(&mut plan);
+        fencing(&mut plan, true);
+        refused(&plan)
+    });
+    assert!(fenced.take(40).sum::<usize>() > 0, "no stale write was even tried");
+}
+
+#[test]
+fn s4_a_clock_that_is_set_at_a_majority_gives_two_holders_of_a_quorum() {
+    let (plan, outcome) = search("redis-clock-jumps", Rule::MutualExclusion, |plan| {
+        // Only quorums: the others have nobody who wants anything.
+        if plan.setup.nodes.len() == 1 {
+            plan.steps.clear();
+        }
+    });
+    assert!(plan.setup.nodes.len() > 1 && outcome.grants > 0);
+    let jumps = |plan: &Plan| plan.steps.iter().filter(|step| matches!(step.action, Action::JumpNode { .. })).count();
+    let small = plan
+        .shrink(|plan| plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::MutualExclusion));
+    assert!(jumps(&small) > 0, "nothing else breaks it: {small}");
+}
+
+#[test]
+fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_grow() {
+    let (plan, _) = search("redis-promotion", Rule::MutualExclusion, |_| {});
+    let small = plan
+        .shrink(|plan| plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::MutualExclusion));
+    assert!(small.steps.iter().any(|step| matches!(step.action, Action::Redis(_))), "nothing else breaks it: {small}");
+    assert!(small.len() <= 5, "{small}");
+    // That tokens grow, and that stale writes are refused, was promised and held in every plan on the way.
+    assert!(small.promises(Rule::FenceGrows) && small.promises(Rule::StaleWrite));
+}
+
+#[test]
+fn s4_clocks_beyond_the_allowance_and_clocks_that_stand_still_give_two_holders() {
+    for name in ["redis-drift-beyond", "redis-suspended", "redis-forgetful", "redis-eviction"] {
+        search(name, Rule::MutualExclusion, |_| {});
+    }
+}

@@ -1,0 +1,134 @@
+//! Every scenario over a slice of seeds: under faults nothing breaks, and after them nothing is left (requirements S1, S2, S3, S4 and S5).
+//!
+//! `LOCK_SEEDS=100000` runs more of each, `LOCK_FIRST=5000` begins there, `LOCK_SCENARIO=redis-wake` runs that one alone. What fails prints a line that
+//! runs it again; with that the plan is made as small as it gets, and printed with its log.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod counterexamples;
+mod speed;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use lock_proto::sim::scenario::Bounds;
+use lock_proto::sim::{Keep, Plan, Rule, Scenario, scenarios};
+
+/// Seeds of each scenario in a plain `cargo test`.
+const SEEDS: u64 = 40;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+fn chosen() -> Vec<&'static Scenario> {
+    match std::env::var("LOCK_SCENARIO") {
+        Ok(name) => vec![Scenario::named(&name).unwrap_or_else(|| panic!("no scenario is called {name}"))],
+        Err(_) => scenarios().iter().collect(),
+    }
+}
+
+/// A plan with the same finding, as small as it gets, and its log.
+fn explain(plan: &Plan, rule: Rule) {
+    let small = plan.shrink(|plan| plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == rule));
+    println!("{small}\n{}", small.run_keeping(Keep::Lines(400)));
+}
+
+#[test]
+fn s2_under_faults_nothing_breaks_and_after_them_nothing_is_left() {
+    if number("LOCK_SEED").is_some() || std::env::var("LOCK_BYTES").is_ok() {
+        return;
+    }
+    let first = number("LOCK_FIRST").unwrap_or(0);
+    let mut failed = Vec::new();
+    for scenario in chosen() {
+        let (began, mut grants, mut steps, mut time, mut failures) = (Instant::now(), 0, 0, 0.0, 0);
+        let mut excused = BTreeMap::new();
+        let seeds = number("LOCK_SEEDS").unwrap_or(SEEDS);
+        for seed in first..first + seeds {
+            let plan = Plan::from_seed(scenario, seed);
+            let outcome = plan.run_keeping(Keep::Nothing);
+            (grants, steps, time) = (grants + outcome.grants, steps + outcome.steps, time + outcome.time.as_secs_f64());
+            for found in outcome.excused {
+                *excused.entry(found.rule).or_insert(0) += 1;
+            }
+            if let Some(found) = outcome.violations.first() {
+                println!("{found}\n    {}", plan.replay());
+                failed.push(plan.replay());
+                failures += 1;
+                if failures >= 5 {
+                    break;
+                }
+            }
+        }
+        let took = began.elapsed().as_secs_f64();
+        println!(
+            "{:24} {seeds} seeds, {grants} grants, {steps} steps, {time:.0} s simulated in {took:.2} s; found beyond the bounds: {excused:?}",
+            scenario.name
+        );
+        assert!(grants > 0 || seeds < 5, "{} grants nothing", scenario.name);
+    }
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// What the line that a failure prints runs.
+#[test]
+fn replay() {
+    let plan = match (number("LOCK_SEED"), std::env::var("LOCK_BYTES")) {
+        (Some(seed), _) => Plan::from_seed(chosen()[0], seed),
+        (None, Ok(hex)) => {
+            let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+            Plan::from_bytes(chosen()[0], &(0..hex.len() / 2).map(|i| digits(2 * i)).collect::<Vec<u8>>())
+        }
+        (None, Err(_)) => return,
+    };
+    let outcome = plan.run();
+    match outcome.violations.first() {
+        None => println!("{plan}\nnothing is broken: {outcome}"),
+        Some(found) => {
+            explain(&plan, found.rule);
+            panic!("{found}");
+        }
+    }
+}
+
+#[test]
+fn s5_the_same_seed_gives_the_same_bytes() {
+    for scenario in scenarios() {
+        let plan = Plan::from_seed(scenario, 4_711);
+        let all = Keep::Lines(usize::MAX);
+        let (one, two) = (plan.run_keeping(all), Plan::from_seed(scenario, 4_711).run_keeping(all));
+        assert_eq!(one, two, "{}", scenario.name);
+        assert!(one.digest.1 > 0);
+        // And how closely it is watched changes nothing.
+        let (traced, trace) = plan.run_traced();
+        assert_eq!((traced.digest, traced.steps), (one.digest, one.steps), "{}", scenario.name);
+        assert!(!trace.messages.is_empty() && trace.end.as_nanos() > 0);
+        let unseen = plan.run_keeping(Keep::Nothing);
+        assert_eq!((unseen.steps, unseen.time, unseen.grants), (one.steps, one.time, one.grants), "{}", scenario.name);
+    }
+}
+
+#[test]
+fn any_bytes_make_a_plan_and_fewer_bytes_a_smaller_one() {
+    for scenario in scenarios() {
+        assert!(Plan::from_bytes(scenario, &[]).is_empty());
+        let bytes: Vec<u8> = (0..=255).cycle().take(700).collect();
+        let (long, short) = (Plan::from_bytes(scenario, &bytes), Plan::from_bytes(scenario, &bytes[..200]));
+        assert!(long.len() > short.len(), "{}", scenario.name);
+        for plan in [long, short] {
+            let outcome = plan.run();
+            assert!(outcome.violations.is_empty(), "{}\n{outcome}", plan.replay());
+        }
+    }
+}
+
+#[test]
+fn names_are_unique_and_every_scenario_says_what_it_breaks() {
+    let names: std::collections::BTreeSet<_> = scenarios().iter().map(|scenario| scenario.name).collect();
+    assert_eq!(names.len(), scenarios().len());
+    for scenario in scenarios() {
+        assert_eq!(scenario.bounds == Bounds::Kept, scenario.excused.is_empty(), "{}", scenario.name);
+        assert!(Scenario::named(scenario.name).is_some());
+    }
+}

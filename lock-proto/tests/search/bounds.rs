@@ -1,0 +1,54 @@
+//! With the bounds broken two clients hold the lock, and the search finds the shortest way there (requirement S4).
+
+use core::time::Duration;
+
+use lock_proto::redis::Drift;
+
+use crate::breaks;
+use crate::world::{Action, Budget, World};
+
+const TWO: &str = "A and B both hold the lock";
+
+/// A clock that loses a tenth; the settings allow for a hundredth.
+#[test]
+fn s4_a_clock_that_is_too_slow() {
+    let budget = Budget { stalls: 1, ..Budget::default() };
+    let world = World { paces: vec![[900, 1_000]], budget, ..World::new() };
+    let found = breaks("a clock that is too slow", &world, 8, TWO);
+    assert!(found.actions.contains(&Action::Pass), "only time breaks it");
+}
+
+/// A clock that loses a hundredth, and settings that allow for none: so the margin of requirement T1 is needed.
+#[test]
+fn s4_no_allowance_for_drift() {
+    let budget = Budget { stalls: 1, ..Budget::default() };
+    let none = |config: lock_proto::redis::Config| config.drift(Drift { divisor: u32::MAX, margin: Duration::ZERO });
+    let world = World { paces: vec![[990, 1_000]], budget, config: none, ..World::new() };
+    breaks("no allowance for drift", &world, 8, TWO);
+}
+
+/// Whoever looks at its guard and then stands still acts on what it saw: only a fenced resource can tell.
+#[test]
+fn s4_a_pause_after_the_look_at_the_guard() {
+    let budget = Budget { stalls: 1, ..Budget::default() };
+    let world = World { budget, acts_on_memory: true, ..World::new() };
+    let found = breaks("a pause after the look at the guard", &world, 8, TWO);
+    assert!(found.actions.iter().any(|action| matches!(action, Action::Stall(_))), "only a pause breaks it");
+}
+
+#[test]
+fn s4_a_node_that_forgets() {
+    let budget = Budget { forgets: 1, ..Budget::default() };
+    let world = World { budget, ..World::new() };
+    let found = breaks("a node that forgets", &world, 7, TWO);
+    assert!(found.actions.contains(&Action::Forget(0)), "only that breaks it");
+}
+
+/// One node of three is enough: its clock jumps, or its data is lost and it does not say so.
+#[test]
+fn s4_a_node_of_a_quorum_that_forgets() {
+    let budget = Budget { forgets: 1, ..Budget::default() };
+    let world = World { nodes: 3, prompt: true, paces: vec![[1_000, 1_000]], budget, ..World::new() };
+    let found = breaks("a node of a quorum that forgets", &world, 7, TWO);
+    assert!(found.actions.iter().any(|action| matches!(action, Action::Forget(_))), "only that breaks it");
+}

@@ -1,0 +1,45 @@
+//! Protocols that are subtly wrong are caught (requirement S4), each by its shortest way; the right one goes all these ways unharmed.
+
+use crate::node::Variant;
+use crate::world::{Action, Budget, World};
+use crate::{breaks, keeps};
+
+const TWO: &str = "A and B both hold the lock";
+
+fn caught(name: &str, variant: Variant, world: World, steps: usize, rule: &str) -> Vec<Action> {
+    keeps(name, &world, steps, 0, &[]);
+    breaks(name, &World { variant, ..world }, steps, rule).actions
+}
+
+fn even_clocks() -> World {
+    World { paces: vec![[1_000, 1_000]], ..World::new() }
+}
+
+/// One token for all attempts: an old compensating delete ends the retried attempt's lock (requirement A2).
+#[test]
+fn s4_the_same_token_for_every_attempt() {
+    let world = World { budget: Budget { cuts: 2, ..Budget::default() }, ..even_clocks() };
+    let actions = caught("same token", Variant::SameToken, world, 11, TWO);
+    assert!(actions.iter().any(|action| matches!(action, Action::Ghost(_))), "by something that arrives late");
+}
+
+/// A delete that does not look at the token ends somebody else's lock (requirement U1).
+#[test]
+fn s4_a_release_that_is_not_guarded_by_the_token() {
+    let world = World { budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
+    caught("blind release", Variant::BlindRelease, world, 9, TWO);
+}
+
+/// A renewal that writes the key anew, whoever has it by then, takes it from its holder (requirement H1).
+#[test]
+fn s4_a_renewal_that_outlives_the_release() {
+    let world = World { wishes: [2, 1], budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
+    let actions = caught("blind renewal", Variant::BlindRenewal, world, 15, TWO);
+    assert!(actions.iter().any(|action| matches!(action, Action::Ghost(_))), "by something that arrives late");
+}
+
+/// A watchdog that nobody stops keeps the key alive for ever (requirement H2).
+#[test]
+fn s4_a_watchdog_that_outlives_the_release() {
+    caught("endless renewal", Variant::EndlessRenewal, even_clocks(), 11, "a key lives on, and nobody is there");
+}

@@ -1,0 +1,348 @@
+//! One process: its hub, its clock, its connections, and an application that claims what it is offered.
+
+use core::hash::{Hash, Hasher};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use lock_proto::redis::{
+    Acquire, Cause, Config, Endpoint, Event, Locks, LocksOutput, Poll, Release, Reply, Request, Wake,
+};
+use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
+
+use crate::{CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
+
+/// How a client is called in traces.
+pub(crate) fn who(client: usize) -> char {
+    (b'A' + client as u8) as char
+}
+
+/// A token's number, counted from 1.
+pub(crate) fn short(number: u64) -> u64 {
+    number.saturating_sub(NUMBERS.start)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Waiting,
+    Held,
+    Lost,
+    GivenBack,
+}
+
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct Acquisition {
+    pub(crate) id: LockId,
+    pub(crate) phase: Phase,
+    /// The number of its token, once it is granted.
+    pub(crate) number: u64,
+    /// By then, on its own clock, its application gives it back, held or lost.
+    pub(crate) back_by: Instant,
+}
+
+/// A request, and its reply once it is executed.
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Sent {
+    call: CallId,
+    pub(crate) request: Request,
+    /// When the patience is over, on the client's clock.
+    until: Instant,
+    /// Its client wanted or had the lock, or was giving it back, when this was sent.
+    pub(crate) wanted: bool,
+}
+
+/// A connection keeps its order.
+#[derive(Clone, Debug, Default, Hash)]
+pub(crate) struct Conn {
+    pub(crate) requests: VecDeque<Sent>,
+    pub(crate) replies: VecDeque<(Sent, Reply)>,
+}
+
+impl Conn {
+    fn patience(&self) -> Option<Instant> {
+        self.replies.iter().map(|(sent, _)| sent).chain(&self.requests).map(|sent| sent.until).min()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.replies.is_empty()
+    }
+}
+
+/// What came about, as bits.
+pub(crate) mod mark {
+    pub(crate) const GRANTED: u64 = 1;
+    pub(crate) const LOST: u64 = 1 << 1;
+    pub(crate) const RELEASED: u64 = 1 << 2;
+    pub(crate) const NOT_RELEASED: u64 = 1 << 3;
+    pub(crate) const RENEWED: u64 = 1 << 4;
+    pub(crate) const BOTH: u64 = 1 << 5;
+    pub(crate) const GHOST_TOOK: u64 = 1 << 6;
+    pub(crate) const REPLACED: u64 = 1 << 7;
+    pub(crate) const OUTLIVED: u64 = 1 << 8;
+    pub(crate) const AFTER_CRASH: u64 = 1 << 9;
+}
+
+/// What the world is told by a client, and keeps book of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct News {
+    pub(crate) marks: u64,
+    /// Fencing tokens that were told.
+    pub(crate) fences: Vec<u64>,
+    pub(crate) broken: Option<String>,
+    /// What happened, in words, if somebody wants to know.
+    pub(crate) log: Option<Vec<String>>,
+}
+
+impl News {
+    pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(what());
+        }
+    }
+
+    fn broken(&mut self, rule: String) {
+        self.broken.get_or_insert(rule);
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) index: usize,
+    pub(crate) hub: Locks,
+    /// Its clock runs by so many parts in a thousand.
+    pub(crate) pace: u64,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) acquisitions: Vec<Acquisition>,
+    pub(crate) wishes: u8,
+    pub(crate) crashed: bool,
+    pub(crate) stalled: bool,
+    /// A watchdog that was not stopped: what it sends, and when.
+    pub(crate) zombie: Option<(Request, u64)>,
+    pub(crate) endless: bool,
+    last_renewal: Option<Request>,
+}
+
+impl Client {
+    pub(crate) fn new(index: usize, nodes: usize, pace: u64, change: impl FnOnce(Config) -> Config) -> Self {
+        let endpoint = |n| Endpoint::parse(&format!("redis://127.0.0.1:{}", 7000 + n)).unwrap();
+        let config = Config::new((0..nodes).map(endpoint))
+            .wake(Wake::Poll)
+            .poll(Poll::fixed(TTL / 2))
+            .fence_block(1)
+            .release_within(TTL * 2);
+        // One seed: that their jitter is the same must do no harm.
+        let id = ClientId::from_bits(index as u128 + 1);
+        let hub = Locks::new(Instant::from_nanos(EPOCH), change(config), id, 1).unwrap();
+        Self {
+            index,
+            hub: hub.count_from(NUMBERS.start, CALLS.start),
+            pace,
+            conns: vec![Conn::default(); nodes],
+            acquisitions: Vec::new(),
+            wishes: 0,
+            crashed: false,
+            stalled: false,
+            zombie: None,
+            endless: false,
+            last_renewal: None,
+        }
+    }
+
+    pub(crate) fn describe(&self, state: &mut impl Hasher) {
+        let zombie = self.zombie.as_ref().map(|(_, at)| self.clock(*at));
+        (self.crashed, self.stalled, self.wishes, self.pace, zombie).hash(state);
+        if !self.crashed {
+            self.hub.hash(state);
+            self.conns.hash(state);
+            self.acquisitions.hash(state);
+        }
+    }
+
+    /// Its clock at the true time `now`.
+    pub(crate) const fn clock(&self, now: u64) -> Instant {
+        Instant::from_nanos(EPOCH + (now - EPOCH) / 1_000 * self.pace)
+    }
+
+    /// The first true time at which its clock shows `at`.
+    const fn true_time(&self, at: Instant) -> u64 {
+        EPOCH + at.as_nanos().saturating_sub(EPOCH).div_ceil(self.pace) * 1_000
+    }
+
+    pub(crate) const fn is_awake(&self) -> bool {
+        !self.crashed && !self.stalled
+    }
+
+    /// The next true time at which it does something by itself.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let hub = self.hub.next_deadline().map(|at| self.true_time(at));
+        let zombie = self.zombie.as_ref().map(|(_, at)| *at);
+        [hub, zombie].into_iter().flatten().min()
+    }
+
+    /// The true time by which its application gives a guard back.
+    pub(crate) fn back_by(&self) -> Option<u64> {
+        let out = |known: &&Acquisition| matches!(known.phase, Phase::Held | Phase::Lost);
+        self.acquisitions.iter().filter(out).map(|known| self.true_time(known.back_by)).min()
+    }
+
+    /// The true time at which its patience with a node ends.
+    pub(crate) fn patience(&self, node: usize) -> Option<u64> {
+        self.conns[node].patience().map(|at| self.true_time(at))
+    }
+
+    /// Which of its acquisitions holds the lock at the true time `now`: its guard compares the clock (requirement T3).
+    pub(crate) fn holds(&self, now: u64) -> Option<&Acquisition> {
+        let valid = |id| self.hub.valid_until(id).is_some_and(|until| self.clock(now) < until);
+        self.acquisitions.iter().filter(|_| !self.crashed).find(|known| valid(known.id))
+    }
+
+    pub(crate) fn acquire(&mut self, now: u64, news: &mut News) {
+        self.wishes -= 1;
+        let id = self.hub.acquire(self.clock(now), &Acquire::new("stock").ttl(TTL)).unwrap();
+        self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, number: 0, back_by: Instant::MAX });
+        self.serve(now, news);
+    }
+
+    pub(crate) fn release(&mut self, now: u64, place: usize, news: &mut News) {
+        let id = self.acquisitions[place].id;
+        if self.endless && self.acquisitions[place].phase == Phase::Held {
+            self.zombie = self.last_renewal.take().map(|renewal| (renewal, now + TTL.as_nanos() as u64 / 3));
+        }
+        self.hub.release(self.clock(now), id).unwrap();
+        self.acquisitions[place].phase = Phase::GivenBack;
+        self.serve(now, news);
+    }
+
+    pub(crate) fn abandon(&mut self, now: u64, place: usize, news: &mut News) {
+        let id = self.acquisitions.remove(place).id;
+        self.hub.abandon(self.clock(now), id);
+        self.serve(now, news);
+    }
+
+    pub(crate) fn answered(&mut self, now: u64, node: usize, news: &mut News) {
+        if let Some((sent, reply)) = self.conns[node].replies.pop_front() {
+            self.hub.handle_reply(self.clock(now), sent.call, &reply);
+            self.serve(now, news);
+        }
+    }
+
+    /// The connection breaks: gives what was on its way to the node.
+    pub(crate) fn cut(&mut self, now: u64, node: usize, news: &mut News) -> VecDeque<Sent> {
+        let Conn { requests, replies } = core::mem::take(&mut self.conns[node]);
+        let unknown = Reply::Unknown(Cause::Fault(Fault::Reset));
+        let calls: Vec<CallId> = replies.iter().map(|(sent, _)| sent).chain(&requests).map(|sent| sent.call).collect();
+        for call in calls {
+            self.hub.handle_reply(self.clock(now), call, &unknown);
+        }
+        self.hub.handle_node_up(self.clock(now), NodeId::new(node as u16), None);
+        self.serve(now, news);
+        requests
+    }
+
+    /// Does what is due, and carries out what the hub says.
+    pub(crate) fn serve(&mut self, now: u64, news: &mut News) {
+        let clock = self.clock(now);
+        if let Some((request, at)) = self.zombie.as_mut().filter(|(_, at)| *at <= now) {
+            *at = now + TTL.as_nanos() as u64 / 3;
+            let call = CallId::new(NodeId::new(0), 0);
+            let sent = Sent { call, request: request.clone(), until: clock + TTL, wanted: false };
+            self.conns[0].requests.push_back(sent);
+        }
+        for _ in 0..100 {
+            while let Some(output) = self.hub.poll_output() {
+                match output {
+                    LocksOutput::Send { call, request, patience } => self.send(clock, call, request, patience, news),
+                    LocksOutput::Event { lock, event } => self.told(clock, lock, &event, news),
+                    LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
+                    LocksOutput::Stopped { .. } => news.broken("a hub stopped unasked".into()),
+                }
+            }
+            if self.hub.next_deadline().is_none_or(|at| at > clock) {
+                return;
+            }
+            self.hub.handle_timeout(clock);
+        }
+        news.broken(format!("{} does not come to rest", who(self.index)));
+    }
+
+    fn send(&mut self, clock: Instant, call: CallId, request: Request, patience: Duration, news: &mut News) {
+        let index = self.index;
+        news.say(|| format!("{} sends {}", who(index), tell_request(&request)));
+        if matches!(request, Request::Extend { .. }) {
+            self.last_renewal = Some(request.clone());
+        }
+        let wanted = self.acquisitions.iter().any(|known| known.phase != Phase::GivenBack);
+        let sent = Sent { call, request, until: clock + patience, wanted };
+        self.conns[call.node().index()].requests.push_back(sent);
+    }
+
+    fn told(&mut self, clock: Instant, id: LockId, event: &Event, news: &mut News) {
+        let index = self.index;
+        news.say(|| format!("{} is told {}", who(index), tell_event(event)));
+        let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
+            return news.broken(format!("{id} of {} has ended, and is told {event:?}", who(index)));
+        };
+        let known = &mut self.acquisitions[place];
+        match (known.phase, event) {
+            (Phase::Waiting, Event::Granted(grant)) => {
+                if grant.valid_until <= clock {
+                    news.broken(format!("{} is granted what is over", who(index)));
+                }
+                news.marks |= mark::GRANTED;
+                news.fences.extend(grant.fence.map(|fence| fence.get()));
+                *known = Acquisition { id, phase: Phase::Held, number: grant.token.number, back_by: clock + HOLD };
+                if self.hub.claim(clock, id).is_err() {
+                    news.broken(format!("{} cannot claim what it was just granted", who(index)));
+                }
+            }
+            (Phase::Held, Event::Lost(_)) => {
+                news.marks |= mark::LOST;
+                known.phase = Phase::Lost;
+            }
+            (Phase::Held, Event::Renewed { .. }) => news.marks |= mark::RENEWED,
+            (Phase::GivenBack, Event::Released(release)) => {
+                news.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
+                self.acquisitions.remove(place);
+            }
+            (Phase::Waiting, Event::Blocked(_)) | (Phase::Held, Event::AtRisk { .. } | Event::ExtendFailed(_)) => {}
+            // Told before the guard came back, and heard after it.
+            (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
+            (phase, event) => news.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
+        }
+    }
+}
+
+pub(crate) fn tell_request(request: &Request) -> String {
+    match request {
+        Request::Take { number, spent, .. } => format!("take #{} (spent: to #{})", short(*number), short(spent.last)),
+        Request::Extend { number, .. } => format!("renew #{}", short(*number)),
+        Request::Release { number, spent, .. } => {
+            let spent = spent.map(|spent| format!(" and what is spent, to #{}", short(spent.last)));
+            format!("delete #{}{}", short(*number), spent.unwrap_or_default())
+        }
+        _ => format!("{request:?}"),
+    }
+}
+
+pub(crate) fn tell_reply(reply: &Reply) -> String {
+    match reply {
+        Reply::Granted { fence } => {
+            let fence = fence.map(|fence| format!(", fence {}", fence - FENCES.start));
+            format!("granted{}", fence.unwrap_or_default())
+        }
+        Reply::Deleted { number } => format!("deleted #{}", short(*number)),
+        _ => format!("{reply:?}"),
+    }
+}
+
+fn tell_event(event: &Event) -> String {
+    match event {
+        Event::Granted(grant) => {
+            let ms = (grant.valid_until.as_nanos() - EPOCH) / crate::MS;
+            format!("Granted #{} until {ms} ms of its clock", short(grant.token.number))
+        }
+        Event::Renewed { valid_until } => {
+            format!("Renewed until {} ms of its clock", (valid_until.as_nanos() - EPOCH) / crate::MS)
+        }
+        _ => format!("{event:?}"),
+    }
+}

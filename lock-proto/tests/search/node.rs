@@ -1,0 +1,144 @@
+//! The least that a Redis node has to do for one lock, and three ways to do it wrong.
+
+use core::hash::{Hash, Hasher};
+
+use lock_proto::Instant;
+use lock_proto::redis::{Expiry, Reply, Request};
+
+use crate::{EPOCH, FENCES, MS};
+
+/// What is done differently from what this library asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Variant {
+    #[default]
+    Ours,
+    /// A client writes one and the same token with every attempt.
+    SameToken,
+    /// `DEL` without a look at the token.
+    BlindRelease,
+    /// `SET key token PX ttl` in place of an expiry that is set if the token matches.
+    BlindRenewal,
+    /// That, by a watchdog that nobody stops when the lock is given back.
+    EndlessRenewal,
+}
+
+impl Variant {
+    const fn renews_blindly(self) -> bool {
+        matches!(self, Self::BlindRenewal | Self::EndlessRenewal)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Value {
+    pub(crate) client: usize,
+    pub(crate) number: u64,
+    /// The last millisecond in which it is there.
+    until: u64,
+}
+
+impl Value {
+    /// The first instant at which it is not there any more.
+    pub(crate) const fn gone_at(&self) -> u64 {
+        (self.until + 1) * MS
+    }
+}
+
+/// One key, and the counter of fencing tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    pub(crate) value: Option<Value>,
+    fence: u64,
+}
+
+/// What a request has done, beside its reply.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    /// Whose token was deleted or replaced.
+    pub(crate) ended: Option<(usize, u64)>,
+    /// An own token that nobody wanted any more was replaced.
+    pub(crate) replaced: bool,
+}
+
+impl Node {
+    pub(crate) const fn new() -> Self {
+        Self { value: None, fence: FENCES.start }
+    }
+
+    pub(crate) fn expire(&mut self, now: u64) {
+        self.value = self.value.filter(|value| now < value.gone_at());
+    }
+
+    pub(crate) fn describe(&self, state: &mut impl Hasher) {
+        let value = self.value.map(|value| (value.client, value.number, Instant::from_nanos(value.gone_at())));
+        (value, self.fence).hash(state);
+    }
+
+    /// What is there, in words.
+    pub(crate) fn tell(&self) -> String {
+        let Some(value) = self.value else { return "nothing".into() };
+        let who = crate::client::who(value.client);
+        format!("{who}'s #{} until {} ms", crate::client::short(value.number), value.until - EPOCH / MS)
+    }
+
+    pub(crate) fn execute(&mut self, now: u64, client: usize, request: &Request, variant: Variant) -> (Reply, Done) {
+        self.expire(now);
+        let ms = now / MS;
+        let same = variant == Variant::SameToken;
+        let written = |number: u64| if same { crate::NUMBERS.start } else { number };
+        match request {
+            Request::Take { number, spent, ttl_ms, fence_block, .. } => {
+                let until = ms + ttl_ms;
+                if let Some(value) = &mut self.value {
+                    let own = value.client == client;
+                    if own && value.number == *number {
+                        value.until = value.until.max(until);
+                        return (Reply::Granted { fence: None }, Done::default());
+                    }
+                    if !own || !(same || spent.contains(value.number)) {
+                        let left = core::time::Duration::from_millis(value.until - ms);
+                        return (Reply::Busy { expires: Expiry::In(left) }, Done::default());
+                    }
+                }
+                let fence = (*fence_block > 0).then(|| {
+                    self.fence += u64::from(*fence_block);
+                    self.fence + 1 - u64::from(*fence_block)
+                });
+                let replaced = self.value.is_some();
+                // Whoever writes one token again and again cannot tell what he replaces.
+                let ended = self.value.filter(|_| !same).map(|value| (value.client, value.number));
+                self.value = Some(Value { client, number: written(*number), until });
+                (Reply::Granted { fence }, Done { ended, replaced })
+            }
+            Request::Extend { number, ttl_ms, .. } => {
+                let until = ms + ttl_ms;
+                if variant.renews_blindly() {
+                    self.value = Some(Value { client, number: *number, until });
+                    return (Reply::Extended, Done::default());
+                }
+                let reply = match &mut self.value {
+                    None => Reply::Absent,
+                    Some(value) if value.client == client && value.number == written(*number) => {
+                        value.until = value.until.max(until);
+                        Reply::Extended
+                    }
+                    Some(_) => Reply::Taken,
+                };
+                (reply, Done::default())
+            }
+            Request::Release { number, spent, .. } => {
+                let Some(value) = self.value else { return (Reply::Absent, Done::default()) };
+                let own = value.client == client;
+                let spent = spent.is_some_and(|spent| spent.contains(value.number));
+                if variant != Variant::BlindRelease && !(own && (spent || value.number == written(*number))) {
+                    return (Reply::Taken, Done::default());
+                }
+                self.value = None;
+                let ended = (variant == Variant::Ours).then_some((value.client, value.number));
+                let number = if variant == Variant::Ours { value.number } else { *number };
+                (Reply::Deleted { number }, Done { ended, replaced: false })
+            }
+            Request::Announce { .. } => (Reply::Announced, Done::default()),
+            _ => panic!("a request that the model does not know: {request:?}"),
+        }
+    }
+}

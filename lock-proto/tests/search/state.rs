@@ -1,0 +1,282 @@
+//! All that there is at one instant, and how it goes on.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use lock_proto::redis::{Reply, Request};
+
+use crate::client::{Client, News, Phase, Sent, mark, short, tell_reply, tell_request, who};
+use crate::node::{Node, Variant};
+use crate::world::{Budget, World};
+use crate::{EPOCH, FENCES, TTL};
+
+/// What a closed connection had brought to a node.
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Ghosts {
+    pub(crate) client: usize,
+    pub(crate) node: usize,
+    pub(crate) requests: VecDeque<Sent>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) now: u64,
+    pub(crate) clients: Vec<Rc<Client>>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) ghosts: Vec<Ghosts>,
+    pub(crate) left: Budget,
+    /// When somebody last had, wanted or gave back the lock, or something was executed that had been sent by such a one.
+    pub(crate) quiet: u64,
+    pub(crate) fence: u64,
+    /// Clients that have looked at their guard, seen that they hold the lock, and stand still since.
+    pub(crate) remembers: [bool; 2],
+    granted: [bool; 2],
+    pub(crate) marks: u64,
+    pub(crate) broken: Option<String>,
+    pub(crate) log: Option<Vec<String>>,
+}
+
+impl State {
+    pub(crate) fn new(world: &World, paces: [u64; 2]) -> Self {
+        let client = |(index, pace)| {
+            let mut client = Client::new(index, world.nodes, pace, world.config);
+            client.wishes = world.wishes[index];
+            client.endless = world.variant == Variant::EndlessRenewal;
+            Rc::new(client)
+        };
+        Self {
+            now: EPOCH,
+            clients: paces.into_iter().enumerate().map(client).collect(),
+            nodes: vec![Node::new(); world.nodes],
+            ghosts: Vec::new(),
+            left: world.budget,
+            quiet: EPOCH,
+            fence: FENCES.start,
+            remembers: [false; 2],
+            granted: [false; 2],
+            marks: 0,
+            broken: None,
+            log: None,
+        }
+    }
+
+    /// A step of one client, and what follows from it.
+    pub(crate) fn with<R>(&mut self, client: usize, f: impl FnOnce(&mut Client, u64, &mut News) -> R) -> R {
+        let mut news = News { log: self.log.take(), ..News::default() };
+        let result = f(Rc::make_mut(&mut self.clients[client]), self.now, &mut news);
+        let News { marks, fences, broken, log } = news;
+        self.log = log;
+        self.marks |= marks;
+        if let Some(rule) = broken {
+            self.broken.get_or_insert(rule);
+        }
+        for fence in fences {
+            if fence <= self.fence {
+                let (new, old) = (fence - FENCES.start, self.fence - FENCES.start);
+                self.broken.get_or_insert_with(|| format!("fencing token {new} is told after {old}"));
+            }
+            self.fence = fence;
+        }
+        if marks & mark::GRANTED != 0 {
+            self.granted[client] = true;
+            if self.granted == [true; 2] {
+                self.marks |= mark::BOTH;
+            }
+            if self.clients.iter().any(|other| other.crashed) {
+                self.marks |= mark::AFTER_CRASH;
+            }
+        }
+        result
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(what());
+        }
+    }
+
+    pub(crate) fn execute(&mut self, world: &World, client: usize, n: usize, sent: &Sent) -> Reply {
+        let (reply, done) = self.nodes[n].execute(self.now, client, &sent.request, world.variant);
+        let node = self.nodes[n];
+        self.say(|| {
+            let (what, answer) = (tell_request(&sent.request), tell_reply(&reply));
+            format!("node {n} executes {}'s {what}: {answer}; there is now {}", who(client), node.tell())
+        });
+        if done.replaced {
+            self.marks |= mark::REPLACED;
+        }
+        if sent.wanted && !matches!(sent.request, Request::Release { .. }) {
+            self.quiet = self.now;
+        }
+        if let Some((owner, number)) = done.ended.filter(|(owner, _)| !self.clients[*owner].crashed) {
+            // Requirement H6: whoever still has the guard, lost or not, keeps its key for as long as it lives.
+            let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
+            if self.clients[owner].acquisitions.iter().any(|known| known.number == number && out(known.phase)) {
+                let rule = format!("the key of {}'s #{} is deleted, and its guard is out", who(owner), short(number));
+                self.broken.get_or_insert(rule);
+            }
+        }
+        reply
+    }
+
+    /// When time passes, it passes up to here: the next instant at which something happens by itself.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let clients = self.clients.iter().filter(|client| client.is_awake());
+        let clients = clients.flat_map(|client| {
+            let patience = (0..self.nodes.len()).filter_map(|n| client.patience(n));
+            client.next().into_iter().chain(patience)
+        });
+        let keys = self.nodes.iter().filter_map(|node| node.value.map(|value| value.gone_at()));
+        clients.chain(keys).filter(|at| *at > self.now).min()
+    }
+
+    /// Connections whose silence has been too long by `now`.
+    pub(crate) fn overdue(&self, now: u64) -> Vec<(usize, usize)> {
+        let awake = self.clients.iter().filter(|client| client.is_awake());
+        let conns = awake.flat_map(|client| (0..client.conns.len()).map(move |n| (client, n)));
+        let late = conns.filter(|(client, n)| client.patience(*n).is_some_and(|at| at <= now));
+        late.map(|(client, n)| (client.index, n)).collect()
+    }
+
+    pub(crate) fn cut(&mut self, client: usize, node: usize) {
+        self.say(|| format!("{} loses its connection to node {node}", who(client)));
+        let requests = self.with(client, |client, now, news| client.cut(now, node, news));
+        self.haunt(client, node, requests);
+    }
+
+    pub(crate) fn haunt(&mut self, client: usize, node: usize, requests: VecDeque<Sent>) {
+        if !requests.is_empty() {
+            self.ghosts.push(Ghosts { client, node, requests });
+        }
+    }
+
+    /// The next thing that a closed connection had brought is executed.
+    pub(crate) fn ghost(&mut self, world: &World, place: usize) {
+        let Ghosts { client, node, requests } = &mut self.ghosts[place];
+        let (client, node) = (*client, *node);
+        let sent = requests.pop_front();
+        if requests.is_empty() {
+            self.ghosts.remove(place);
+        }
+        if let Some(sent) = sent {
+            self.say(|| "from a connection that is closed:".into());
+            let reply = self.execute(world, client, node, &sent);
+            if matches!(reply, Reply::Granted { .. }) {
+                self.marks |= mark::GHOST_TOOK;
+            }
+        }
+    }
+
+    /// Everybody who is awake does what is due.
+    pub(crate) fn serve(&mut self) {
+        for (c, n) in self.overdue(self.now) {
+            self.left.cuts = self.left.cuts.saturating_sub(1);
+            self.cut(c, n);
+        }
+        for c in 0..self.clients.len() {
+            let client = &self.clients[c];
+            if client.is_awake() && client.next().is_some_and(|at| at <= self.now) {
+                self.with(c, Client::serve);
+            }
+        }
+    }
+
+    pub(crate) fn pass(&mut self, to: u64) {
+        self.now = to;
+        for node in &mut self.nodes {
+            node.expire(to);
+        }
+        self.serve();
+    }
+
+    pub(crate) fn anybody(&self) -> bool {
+        self.clients.iter().any(|client| !client.crashed && !client.acquisitions.is_empty())
+    }
+
+    /// What follows from every step.
+    pub(crate) fn look_around(&mut self, world: &World) {
+        if self.anybody() {
+            self.quiet = self.now;
+        }
+        for (c, client) in self.clients.iter().enumerate() {
+            let holds = client.holds(self.now);
+            if let Some(known) = holds
+                && known.phase != Phase::Held
+            {
+                self.broken.get_or_insert_with(|| format!("{} holds a lock that is {:?}", who(c), known.phase));
+            }
+            self.remembers[c] = client.stalled && (self.remembers[c] || (world.acts_on_memory && holds.is_some()));
+        }
+    }
+
+    /// From here on nothing goes wrong, and every guard comes back: everybody is served, and nothing is left.
+    pub(crate) fn settle(mut self, world: &World) -> Result<(), String> {
+        let end = self.now + (TTL * 40).as_nanos() as u64;
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            while !self.ghosts.is_empty() {
+                self.ghost(world, 0);
+            }
+            for c in 0..self.clients.len() {
+                if self.clients[c].crashed {
+                    continue;
+                }
+                if self.clients[c].stalled {
+                    Rc::make_mut(&mut self.clients[c]).stalled = false;
+                    self.serve();
+                }
+                for n in 0..self.nodes.len() {
+                    while !self.clients[c].conns[n].is_idle() {
+                        self.carry(world, c, n);
+                    }
+                }
+                let back: Vec<usize> = self.returnable(c).collect();
+                for place in back.into_iter().rev() {
+                    self.with(c, |client, now, news| client.release(now, place, news));
+                }
+            }
+            self.look_around(world);
+            world.holders(&self)?;
+            if let Some(rule) = self.broken {
+                return Err(rule);
+            }
+            if self.clients.iter().any(|client| !client.crashed && client.conns.iter().any(|conn| !conn.is_idle())) {
+                continue;
+            }
+            let Some(next) = self.next() else { break };
+            if self.now > end || rounds > 2_000 {
+                return Err(format!("not settled within 40 TTLs: {:?}", self.clients));
+            }
+            self.pass(next);
+        }
+        match self.clients.iter().find(|client| !client.crashed && !client.acquisitions.is_empty()) {
+            Some(client) => Err(format!("never served: {:?} of {}", client.acquisitions, who(client.index))),
+            None if self.nodes.iter().any(|node| node.value.is_some()) => Err("a key is left behind".into()),
+            None => Ok(()),
+        }
+    }
+
+    /// One request there, or one reply back.
+    pub(crate) fn carry(&mut self, world: &World, c: usize, n: usize) {
+        if self.clients[c].conns[n].replies.is_empty() {
+            self.execute_next(world, c, n);
+        } else {
+            self.say(|| format!("{} hears node {n}", who(c)));
+            self.with(c, |client, now, news| client.answered(now, n, news));
+        }
+    }
+
+    pub(crate) fn execute_next(&mut self, world: &World, c: usize, n: usize) {
+        let Some(sent) = Rc::make_mut(&mut self.clients[c]).conns[n].requests.pop_front() else { return };
+        let reply = self.execute(world, c, n, &sent);
+        Rc::make_mut(&mut self.clients[c]).conns[n].replies.push_back((sent, reply));
+    }
+
+    /// Guards that can come back.
+    pub(crate) fn returnable(&self, c: usize) -> impl Iterator<Item = usize> {
+        let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
+        let known = self.clients[c].acquisitions.iter().enumerate();
+        known.filter(move |(_, known)| out(known.phase)).map(|(place, _)| place)
+    }
+}

@@ -1,0 +1,306 @@
+//! Clients, nodes, what is on its way between them, and everything that can happen next.
+
+use core::cell::Cell;
+use core::hash::Hash;
+use core::time::Duration;
+use std::rc::Rc;
+
+use lock_proto::Instant;
+use lock_proto::redis::Config;
+use lock_proto::sim::search::{Canon, Model};
+
+use crate::client::{Client, Phase, mark, who};
+use crate::node::Variant;
+use crate::state::{Ghosts, State};
+use crate::{CALLS, EPOCH, FENCES, MS, NUMBERS, TTL};
+
+/// What may go wrong on one way, all in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    /// Connections that break, by themselves or because nothing was heard for too long.
+    pub(crate) cuts: u8,
+    /// Clients that die.
+    pub(crate) crashes: u8,
+    /// Clients that stand still for as long as it takes.
+    pub(crate) stalls: u8,
+    /// Wishes that are given up while they wait.
+    pub(crate) cancels: u8,
+    /// Nodes that forget the key: their data is lost, or their clock jumps.
+    pub(crate) forgets: u8,
+}
+
+/// A small world.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) nodes: usize,
+    /// How often each client wants the lock, and how many of its wishes may be open at once.
+    pub(crate) wishes: [u8; 2],
+    pub(crate) at_once: usize,
+    /// The paces of the two clocks, in parts of a thousand; every pair is a start.
+    pub(crate) paces: Vec<[u64; 2]>,
+    pub(crate) budget: Budget,
+    pub(crate) variant: Variant,
+    pub(crate) config: fn(Config) -> Config,
+    /// A reply arrives as soon as the node has answered, or never.
+    pub(crate) prompt: bool,
+    /// Whoever saw that it holds the lock, and then stood still, still acts on it.
+    pub(crate) acts_on_memory: bool,
+    /// From one in so many states everything is led to its end; 0 for none.
+    pub(crate) settle_every: u64,
+    pub(crate) settled: Cell<u64>,
+    pub(crate) met: Cell<u64>,
+}
+
+impl World {
+    /// Two clients and one node, clocks as far apart as the settings allow, nothing that goes wrong.
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: 1,
+            wishes: [1, 1],
+            at_once: 1,
+            paces: vec![[990, 1_010], [1_000, 1_000], [1_010, 990]],
+            budget: Budget::default(),
+            variant: Variant::Ours,
+            config: |config| config,
+            prompt: false,
+            acts_on_memory: false,
+            settle_every: 0,
+            settled: Cell::new(0),
+            met: Cell::new(0),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Acquire(usize),
+    /// The guard at this place comes back.
+    Release(usize, usize),
+    /// The wish at this place is given up.
+    Cancel(usize, usize),
+    /// A node executes the next request of a client.
+    Execute(usize, usize),
+    /// A client hears the next reply of a node.
+    Reply(usize, usize),
+    /// A connection breaks.
+    Cut(usize, usize),
+    /// A node executes what a closed connection had brought.
+    Ghost(usize),
+    Crash(usize),
+    Stall(usize),
+    GoOn(usize),
+    Forget(usize),
+    /// Time passes until something happens by itself.
+    Pass,
+}
+
+impl World {
+    /// Nobody holds the lock beside somebody else, in true time.
+    pub(crate) fn holders(&self, state: &State) -> Result<(), String> {
+        let holds = |c: &usize| state.clients[*c].holds(state.now).is_some() || state.remembers[*c];
+        let holders: Vec<usize> = (0..state.clients.len()).filter(holds).collect();
+        match *holders {
+            [one, other, ..] => Err(format!("{} and {} both hold the lock", who(one), who(other))),
+            [_] | [] => Ok(()),
+        }
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn starts(&self) -> Vec<State> {
+        self.paces.iter().map(|paces| State::new(self, *paces)).collect()
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let left = state.left;
+        for (c, client) in state.clients.iter().enumerate() {
+            if client.crashed {
+                continue;
+            }
+            for (n, conn) in client.conns.iter().enumerate() {
+                if !conn.requests.is_empty() {
+                    actions.push(Action::Execute(c, n));
+                }
+                if !client.stalled && !conn.replies.is_empty() {
+                    actions.push(Action::Reply(c, n));
+                }
+                if !client.stalled && !conn.is_idle() && left.cuts > 0 {
+                    actions.push(Action::Cut(c, n));
+                }
+            }
+            if client.stalled {
+                actions.push(Action::GoOn(c));
+                continue;
+            }
+            if client.wishes > 0 && client.acquisitions.len() < self.at_once {
+                actions.push(Action::Acquire(c));
+            }
+            actions.extend(state.returnable(c).map(|place| Action::Release(c, place)));
+            if left.cancels > 0 {
+                let waiting = client.acquisitions.iter().enumerate().filter(|(_, known)| known.phase == Phase::Waiting);
+                actions.extend(waiting.map(|(place, _)| Action::Cancel(c, place)));
+            }
+            if left.crashes > 0 {
+                actions.push(Action::Crash(c));
+            }
+            if left.stalls > 0 {
+                actions.push(Action::Stall(c));
+            }
+        }
+        actions.extend((0..state.ghosts.len()).map(Action::Ghost));
+        if left.forgets > 0 {
+            let full = state.nodes.iter().enumerate().filter(|(_, node)| node.value.is_some());
+            actions.extend(full.map(|(n, _)| Action::Forget(n)));
+        }
+        // A delay is bounded by the patience of whoever waits, as long as no connection may break any more.
+        let awake = || state.clients.iter().filter(|client| client.is_awake());
+        if let Some(next) = state.next()
+            && state.overdue(next).len() <= usize::from(left.cuts)
+            && awake().filter_map(|client| client.back_by()).all(|at| next <= at)
+        {
+            actions.push(Action::Pass);
+        }
+    }
+
+    fn step(&self, state: &State, action: &Action) -> State {
+        let mut next = state.clone();
+        match *action {
+            Action::Acquire(c) => next.with(c, Client::acquire),
+            Action::Release(c, place) => next.with(c, |client, now, news| client.release(now, place, news)),
+            Action::Cancel(c, place) => {
+                next.left.cancels -= 1;
+                next.with(c, |client, now, news| client.abandon(now, place, news));
+            }
+            Action::Execute(c, n) => {
+                next.execute_next(self, c, n);
+                if self.prompt && next.clients[c].is_awake() {
+                    next.carry(self, c, n);
+                }
+            }
+            Action::Reply(c, n) => next.carry(self, c, n),
+            Action::Cut(c, n) => {
+                next.left.cuts -= 1;
+                next.cut(c, n);
+            }
+            Action::Ghost(place) => next.ghost(self, place),
+            Action::Crash(c) => {
+                next.left.crashes -= 1;
+                let client = Rc::make_mut(&mut next.clients[c]);
+                client.crashed = true;
+                let conns = core::mem::take(&mut client.conns);
+                for (n, conn) in conns.into_iter().enumerate() {
+                    next.haunt(c, n, conn.requests);
+                }
+            }
+            Action::Stall(c) => {
+                next.left.stalls -= 1;
+                Rc::make_mut(&mut next.clients[c]).stalled = true;
+            }
+            Action::GoOn(c) => {
+                Rc::make_mut(&mut next.clients[c]).stalled = false;
+                next.serve();
+            }
+            Action::Forget(n) => {
+                next.left.forgets -= 1;
+                next.nodes[n].value = None;
+            }
+            Action::Pass => {
+                if let Some(at) = state.next() {
+                    next.pass(at);
+                }
+            }
+        }
+        next.look_around(self);
+        next
+    }
+
+    fn canon(&self) -> Canon {
+        let at = Instant::from_nanos;
+        Canon::new().times(at(EPOCH)..at(EPOCH + (1 << 43)), TTL / 4, TTL / 20).ids(NUMBERS).ids(CALLS).ids(FENCES)
+    }
+
+    fn describe(&self, state: &State, canon: &mut Canon) {
+        let now = Instant::from_nanos(state.now);
+        canon.now(now);
+        for node in &state.nodes {
+            node.describe(canon);
+        }
+        (state.left, state.fence, Instant::from_nanos(state.quiet), state.remembers).hash(canon);
+        for client in &state.clients {
+            canon.now(client.clock(state.now));
+            client.describe(canon);
+            let of_client = |ghosts: &&Ghosts| ghosts.client == client.index;
+            for ghosts in state.ghosts.iter().filter(of_client) {
+                (ghosts.client, ghosts.node).hash(canon);
+                for sent in &ghosts.requests {
+                    (&sent.request, sent.wanted).hash(canon);
+                }
+            }
+        }
+    }
+
+    fn check(&self, state: &State) -> Result<(), String> {
+        self.holders(state)?;
+        if let Some(rule) = &state.broken {
+            return Err(rule.clone());
+        }
+        if !state.anybody() {
+            let longest = state.quiet + (TTL + Duration::from_millis(1)).as_nanos() as u64;
+            if state.nodes.iter().any(|node| node.value.is_some_and(|value| value.gone_at() > longest)) {
+                return Err("a key lives on, and nobody is there".into());
+            }
+        }
+        self.met.set(self.met.get() + 1);
+        if self.settle_every > 0 && self.met.get().is_multiple_of(self.settle_every) {
+            self.settled.set(self.settled.get() + 1);
+            state.clone().settle(self).map_err(|rule| format!("once everything works again: {rule}"))?;
+        }
+        Ok(())
+    }
+
+    fn sometimes(&self) -> &'static [&'static str] {
+        &[
+            "somebody gets the lock",
+            "a holder loses it",
+            "it is given back",
+            "it had ended, or nobody knows, when it is given back",
+            "it is renewed",
+            "both get it in turn",
+            "a late attempt takes it for nobody",
+            "a client replaces what it had left behind",
+            "a hold outlives its first TTL",
+            "one dies, and the other gets it",
+        ]
+    }
+
+    fn reached(&self, state: &State) -> u64 {
+        let old = state.clients.iter().any(|client| client.holds(state.now).is_some())
+            && state.now > EPOCH + TTL.as_nanos() as u64
+            && state.marks & mark::RENEWED != 0;
+        state.marks | if old { mark::OUTLIVED } else { 0 }
+    }
+
+    fn tell(&self, before: &State, action: &Action) -> String {
+        let mut with_log = before.clone();
+        with_log.log = Some(Vec::new());
+        let after = self.step(&with_log, action);
+        let what = match *action {
+            Action::Acquire(c) => format!("{} wants the lock", who(c)),
+            Action::Release(c, _) => format!("{} gives the lock back", who(c)),
+            Action::Cancel(c, _) => format!("{} does not want it any more", who(c)),
+            Action::Crash(c) => format!("{} dies", who(c)),
+            Action::Stall(c) => format!("{} stands still", who(c)),
+            Action::GoOn(c) => format!("{} goes on", who(c)),
+            Action::Forget(n) => format!("node {n} forgets the key"),
+            Action::Pass => format!("time passes, to {} ms", (after.now - EPOCH) / MS),
+            // These tell themselves.
+            Action::Execute(..) | Action::Reply(..) | Action::Cut(..) | Action::Ghost(_) => String::new(),
+        };
+        let own = Some(what).filter(|what| !what.is_empty());
+        let lines: Vec<String> = own.into_iter().chain(after.log.unwrap_or_default()).collect();
+        format!("{:>5} ms  {}", (before.now - EPOCH) / MS, lines.join("\n            "))
+    }
+}
