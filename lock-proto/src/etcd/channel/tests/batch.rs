@@ -285,7 +285,12 @@ fn e11_an_unknown_outcome_is_that_of_each() {
         let told = outputs.iter().filter_map(|output| match output {
             ChannelOutput::Reply { call, reply: Reply::Unknown(_) } => Some(*call),
             ChannelOutput::Do(Output::Disconnect { .. } | Output::Connect { .. }) => None,
-            other => panic!("{other:?}"),
+            other @ (ChannelOutput::Do(_)
+            | ChannelOutput::Reply { .. }
+            | ChannelOutput::Watching { .. }
+            | ChannelOutput::Changed { .. }
+            | ChannelOutput::Deaf { .. }
+            | ChannelOutput::WatchRefused { .. }) => panic!("{other:?}"),
         });
         assert_eq!(told.collect::<Vec<_>>(), calls);
     };
