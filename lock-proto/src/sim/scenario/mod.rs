@@ -33,8 +33,8 @@ use super::check::{Rule, Violation};
 use super::journal::Keep;
 use super::trace::Trace;
 
-pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
 pub use etcd::{EtcdAction, EtcdStore};
+pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
 pub use redis::{RedisAction, RedisStore};
 
 /// What kind of store the locks of a scenario are in.
@@ -173,4 +173,3 @@ fn text_of(panic: &Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
 }
-

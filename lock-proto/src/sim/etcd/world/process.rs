@@ -124,7 +124,7 @@ impl Process {
 
     /// Its clock stands still.
     pub(super) fn stop_clock(&mut self, now: Instant) {
-        self.stood_still.get_or_insert((now, self.clock.read(now)));
+        self.stood_still.get_or_insert_with(|| (now, self.clock.read(now)));
     }
 
     /// Its clock goes on from where it stood; for how long it had stood still, if it had.

@@ -508,11 +508,13 @@ impl World {
     /// Calls and streams of a connection that has ended.
     pub(super) fn forget_conn(&mut self, client: usize, conn: ConnId) {
         let process = &mut self.clients[client];
-        let gone: Vec<u64> =
-            process.streams.extract_if(.., |stream, _| stream.conn() == conn).map(|(_, n)| n).collect();
-        for number in gone {
-            self.streams.remove(&number);
-        }
+        process.streams.retain(|stream, number| {
+            let gone = stream.conn() == conn;
+            if gone {
+                self.streams.remove(number);
+            }
+            !gone
+        });
     }
 }
 

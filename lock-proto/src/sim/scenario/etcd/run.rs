@@ -4,8 +4,9 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use super::super::{Action, Outcome, Plan, Store, text_of};
 use super::{EtcdAction, EtcdStore};
