@@ -86,3 +86,10 @@ bench: servers ## Measure: the pure machine, locks on Redis and on etcd beside o
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
 	$(CARGO) run --release $(BENCH) --bin etcd
+
+# The crate etcd-client is compiled with protoc; without it the report is made without that crate.
+REPORT_FEATURES := $(shell command -v protoc >/dev/null 2>&1 && echo --features etcd-client)
+
+.PHONY: report
+report: servers ## Measure locks under contention, ours and other libraries', into target/report/report.html. Some minutes.
+	$(CARGO) run --release $(BENCH) $(REPORT_FEATURES) --bin contention -- report --out target/report

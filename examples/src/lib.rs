@@ -2,6 +2,7 @@
 
 pub mod blocking;
 pub mod cli;
+pub mod contention;
 pub mod demo;
 pub mod host;
 pub mod leader;

@@ -43,6 +43,17 @@ pub(crate) fn time(option: &str, value: &str) -> Result<Duration, Usage> {
         .ok_or_else(|| Usage(format!("{option}: {value:?} is no time: write it like 500ms, 10s or 1m30s")))
 }
 
+/// Reads one of a few words.
+pub(crate) fn choice<T: Copy>(option: &str, value: &str, allowed: &[(&str, T)]) -> Result<T, Usage> {
+    match allowed.iter().find(|(name, _)| *name == value) {
+        Some((_, choice)) => Ok(*choice),
+        None => {
+            let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
+            usage(format!("{option}: {value:?} is none of {}", names.join(", ")))
+        }
+    }
+}
+
 /// The TTL of a lease for this long: etcd counts whole seconds.
 pub(crate) fn whole_seconds(ttl: Duration) -> Duration {
     Duration::from_secs(ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)))

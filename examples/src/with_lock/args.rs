@@ -9,7 +9,7 @@ use lock_proto::driver::Settings;
 use lock_proto::etcd;
 use lock_proto::redis::{self, DEFAULT_TTL, Endpoint, Poll, Wait, Wake};
 
-use crate::cli::{Usage, text, time, usage, whole_seconds};
+use crate::cli::{Usage, choice, text, time, usage, whole_seconds};
 
 /// What `--help` prints.
 pub const HELP: &str = "\
@@ -199,16 +199,6 @@ const RUNTIMES: [(&str, Option<Runtime>); 4] = [
     ("async-std", Some(Runtime::AsyncStd)),
     ("blocking", None),
 ];
-
-fn choice<T: Copy>(option: &str, value: &str, allowed: &[(&str, T)]) -> Result<T, Usage> {
-    match allowed.iter().find(|(name, _)| *name == value) {
-        Some((_, choice)) => Ok(*choice),
-        None => {
-            let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
-            usage(format!("{option}: {value:?} is none of {}", names.join(", ")))
-        }
-    }
-}
 
 /// The grace: a time, or a fraction of the TTL. More than half of the TTL would end the command before the first renewal is
 /// due.

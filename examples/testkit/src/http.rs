@@ -10,7 +10,11 @@ pub(crate) fn post(to: SocketAddr, path: &str, body: &str, patience: Duration) -
 }
 
 /// Gets what is at `path`, headers and all.
-pub(crate) fn get(from: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
+///
+/// # Errors
+///
+/// Those of the socket, and an answer that is no UTF-8.
+pub fn get(from: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
     ask(from, "GET", path, "", patience)
 }
 

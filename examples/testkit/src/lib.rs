@@ -25,6 +25,7 @@ mod spawn;
 use std::time::{Duration, Instant};
 
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
+pub use http::get as http_get;
 pub use monitor::{Monitor, Seen};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};

@@ -83,8 +83,14 @@ impl Tool {
 
     /// Waits for its end.
     #[track_caller]
-    pub(crate) fn end(mut self) -> Ended {
-        assert!(wait_until(LONG, || self.has_ended()), "it does not end: {} / {}", self.out(), self.err());
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(LONG)
+    }
+
+    /// Waits for its end for this long.
+    #[track_caller]
+    pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
+        assert!(wait_until(limit, || self.has_ended()), "it does not end: {} / {}", self.out(), self.err());
         let took = self.started.elapsed();
         let status = self.child.wait().unwrap();
         // The pipes may be read a little later, but a command that outlives the program keeps them open: do not wait for their end.

@@ -1,0 +1,110 @@
+//! Many locks, held and renewed: what each costs.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lock_proto::driver::{AcquireError, Client, Guard};
+use smol::channel::{Sender, unbounded};
+
+use super::job::Job;
+use super::measure::lock_names;
+use super::outcome::{aligned, line};
+use super::{Failed, ours, process};
+
+/// Time to give so many back.
+const GOODBYE: Duration = Duration::from_secs(20);
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    clients: usize,
+    span: Duration,
+    locks: usize,
+    acquire: Duration,
+    /// Processor time of this process while they were held.
+    cpu: Duration,
+    /// Bytes of resident memory for each lock, with its guard.
+    resident: Option<u64>,
+    lost: usize,
+}
+
+impl Held {
+    pub(super) fn json(&self) -> String {
+        line(&[
+            ("workload", "\"held\"".to_owned()),
+            ("clients", self.clients.to_string()),
+            ("seconds", self.span.as_secs_f64().to_string()),
+            ("locks", self.locks.to_string()),
+            ("acquire_s", format!("{:.4}", self.acquire.as_secs_f64())),
+            ("hold_cpu_s", format!("{:.4}", self.cpu.as_secs_f64())),
+            ("rss_per_lock", self.resident.map_or_else(|| "null".to_owned(), |bytes| bytes.to_string())),
+            ("lost", self.lost.to_string()),
+        ])
+    }
+
+    pub(super) fn table(&self) -> String {
+        let part = 100.0 * self.cpu.as_secs_f64() / self.span.as_secs_f64();
+        aligned(&[
+            ("workload", format!("held, {} tasks", self.clients)),
+            ("locks", self.locks.to_string()),
+            ("taken in", format!("{:.2} s", self.acquire.as_secs_f64())),
+            ("processor", format!("{part:.1} % of a core while they were held for {:.1} s", self.span.as_secs_f64())),
+            (
+                "memory",
+                self.resident.map_or_else(|| "not known".to_owned(), |bytes| format!("{bytes} bytes for each lock")),
+            ),
+            ("lost", self.lost.to_string()),
+        ])
+    }
+}
+
+/// Takes the locks, holds them, and gives them back.
+pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
+    let clients = ours::clients(job)?;
+    let run: Arc<str> = lock_names(job).remove(0).into();
+    for (n, client) in clients.iter().enumerate() {
+        ours::first_of(&client.lock(format!("{run}:first:{n}")).ttl(job.ttl)).await?;
+    }
+    let before = process::resident();
+    let (start, tasks, locks) = (Instant::now(), job.clients.get(), job.locks.get());
+    let (sender, guards) = unbounded();
+    for task in 0..tasks {
+        let Some(client) = clients.get(job.connection_of(task)).cloned() else { continue };
+        let (sender, run, ttl) = (sender.clone(), Arc::clone(&run), job.ttl);
+        let numbers = (task..locks).step_by(tasks);
+        job.runtime.spawn(async move { take(&client, &run, numbers, ttl, &sender).await });
+    }
+    drop(sender);
+    let mut held: Vec<Guard> = Vec::with_capacity(locks);
+    while let Ok(guard) = guards.recv().await {
+        held.push(guard.map_err(|error| Failed::unreachable(format_args!("a lock was not taken: {error}")))?);
+    }
+    drop(guards);
+    let acquire = start.elapsed();
+    let cpu = process::cpu();
+    job.runtime.sleep(job.span).await;
+    let cpu = process::cpu().saturating_sub(cpu);
+    let resident = before.zip(process::resident()).map(|(before, now)| now.saturating_sub(before) / locks as u64);
+    let lost = held.iter().filter(|guard| !guard.is_held()).count();
+    drop(held);
+    ours::shut_down(&clients, GOODBYE).await;
+    Ok(Held { clients: tasks, span: job.span, locks, acquire, cpu, resident, lost })
+}
+
+/// Takes the locks of these numbers, one after the other.
+async fn take(
+    client: &Client,
+    run: &str,
+    numbers: impl Iterator<Item = usize>,
+    ttl: Duration,
+    into: &Sender<Result<Guard, AcquireError>>,
+) {
+    for number in numbers {
+        let answer = client.lock(format!("{run}:{number}")).ttl(ttl).acquire().await;
+        let failed = answer.is_err();
+        if into.send(answer).await.is_err() || failed {
+            return;
+        }
+    }
+}

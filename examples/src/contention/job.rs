@@ -1,0 +1,203 @@
+//! What is to be measured.
+
+use core::num::NonZeroUsize;
+use core::time::Duration;
+
+use lock_proto::driver::{self, ConnectError, Settings};
+use lock_proto::redis::{DEFAULT_TTL, MAX_TTL, Poll, Wake};
+
+use super::Failed;
+use crate::cli::whole_seconds;
+
+/// What the tasks do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Workload {
+    /// Each task takes a lock of its own, again and again.
+    Uncontended,
+    /// All tasks want one lock.
+    Contended,
+    /// As [`Uncontended`](Self::Uncontended), on several servers.
+    Quorum,
+    /// Many locks are held and renewed.
+    Held,
+}
+
+impl Workload {
+    /// Their names.
+    pub(super) const ALL: [(&str, Self); 4] = [
+        ("uncontended", Self::Uncontended),
+        ("contended", Self::Contended),
+        ("quorum", Self::Quorum),
+        ("held", Self::Held),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, other)| *other == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// An async runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Runtime {
+    /// With a thread for each processor.
+    Tokio,
+    /// smol's global executor.
+    Smol,
+    /// async-std's.
+    AsyncStd,
+}
+
+impl Runtime {
+    /// Their names.
+    pub(super) const ALL: [(&str, Self); 3] =
+        [("tokio", Self::Tokio), ("smol", Self::Smol), ("async-std", Self::AsyncStd)];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, other)| *other == self).map_or("", |(name, _)| name)
+    }
+
+    /// Runs this future to its end.
+    ///
+    /// # Errors
+    ///
+    /// The runtime cannot be started.
+    pub fn block_on<F: Future>(self, future: F) -> Result<F::Output, Failed> {
+        Ok(match self {
+            Self::Tokio => tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failed::unreachable(format_args!("no tokio runtime: {error}")))?
+                .block_on(future),
+            Self::Smol => smol::block_on(future),
+            Self::AsyncStd => async_std::task::block_on(future),
+        })
+    }
+
+    /// Runs this future beside others. To be called inside [`block_on`](Self::block_on).
+    pub(super) fn spawn(self, future: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Tokio => drop(tokio::spawn(future)),
+            Self::Smol => smol::spawn(future).detach(),
+            Self::AsyncStd => drop(async_std::task::spawn(future)),
+        }
+    }
+
+    /// Sleeps by the runtime's own timer.
+    pub(super) async fn sleep(self, time: Duration) {
+        match self {
+            Self::Tokio => tokio::time::sleep(time).await,
+            Self::Smol => drop(smol::Timer::after(time).await),
+            Self::AsyncStd => async_std::task::sleep(time).await,
+        }
+    }
+
+    /// A client whose driver this runtime runs.
+    pub(super) fn client(self, settings: Settings) -> Result<driver::Client, ConnectError> {
+        Ok(match self {
+            Self::Tokio => lock_tokio::Client::with_config(settings)?.into_inner(),
+            Self::Smol => lock_smol::Client::with_config(settings)?.into_inner(),
+            Self::AsyncStd => lock_smol::async_std::Client::with_config(settings)?.into_inner(),
+        })
+    }
+}
+
+/// One workload, on these servers, with these settings.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The servers.
+    pub backends: Vec<String>,
+    /// What the tasks do.
+    pub workload: Workload,
+    /// How many tasks.
+    pub clients: NonZeroUsize,
+    /// For how long.
+    pub span: Duration,
+    /// How long a lock is held each time.
+    pub hold: Duration,
+    /// How many locks are held.
+    pub locks: NonZeroUsize,
+    /// How long a lock outlives the last sign of life.
+    pub ttl: Duration,
+    /// How often a waiter tries.
+    pub poll: Duration,
+    /// How waiters are woken.
+    pub wake: Wake,
+    /// How many tasks share a client, and so its connection or session. `None`: all of them.
+    pub per_connection: Option<NonZeroUsize>,
+    /// Whether a lock is passed on among the tasks of a client.
+    pub turns: bool,
+    /// Whether a lock comes with a fencing token.
+    pub fence: bool,
+    /// What runs the tasks.
+    pub runtime: Runtime,
+    /// Whose locks: ours, or those of this peer.
+    pub peer: Option<String>,
+}
+
+impl Job {
+    /// A run on these servers, with the defaults of the command line.
+    #[must_use]
+    pub fn new(workload: Workload, backends: Vec<String>) -> Self {
+        Self {
+            backends,
+            workload,
+            clients: const { NonZeroUsize::new(16).unwrap() },
+            span: Duration::from_secs(5),
+            hold: Duration::ZERO,
+            locks: const { NonZeroUsize::new(10_000).unwrap() },
+            ttl: DEFAULT_TTL,
+            poll: Duration::from_millis(50),
+            wake: Wake::Notify,
+            per_connection: None,
+            turns: true,
+            fence: true,
+            runtime: Runtime::Tokio,
+            peer: None,
+        }
+    }
+
+    /// How many clients there are for the tasks.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.clients.get().div_ceil(self.per_connection.unwrap_or(self.clients).get())
+    }
+
+    /// Which client a task uses.
+    #[must_use]
+    pub fn connection_of(&self, task: usize) -> usize {
+        task / self.per_connection.unwrap_or(self.clients).get()
+    }
+
+    /// The settings of each client.
+    pub(super) fn settings(&self) -> Result<Settings, Failed> {
+        let bad = |error: &dyn core::fmt::Display| Failed::usage(format_args!("--backend: {error}"));
+        let settings = match Settings::parse(&self.backends).map_err(|error| bad(&error))? {
+            Settings::Redis(config) => {
+                // The pause is the default.
+                let config = if self.turns { config } else { config.turn(Duration::ZERO, Duration::from_millis(5)) };
+                let config = config
+                    .poll(Poll::fixed(self.poll))
+                    .wake(self.wake)
+                    // A quorum has no fencing tokens.
+                    .fencing(self.fence)
+                    .quarantine(self.ttl.clamp(DEFAULT_TTL, MAX_TTL));
+                config.check().map_err(|error| Failed::usage(error))?;
+                Settings::Redis(config)
+            }
+            Settings::Etcd(config) => {
+                let config = config.session_ttl(whole_seconds(self.ttl));
+                let config = if self.turns { config } else { config.turn(Duration::ZERO) };
+                config.check().map_err(|error| Failed::usage(error))?;
+                Settings::Etcd(config)
+            }
+            _ => return Err(Failed::usage("--backend: neither redis:// nor etcd://")),
+        };
+        Ok(settings)
+    }
+}

@@ -1,0 +1,270 @@
+//! The measurement: tasks that take and give back locks, and what is written down of it.
+//!
+//! First all get ready, then they run for a moment that is not counted, then the window opens. An acquisition belongs to the window if it
+//! finished inside. Who waits at its end is counted, and may go on for a moment; then all waits are given up.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use futures_util::future::{AbortHandle, abortable};
+use hdrhistogram::Histogram;
+use smol::channel::{Receiver, Sender, bounded, unbounded};
+use smol::future::or;
+
+use super::contender::Contender;
+use super::counters::Servers;
+use super::job::{Job, Runtime, Workload};
+use super::outcome::{Outcome, jain};
+use super::{Failed, process};
+
+/// How long all may take to get ready.
+const READY: Duration = Duration::from_secs(30);
+/// The beginning that is not counted, and at most a quarter of the span.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// How long waiters may go on after the end.
+const DRAIN: Duration = Duration::from_secs(1);
+/// After an error.
+const BREATH: Duration = Duration::from_millis(10);
+/// Significant digits of a latency.
+const DIGITS: u8 = 3;
+/// The longest that is told apart: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+/// Tasks that write down at the same time seldom meet.
+const SHARDS: usize = 8;
+
+const RUNNING: u8 = 1;
+const WINDOW: u8 = 2;
+const OVER: u8 = 3;
+
+/// The name of each task's lock: never used before, so that nothing is left of an earlier run.
+#[must_use]
+pub fn lock_names(job: &Job) -> Vec<String> {
+    // Without entropy the time will do.
+    let run = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    let name = |task: usize| match job.workload {
+        Workload::Contended => format!("contention:{run:016x}"),
+        Workload::Uncontended | Workload::Quorum | Workload::Held => format!("contention:{run:016x}:{task}"),
+    };
+    (0..job.clients.get()).map(name).collect()
+}
+
+/// What the tasks and who measures them share.
+struct Field {
+    start: Instant,
+    phase: AtomicU8,
+    slots: Box<[Slot]>,
+    /// Whether somebody is in the critical section: one flag for each lock.
+    busy: Box<[AtomicBool]>,
+    latencies: [Mutex<Histogram<u64>>; SHARDS],
+    first_error: Mutex<Option<String>>,
+    hold: Duration,
+    runtime: Runtime,
+}
+
+/// What is counted for one task; on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Slot {
+    /// Nanoseconds since the start, and one more; 0 while the task does not wait.
+    waiting_since: AtomicU64,
+    /// Acquisitions inside the window.
+    ops: AtomicU64,
+    /// All of them.
+    total: AtomicU64,
+    /// Nanoseconds of all holds.
+    held: AtomicU64,
+    errors: AtomicU64,
+    violations: AtomicU64,
+}
+
+/// Only the slot's own task writes it.
+fn add(to: &AtomicU64, number: u64) {
+    to.store(to.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+}
+
+impl Field {
+    fn new(job: &Job) -> Result<Self, Failed> {
+        let empty = || Histogram::new_with_bounds(1, LONGEST, DIGITS).map(Mutex::new);
+        let mut latencies = Vec::new();
+        for _ in 0..SHARDS {
+            latencies.push(empty().map_err(Failed::unreachable)?);
+        }
+        let latencies = latencies.try_into().map_err(|_| Failed::unreachable("no room for figures"))?;
+        let tasks = job.clients.get();
+        let locks = if job.workload == Workload::Contended { 1 } else { tasks };
+        Ok(Self {
+            start: Instant::now(),
+            phase: AtomicU8::new(RUNNING),
+            slots: (0..tasks).map(|_| Slot::default()).collect(),
+            busy: (0..locks).map(|_| AtomicBool::new(false)).collect(),
+            latencies,
+            first_error: Mutex::new(None),
+            hold: job.hold,
+            runtime: job.runtime,
+        })
+    }
+
+    fn since_start(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn is_over(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == OVER
+    }
+
+    fn error(&self, slot: &Slot, error: String) {
+        add(&slot.errors, 1);
+        self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// One task, until the end.
+    async fn contend<C: Contender>(&self, task: usize, contender: &mut C) {
+        let (Some(slot), Some(busy)) = (self.slots.get(task), self.busy.get(task % self.busy.len())) else { return };
+        while !self.is_over() {
+            let asked = Instant::now();
+            slot.waiting_since.store(self.since_start(asked) + 1, Ordering::Relaxed);
+            let answer = contender.acquire().await;
+            let got = Instant::now();
+            slot.waiting_since.store(0, Ordering::Relaxed);
+            let held = match answer {
+                Ok(held) => held,
+                Err(error) => {
+                    self.error(slot, error);
+                    self.runtime.sleep(BREATH).await;
+                    continue;
+                }
+            };
+            let phase = self.phase.load(Ordering::Relaxed);
+            if busy.swap(true, Ordering::AcqRel) {
+                add(&slot.violations, 1);
+            }
+            if !self.hold.is_zero() && phase != OVER {
+                self.runtime.sleep(self.hold).await;
+            }
+            let let_go = Instant::now();
+            busy.store(false, Ordering::Release);
+            if let Err(error) = contender.release(held).await {
+                self.error(slot, error);
+            }
+            // Written down when nobody waits for it.
+            add(&slot.total, 1);
+            if phase == WINDOW {
+                add(&slot.ops, 1);
+                add(&slot.held, nanos(let_go - got));
+                if let Some(shard) = self.latencies.get(task % SHARDS) {
+                    shard.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(got - asked));
+                }
+            }
+        }
+    }
+
+    fn sum(&self, of: impl Fn(&Slot) -> &AtomicU64) -> u64 {
+        self.slots.iter().map(|slot| of(slot).load(Ordering::Relaxed)).sum()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Measures these contenders, one for each task, in the order of the [`lock_names`].
+///
+/// # Errors
+///
+/// One of them did not get ready.
+pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outcome, Failed> {
+    let servers = Servers::of(&job.backends);
+    let field = Arc::new(Field::new(job)?);
+    let tasks = contenders.len();
+    let (ready, is_ready) = unbounded();
+    let (go, gone) = bounded::<()>(1);
+    let (done, all_done) = bounded::<()>(1);
+    let mut handles: Vec<AbortHandle> = Vec::with_capacity(tasks);
+    for (task, mut contender) in contenders.into_iter().enumerate() {
+        let (field, ready, gone, done) = (Arc::clone(&field), ready.clone(), gone.clone(), done.clone());
+        let (life, handle) = abortable(async move {
+            let answer = contender.ready().await;
+            let is_ready = answer.is_ok();
+            let _ = ready.send(answer).await;
+            drop(ready);
+            if is_ready {
+                closed(&gone).await;
+                field.contend(task, &mut contender).await;
+            }
+        });
+        handles.push(handle);
+        job.runtime.spawn(async move {
+            let _ = life.await;
+            drop::<Sender<()>>(done);
+        });
+    }
+    drop((ready, gone, done));
+    let end_all = || handles.iter().for_each(AbortHandle::abort);
+    if let Err(failed) = or(all_ready(&is_ready, tasks), too_late(job.runtime, tasks)).await {
+        end_all();
+        return Err(failed);
+    }
+    let before = servers.sample();
+    drop(go);
+    job.runtime.sleep(WARM_UP.min(job.span / 4)).await;
+
+    let (cpu, opened) = (process::cpu(), Instant::now());
+    field.phase.store(WINDOW, Ordering::Relaxed);
+    job.runtime.sleep(job.span).await;
+    field.phase.store(OVER, Ordering::Relaxed);
+    let (cpu, window, end) = (process::cpu().saturating_sub(cpu), opened.elapsed(), field.since_start(Instant::now()));
+    let waits = field.slots.iter().map(|slot| slot.waiting_since.load(Ordering::Relaxed));
+    let waits: Vec<u64> = waits.filter(|since| *since > 0).map(|since| end.saturating_sub(since - 1)).collect();
+
+    or(closed(&all_done), job.runtime.sleep(DRAIN)).await;
+    end_all();
+    closed(&all_done).await;
+    let after = servers.sample();
+
+    let mut latencies = Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(Failed::unreachable)?;
+    for shard in &field.latencies {
+        latencies.add(&*shard.lock().unwrap_or_else(PoisonError::into_inner)).map_err(Failed::unreachable)?;
+    }
+    let shares: Vec<u64> = field.slots.iter().map(|slot| slot.ops.load(Ordering::Relaxed)).collect();
+    let ops = field.sum(|slot| &slot.ops);
+    let first_error = field.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Ok(Outcome {
+        workload: job.workload,
+        clients: tasks,
+        span: job.span,
+        hold: job.hold,
+        window,
+        ops,
+        total: field.sum(|slot| &slot.total),
+        latencies,
+        cpu,
+        jain: jain(&shares),
+        errors: field.sum(|slot| &slot.errors),
+        first_error,
+        violations: field.sum(|slot| &slot.violations),
+        pending: waits.len(),
+        longest_pending: Duration::from_nanos(waits.iter().copied().max().unwrap_or(0)),
+        starved: shares.iter().filter(|ops| **ops == 0).count(),
+        hold_mean: Duration::from_nanos(field.sum(|slot| &slot.held).checked_div(ops).unwrap_or(0)),
+        servers: before.zip(after).map(|(before, after)| after - before),
+    })
+}
+
+/// Waits until nobody can send any more.
+async fn closed(channel: &Receiver<()>) {
+    while channel.recv().await.is_ok() {}
+}
+
+async fn all_ready(answers: &Receiver<Result<(), Failed>>, tasks: usize) -> Result<(), Failed> {
+    for _ in 0..tasks {
+        answers.recv().await.unwrap_or_else(|_| Err(Failed::unreachable("a task ended before it began")))?;
+    }
+    Ok(())
+}
+
+async fn too_late(runtime: Runtime, tasks: usize) -> Result<(), Failed> {
+    runtime.sleep(READY).await;
+    Err(Failed::unreachable(format_args!("not all of {tasks} clients are connected after {READY:?}")))
+}

@@ -1,0 +1,103 @@
+//! `contention`: locks on real servers under load, measured. One workload a run; `contention report` runs them all and draws.
+//!
+//! What is measured is a [`Contender`]: ours, and with [`Peers`] other libraries, all by the same code. This package knows no peer, since
+//! they bring many dependencies: `examples/bench` has the same tool with them.
+
+mod args;
+mod contender;
+mod counters;
+mod held;
+mod job;
+mod measure;
+mod ours;
+mod outcome;
+mod process;
+mod report;
+
+use core::fmt;
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use args::Parsed;
+pub use contender::{Contender, Peer, Peers, Store};
+pub use job::{Job, Runtime, Workload};
+pub use measure::{lock_names, measure};
+pub use outcome::Outcome;
+
+use crate::cli::{exit, print};
+
+/// Why nothing was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// How the program ends.
+    pub code: u8,
+    /// For people.
+    pub why: String,
+}
+
+impl Failed {
+    /// The servers do not answer as they should.
+    pub fn unreachable(why: impl fmt::Display) -> Self {
+        Self { code: exit::UNREACHABLE, why: why.to_string() }
+    }
+
+    /// The command line asks for what cannot be.
+    pub fn usage(why: impl fmt::Display) -> Self {
+        Self { code: exit::USAGE, why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// Runs the tool; returns its exit code. `default_backends` is the value of `LOCK_BACKEND`.
+pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>, peers: &dyn Peers) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let done = match args::parse(args.iter().cloned(), default_backends, peers) {
+        Ok(Parsed::Run(job, format)) => run(&job, peers).map(|text| print(&text.shown(format))),
+        Ok(Parsed::Report(wanted)) => report::run(&wanted, &args, peers),
+        Ok(Parsed::Print(text)) => {
+            let _ = write!(std::io::stdout(), "{text}");
+            Ok(())
+        }
+        Err(error) => Err(Failed::usage(error)),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(failed) => {
+            let _ = writeln!(std::io::stderr(), "contention: {failed}");
+            failed.code
+        }
+    }
+}
+
+/// What came out of a run.
+enum Measured {
+    Locks(Box<Outcome>),
+    Held(held::Held),
+}
+
+impl Measured {
+    fn shown(&self, format: args::Format) -> String {
+        match (self, format) {
+            (Self::Locks(outcome), args::Format::Json) => outcome.json(),
+            (Self::Locks(outcome), args::Format::Table) => outcome.table(),
+            (Self::Held(held), args::Format::Json) => held.json(),
+            (Self::Held(held), args::Format::Table) => held.table(),
+        }
+    }
+}
+
+fn run(job: &Job, peers: &dyn Peers) -> Result<Measured, Failed> {
+    process::raise_limits();
+    match (&job.peer, job.workload) {
+        (Some(peer), _) => peers.measure(peer, job).map(|outcome| Measured::Locks(Box::new(outcome))),
+        (None, Workload::Held) => job.runtime.block_on(held::run(job))?.map(Measured::Held),
+        (None, Workload::Uncontended | Workload::Contended | Workload::Quorum) => {
+            ours::run(job).map(|outcome| Measured::Locks(Box::new(outcome)))
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! This library as a contender.
+
+use core::time::Duration;
+
+use futures_util::future::join_all;
+use lock_proto::driver::{AcquireError, Client, Guard, Lock};
+use lock_proto::redis::Release;
+
+use super::Failed;
+use super::contender::Contender;
+use super::job::Job;
+use super::measure::{lock_names, measure};
+use super::outcome::Outcome;
+use crate::cli::{GOODBYE, exit};
+
+/// How long the first answer of the servers may take: longer than a quorum leaves out servers that have just been started.
+pub(super) const FIRST: Duration = Duration::from_secs(20);
+
+struct Task {
+    lock: Lock,
+    /// A lock of the task's own: it is granted when the client is connected.
+    first: Lock,
+}
+
+impl Contender for Task {
+    type Held = Guard;
+
+    async fn ready(&mut self) -> Result<(), Failed> {
+        first_of(&self.first).await
+    }
+
+    async fn acquire(&mut self) -> Result<Guard, String> {
+        self.lock.acquire().await.map_err(|error| error.to_string())
+    }
+
+    async fn release(&mut self, held: Guard) -> Result<(), String> {
+        match held.release().await {
+            Release::Released => Ok(()),
+            other => Err(format!("given back: {other:?}")),
+        }
+    }
+}
+
+/// Takes this lock and gives it back.
+pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
+    match lock.clone().wait(FIRST).acquire().await {
+        Ok(guard) => {
+            guard.release().await;
+            Ok(())
+        }
+        Err(error) => {
+            let code = match &error {
+                AcquireError::Failed(failure) => exit::of_failure(failure),
+                AcquireError::Misuse(_) => exit::USAGE,
+                _ => exit::UNREACHABLE,
+            };
+            Err(Failed { code, why: error.to_string() })
+        }
+    }
+}
+
+/// The clients of a run. To be called on its runtime.
+pub(super) fn clients(job: &Job) -> Result<Vec<Client>, Failed> {
+    let client = |_| job.runtime.client(job.settings()?).map_err(|error| Failed::usage(error));
+    (0..job.connections()).map(client).collect()
+}
+
+/// Ends them. Returns when nothing is left on the servers, or too late for that.
+pub(super) async fn shut_down(clients: &[Client], within: Duration) {
+    join_all(clients.iter().map(|client| client.shutdown(within))).await;
+}
+
+/// Measures it.
+pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
+    job.runtime.block_on(async {
+        let clients = clients(job)?;
+        let names = lock_names(job);
+        let contenders = names.iter().enumerate().filter_map(|(n, name)| {
+            let client = clients.get(job.connection_of(n))?;
+            let lock = client.lock(name).ttl(job.ttl);
+            Some(Task { lock, first: client.lock(format!("{name}:first:{n}")).ttl(job.ttl) })
+        });
+        let outcome = measure(job, contenders.collect()).await;
+        shut_down(&clients, GOODBYE).await;
+        outcome
+    })?
+}

@@ -1,0 +1,294 @@
+//! The pictures.
+
+use super::Report;
+use super::plan::{On, Way};
+use super::svg::{Anchor, Axis, Svg};
+use crate::contention::outcome::{Outcome, Time};
+
+const WIDTH: f64 = 940.0;
+/// Where the titles of the rows end.
+const TITLES: f64 = 118.0;
+
+/// The colour of a way, and a dashed line for a peer.
+fn class_of(kind: &str, way: &Way) -> String {
+    format!("{kind} c-{}{}", way.key, if way.peer.is_some() { " peer" } else { "" })
+}
+
+/// How the waits of one scenario are distributed: a row for each way.
+pub(super) fn waits(report: &Report, scenario: usize) -> String {
+    const ROW: f64 = 40.0;
+    const TOP: f64 = 26.0;
+    const NUMBERS: [f64; 4] = [728.0, 796.0, 864.0, 938.0];
+    let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok());
+    let ends = all.filter(|outcome| outcome.ops > 0);
+    let axis = Axis::decades(
+        ends.flat_map(|outcome| [outcome.quantile_us(0.001), outcome.longest_us()]),
+        (TITLES + 12.0, 660.0),
+    );
+    let rows: Vec<_> = report.rows(scenario).collect();
+    let bottom = TOP + ROW * rows.len() as f64;
+    let title = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
+    let mut svg = Svg::new(WIDTH, bottom + 24.0, &format!("Distribution of the time to get the lock, {title}"));
+    for tick in axis.ticks(8) {
+        svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom));
+        svg.text("tick", (axis.at(tick), bottom + 16.0), Anchor::Middle, &Time(tick).to_string().replace(".0", ""));
+    }
+    for (x, head) in NUMBERS.into_iter().zip(["mean", "P50", "P99", "longest"]) {
+        svg.text("head", (x, TOP - 10.0), Anchor::End, head);
+    }
+    for (i, (way, result)) in rows.into_iter().enumerate() {
+        let base = TOP + ROW * (i as f64 + 1.0) - 4.0;
+        svg.line("base", (TITLES + 12.0, base), (660.0, base));
+        svg.text("title", (TITLES, base - 4.0), Anchor::End, way.title);
+        let outcome = match result {
+            Ok(outcome) if outcome.ops > 0 => outcome,
+            Ok(_) => {
+                svg.text("note", (TITLES + 20.0, base - 4.0), Anchor::Start, "nobody got the lock");
+                continue;
+            }
+            Err(why) => {
+                svg.text("note", (TITLES + 20.0, base - 4.0), Anchor::Start, why);
+                continue;
+            }
+        };
+        ridge(&mut svg, way, outcome, &axis, base, ROW - 10.0);
+        let numbers = [outcome.mean_us(), outcome.quantile_us(0.5), outcome.quantile_us(0.99), outcome.longest_us()];
+        for (x, number) in NUMBERS.into_iter().zip(numbers) {
+            svg.text("number", (x, base - 4.0), Anchor::End, &Time(number).to_string());
+        }
+    }
+    svg.to_string()
+}
+
+/// Mountains: as high as their part of the waits, the highest of each row as high as the row.
+fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, height: f64) {
+    /// Pixels.
+    const BIN: f64 = 4.0;
+    let (left, right) = (axis.at(0.0), axis.at(f64::MAX));
+    let count = ((right - left) / BIN) as usize + 1;
+    let mut bins = vec![0.0_f64; count];
+    for value in outcome.latencies.iter_recorded() {
+        let place = (axis.at(value.value_iterated_to() as f64 / 1e3) - left) / BIN;
+        if let Some(bin) = bins.get_mut(place as usize) {
+            *bin += value.count_at_value() as f64;
+        }
+    }
+    // A little smoother than the bins are.
+    let at = |i: usize| bins.get(i).copied().unwrap_or(0.0);
+    let smooth: Vec<f64> = (0..count).map(|i| (at(i.wrapping_sub(1)) + 2.0 * at(i) + at(i + 1)) / 4.0).collect();
+    let highest = smooth.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let x = |i: usize| left + (i as f64 + 0.5) * BIN;
+    let top = |(i, value): (usize, &f64)| {
+        // What happened at all can be seen.
+        let high = if *value > 0.0 { (value / highest * height).max(1.2) } else { 0.0 };
+        (x(i), base - high)
+    };
+    let mut points = vec![(left, base)];
+    points.extend(smooth.iter().enumerate().map(top));
+    points.push((right, base));
+    svg.path(&class_of("ridge", way), &points, true);
+    for (quantile, high) in [(0.5, height * 0.75), (0.99, height * 0.5)] {
+        let x = axis.at(outcome.quantile_us(quantile));
+        svg.line("mark", (x, base), (x, base - high));
+    }
+    let longest = outcome.longest_us();
+    let words = format!("{}: the longest wait, {}", way.title, Time(longest));
+    svg.dot(&class_of("ring", way), (axis.at(longest), base - 4.0), 3.2, &words);
+}
+
+/// Locks a second over the number of clients: Redis to the left, etcd to the right.
+pub(super) fn rates(report: &Report) -> String {
+    const TOP: f64 = 34.0;
+    const BOTTOM: f64 = 330.0;
+    let many = 1..report.plan.scenarios.len();
+    let all = report.cells.iter().filter(|cell| many.contains(&cell.scenario));
+    let all: Vec<&Outcome> = all.filter_map(|cell| cell.outcome.as_ref().ok()).collect();
+    // The best that a lock that costs nothing could do.
+    let bound = all.iter().map(|outcome| 1.0 / outcome.hold_mean.as_secs_f64().max(1e-9)).fold(0.0, f64::max);
+    let rates = all.iter().map(|outcome| outcome.rate());
+    let y = Axis::decades(rates.chain([bound]), (BOTTOM, TOP));
+    let mut svg = Svg::new(WIDTH, BOTTOM + 46.0, "Locks a second over the number of clients");
+    for (title, from, to, is_etcd) in [("Redis", 52.0, 392.0, false), ("etcd", 532.0, 838.0, true)] {
+        let place = |scenario: usize| {
+            let part = (scenario - many.start) as f64 / (many.len().max(2) - 1) as f64;
+            from + 24.0 + part * (to - from - 48.0)
+        };
+        svg.text("panel", (from, TOP - 16.0), Anchor::Start, title);
+        for tick in y.ticks(6) {
+            svg.line("grid", (from, y.at(tick)), (to, y.at(tick)));
+            svg.text("tick", (from - 8.0, y.at(tick) + 4.0), Anchor::End, &number(tick));
+        }
+        for scenario in many.clone() {
+            let clients = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
+            svg.text("tick", (place(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
+        }
+        svg.line("bound", (from, y.at(bound)), (to, y.at(bound)));
+        svg.text("note", (from + 4.0, y.at(bound) - 5.0), Anchor::Start, "what the hold alone allows");
+        let mut labels = Vec::new();
+        for (w, way) in report.plan.ways.iter().enumerate().filter(|(_, way)| (way.on == On::Etcd) == is_etcd) {
+            let points = many.clone().filter_map(|s| Some((s, report.cell(w, s).filter(|outcome| outcome.ops > 0)?)));
+            let points: Vec<_> = points.map(|(s, outcome)| (place(s), y.at(outcome.rate()), outcome)).collect();
+            let line: Vec<_> = points.iter().map(|(x, y, _)| (*x, *y)).collect();
+            svg.path(&class_of("series", way), &line, false);
+            for (x, y, outcome) in &points {
+                let words =
+                    format!("{}, {} clients: {} locks a second", way.title, outcome.clients, number(outcome.rate()));
+                svg.dot(&class_of("dot", way), (*x, *y), 4.0, &words);
+            }
+            if let Some((_, y, outcome)) = points.last() {
+                labels.push((*y, way, format!("{} {}", way.title, number(outcome.rate()))));
+            }
+        }
+        labels.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+        let mut free = TOP;
+        for (y, way, label) in labels {
+            let y = f64::max(y, free);
+            svg.dot(&class_of("dot", way), (to - 6.0, y), 3.0, way.title);
+            svg.text("label", (to + 2.0, y + 4.0), Anchor::Start, &label);
+            free = y + 16.0;
+        }
+    }
+    svg.to_string()
+}
+
+/// What is drawn of an outcome in a row of dots.
+pub(super) struct Measure {
+    label: &'static str,
+    value: fn(&Outcome) -> Option<f64>,
+    /// A second dot.
+    other: Option<fn(&Outcome) -> Option<f64>>,
+    shown: fn(f64) -> String,
+    is_part: bool,
+}
+
+/// Processor time for each lock, here and on the servers, in microseconds.
+pub(super) const CPU: Measure = Measure {
+    label: "Processor time for each lock",
+    value: |outcome| Some(outcome.cpu_per_1000() * 1e3),
+    other: Some(|outcome| Some(outcome.server_cpu_per_1000()? * 1e3)),
+    shown: |us| Time(us).to_string(),
+    is_part: false,
+};
+
+/// Commands for each lock.
+pub(super) const COMMANDS: Measure =
+    Measure { label: "Commands for each lock", value: Outcome::commands, other: None, shown: number, is_part: false };
+
+/// Jain's index.
+pub(super) const FAIRNESS: Measure = Measure {
+    label: "Fairness",
+    value: |outcome| Some(outcome.jain),
+    other: None,
+    shown: |value| format!("{value:.2}"),
+    is_part: true,
+};
+
+/// One dot for each way and scenario; the scenarios side by side on one axis.
+pub(super) fn dots(report: &Report, measure: &Measure) -> String {
+    const ROW: f64 = 25.0;
+    const TOP: f64 = 32.0;
+    const GAP: f64 = 26.0;
+    let scenarios = report.plan.scenarios.len();
+    let width = (WIDTH - TITLES - 12.0) / scenarios as f64;
+    let bottom = TOP + ROW * report.plan.ways.len() as f64;
+    let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0);
+    let values = all.flat_map(|outcome| [(measure.value)(outcome), measure.other.and_then(|other| other(outcome))]);
+    let axis = match measure.is_part {
+        true => Axis::unit((0.0, 1.0)),
+        false => Axis::decades(values.flatten(), (0.0, 1.0)),
+    };
+    let mut svg = Svg::new(WIDTH, bottom + 24.0, measure.label);
+    for (row, way) in report.plan.ways.iter().enumerate() {
+        let y = TOP + ROW * (row as f64 + 0.5);
+        svg.line("base", (TITLES + 12.0, y), (WIDTH, y));
+        svg.text("title", (TITLES, y + 4.0), Anchor::End, way.title);
+    }
+    for (s, scenario) in report.plan.scenarios.iter().enumerate() {
+        let from = TITLES + 12.0 + width * s as f64;
+        let axis = axis.moved((from + 8.0, from + width - GAP));
+        svg.text("panel", (from + 8.0, TOP - 14.0), Anchor::Start, &scenario.title);
+        for tick in axis.ticks(4) {
+            svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom));
+            svg.text(
+                "tick",
+                (axis.at(tick), bottom + 16.0),
+                Anchor::Middle,
+                &(measure.shown)(tick).replace(".0 ", " "),
+            );
+        }
+        for (w, way) in report.plan.ways.iter().enumerate() {
+            let y = TOP + ROW * (w as f64 + 0.5);
+            let outcome = report.cell(w, s).filter(|outcome| outcome.ops > 0);
+            let Some((outcome, value)) = outcome.and_then(|outcome| Some((outcome, (measure.value)(outcome)?))) else {
+                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "not measured");
+                continue;
+            };
+            let x = axis.at(value);
+            let other = measure.other.and_then(|other| other(outcome)).map(|other| (axis.at(other), other));
+            if let Some((far, other)) = other {
+                svg.line(&class_of("span", way), (x, y), (far, y));
+                svg.dot(
+                    &class_of("ring", way),
+                    (far, y),
+                    4.0,
+                    &format!("{}, on the servers: {}", way.title, (measure.shown)(other)),
+                );
+            }
+            let shown = (measure.shown)(value);
+            svg.dot(&class_of("dot", way), (x, y), 4.5, &format!("{}: {shown}", way.title));
+            let far = other.map_or(x, |(far, _)| far);
+            let (low, high) = (x.min(far), x.max(far));
+            // Beside the dots, where there is room.
+            if high + 50.0 < from + width {
+                svg.text("value", (high + 8.0, y + 4.0), Anchor::Start, &shown);
+            } else {
+                svg.text("value", (low - 8.0, y + 4.0), Anchor::End, &shown);
+            }
+        }
+    }
+    svg.to_string()
+}
+
+/// With about three digits, and thousands apart.
+pub(super) fn number(value: f64) -> String {
+    match value {
+        value if value >= 9_999.5 => {
+            let whole = format!("{value:.0}");
+            let (head, tail) = whole.split_at(whole.len() - 3);
+            let head = if head.len() > 3 {
+                format!("{}\u{2009}{}", &head[..head.len() - 3], &head[head.len() - 3..])
+            } else {
+                head.to_owned()
+            };
+            format!("{head}\u{2009}{tail}")
+        }
+        value if value >= 99.5 => format!("{value:.0}"),
+        value if value >= 9.95 => format!("{value:.0}"),
+        value if value >= 0.995 => format!("{value:.1}").trim_end_matches(".0").to_owned(),
+        0.0 => "0".to_owned(),
+        value if value >= 0.00995 => format!("{value:.2}"),
+        value => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.004, "0.004"),
+            (0.15, "0.15"),
+            (1.0, "1"),
+            (5.33, "5.3"),
+            (42.4, "42"),
+            (7_800.0, "7800"),
+            (12_345.0, "12\u{2009}345"),
+            (1_234_567.0, "1\u{2009}234\u{2009}567"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the figures say, in words: what was claimed of polling and of watching, beside what was measured here.
+
+use super::Report;
+use super::charts::number;
+use crate::contention::outcome::{Outcome, Time};
+
+/// A claim, and what was measured.
+pub(super) struct Finding {
+    pub(super) claim: &'static str,
+    pub(super) measured: String,
+}
+
+/// A figure for the head of the page.
+pub(super) struct Headline {
+    pub(super) figure: String,
+    pub(super) words: String,
+}
+
+/// Part of the waits that took this many times the mean, or longer.
+fn tail(outcome: &Outcome, times: f64) -> f64 {
+    let limit = (outcome.latencies.mean() * times) as u64;
+    let long: u64 = outcome
+        .latencies
+        .iter_recorded()
+        .filter(|at| at.value_iterated_to() >= limit)
+        .map(|at| at.count_at_value())
+        .sum();
+    long as f64 / outcome.latencies.len().max(1) as f64
+}
+
+fn spread(outcome: &Outcome) -> String {
+    format!("{} × the mean", number(outcome.quantile_us(0.99) / outcome.mean_us().max(f64::MIN_POSITIVE)))
+}
+
+/// Clauses, as a list in a sentence.
+fn each(report: &Report, keys: &[&str], scenario: usize, words: impl Fn(&Outcome) -> String) -> String {
+    let clauses = keys.iter().filter_map(|key| {
+        let outcome = report.named(key, scenario).filter(|outcome| outcome.ops > 0)?;
+        let title = report.plan.ways.iter().find(|way| way.key == *key)?.title;
+        Some(format!("{title} {}", words(outcome)))
+    });
+    clauses.collect::<Vec<_>>().join("; ")
+}
+
+/// The comparison, claim by claim. Scenario 0 is the one with few clients.
+pub(super) fn findings(report: &Report) -> Vec<Finding> {
+    let middle = 2.min(report.plan.scenarios.len() - 1);
+    let change = |key: &str| {
+        let rate = |scenario| report.named(key, scenario).map(Outcome::rate);
+        let steps = [(1, 2), (2, 3)].map(|(from, to)| Some(100.0 * (rate(to)? / rate(from)? - 1.0)));
+        steps.into_iter().flatten().map(|percent| format!("{percent:+.0} %")).collect::<Vec<_>>().join(", then ")
+    };
+    vec![
+        Finding {
+            claim: "Few clients, locking often: a polling lock has a long tail; about a tenth of the waits take 10 to 20 times \
+                    the mean.",
+            measured: each(report, &["polling", "redis-rs", "rslock", "wakeup", "turns", "etcd"], 0, |outcome| {
+                format!("{:.1} % of ten times the mean or more, P99 {}", 100.0 * tail(outcome, 10.0), spread(outcome))
+            }),
+        },
+        Finding {
+            claim: "Many clients: the tail of polling gets longer with the number of clients.",
+            measured: each(report, &["polling", "redis-rs", "rslock", "wakeup", "quorum", "etcd"], middle, |outcome| {
+                format!("P99 {}, longest {}", spread(outcome), Time(outcome.longest_us()))
+            }),
+        },
+        Finding {
+            claim: "Ten times the clients cost polling a quarter of its locks a second; watching stays as it is.",
+            measured: ["polling", "redis-rs", "rslock", "wakeup", "etcd", "etcd-client"]
+                .into_iter()
+                .filter_map(|key| {
+                    let title = report.plan.ways.iter().find(|way| way.key == key)?.title;
+                    Some(format!("{title} {}", change(key)))
+                })
+                .collect::<Vec<_>>()
+                .join("; "),
+        },
+        Finding {
+            claim: "Watching is steady but slower.",
+            measured: each(
+                report,
+                &["polling", "wakeup", "turns", "etcd", "etcdturns", "etcd-client"],
+                middle,
+                |outcome| format!("{} locks a second, fairness {:.2}", number(outcome.rate()), outcome.jain),
+            ),
+        },
+        Finding {
+            claim: "Watching uses 10 to 15 % less processor time.",
+            measured: each(report, &["polling", "redis-rs", "rslock", "wakeup", "turns", "etcd"], middle, |outcome| {
+                let server = outcome.server_cpu_per_1000().unwrap_or_default();
+                format!("{} a lock, servers included", Time((outcome.cpu_per_1000() + server) * 1e3))
+            }),
+        },
+    ]
+}
+
+/// The head of the page: ten times as many clients as the fewest, each with a connection of its own.
+pub(super) fn headlines(report: &Report) -> Vec<Headline> {
+    let middle = 2.min(report.plan.scenarios.len() - 1);
+    let clients = report.plan.scenarios.get(middle).map_or(0, |scenario| scenario.clients.get());
+    let pair = |other| report.named("wakeup", middle).zip(report.named(other, middle));
+    let mut headlines = Vec::new();
+    if let Some((wake, poll)) = pair("polling") {
+        headlines.push(Headline {
+            figure: format!("{:.1} ×", wake.quantile_us(0.99) / wake.mean_us().max(f64::MIN_POSITIVE)),
+            words: format!(
+                "the mean wait is the P99 with wake-up and {clients} clients; by polling it is {}",
+                spread(poll)
+            ),
+        });
+        headlines.push(Headline {
+            figure: format!("{:.2}", wake.jain),
+            words: format!(
+                "fairness (Jain) with wake-up; {:.2} by polling, where {} got nothing",
+                poll.jain, poll.starved
+            ),
+        });
+    }
+    if let Some(turns) = report.named("turns", middle)
+        && let Some(commands) = turns.commands()
+    {
+        headlines.push(Headline {
+            figure: number(commands),
+            words: format!("commands for each lock when it is passed on among {clients} tasks of one client"),
+        });
+    }
+    let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok());
+    let (locks, overlaps) = all.fold((0, 0), |(a, b), outcome| (a + outcome.total, b + outcome.violations));
+    headlines.push(Headline {
+        figure: overlaps.to_string(),
+        words: format!("times were two holders seen at once, in {} locks taken", number(locks as f64)),
+    });
+    headlines
+}

@@ -1,0 +1,111 @@
+//! `contention report`: the two scenarios of the polling-or-watching comparison, for every way to lock that is at hand, measured in one go
+//! on servers of its own, drawn in one page.
+
+mod charts;
+mod findings;
+mod machine;
+mod page;
+mod plan;
+mod progress;
+mod svg;
+mod text;
+
+use core::num::NonZeroUsize;
+use core::time::Duration;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use plan::{Cell, Plan, Servers, Way};
+
+use super::contender::Peers;
+use super::outcome::Outcome;
+use super::{Failed, process};
+use crate::cli::print;
+
+/// What the report is to be.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// How long each run is.
+    pub(super) span: Duration,
+    /// The least of the many clients: there are runs with ten and a hundred times as many.
+    pub(super) clients: NonZeroUsize,
+    /// Where the files go.
+    pub(super) out: PathBuf,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            span: Duration::from_secs(3),
+            clients: const { NonZeroUsize::new(10).unwrap() },
+            out: PathBuf::from("."),
+        }
+    }
+}
+
+/// All that is told.
+struct Report {
+    plan: Plan,
+    cells: Vec<Cell>,
+    /// Name and value.
+    facts: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    fn cell(&self, way: usize, scenario: usize) -> Option<&Outcome> {
+        let cell = self.cells.iter().find(|cell| (cell.way, cell.scenario) == (way, scenario))?;
+        cell.outcome.as_ref().ok()
+    }
+
+    /// The ways of a scenario with what came of them, in the order of the plan.
+    fn rows(&self, scenario: usize) -> impl Iterator<Item = (&Way, Result<&Outcome, &str>)> {
+        let of = self.cells.iter().filter(move |cell| cell.scenario == scenario);
+        of.filter_map(|cell| {
+            Some((self.plan.ways.get(cell.way)?, cell.outcome.as_ref().map_err(|failed| &*failed.why)))
+        })
+    }
+
+    /// The outcome of the way with this key.
+    fn named(&self, key: &str, scenario: usize) -> Option<&Outcome> {
+        self.cell(self.plan.ways.iter().position(|way| way.key == key)?, scenario)
+    }
+}
+
+/// Measures, and writes `report.html` and `report.md`.
+pub(super) fn run(wanted: &Wanted, args: &[OsString], peers: &dyn Peers) -> Result<(), Failed> {
+    let at = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| Failed::usage(format_args!("--out: {path}: {error}"))
+    };
+    fs::create_dir_all(&wanted.out).map_err(at(&wanted.out))?;
+    let servers = Servers::programs()?;
+    process::raise_limits();
+    let facts = machine::facts(args, &servers);
+    let servers = Servers::start();
+    let plan = Plan::new(wanted.clients, peers);
+    let mut progress = progress::Progress::new(plan.ways.len() * plan.scenarios.len());
+    let mut cells = Vec::new();
+    for (s, scenario) in plan.scenarios.iter().enumerate() {
+        for (w, way) in plan.ways.iter().enumerate() {
+            progress.begins(&format!("{}, {}", way.title, scenario.title));
+            let job = way.job(scenario, wanted.span, &servers);
+            let outcome = match &way.peer {
+                Some(peer) => peers.measure(peer, &job),
+                None => super::ours::run(&job),
+            };
+            cells.push(Cell { way: w, scenario: s, outcome });
+        }
+    }
+    progress.ends();
+    let report = Report { plan, cells, facts };
+    for (name, text) in [("report.html", page::html(&report)), ("report.md", text::markdown(&report))] {
+        let path = wanted.out.join(name);
+        fs::write(&path, text).map_err(at(&path))?;
+        print(&path.display());
+    }
+    match report.cells.iter().find_map(|cell| cell.outcome.as_ref().err()) {
+        Some(failed) => Err(Failed { why: format!("the report is incomplete: {failed}"), ..*failed }),
+        None => Ok(()),
+    }
+}

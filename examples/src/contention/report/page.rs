@@ -1,0 +1,111 @@
+//! `report.html`: one file, no script, light and dark.
+
+use core::fmt::Write as _;
+
+use super::Report;
+use super::charts::{self, COMMANDS, CPU, FAIRNESS};
+use super::findings::{findings, headlines};
+use super::svg::Escaped;
+use super::text::{COLUMNS, heading, remark, row};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The page.
+pub(super) fn html(report: &Report) -> String {
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\
+         <title>Distributed locks under contention</title><style>{STYLE}</style></head><body><main>\n\
+         <header><h1>Polling, waking, passing on</h1><p class=\"lead\">Distributed locks under contention, measured on real servers: \
+         who waits for how long, how many get in, and what it costs.</p></header>\n"
+    );
+    page += "<section class=\"cards\">";
+    for headline in headlines(report) {
+        let (figure, words) = (Escaped(&headline.figure), Escaped(&headline.words));
+        let _ = write!(page, "<div class=\"card\"><b>{figure}</b><span>{words}</span></div>");
+    }
+    page += "</section>\n";
+    legend(&mut page, report);
+    page += "<section><h2>How long it takes to get the lock</h2><p>One lock, wanted by all. Each mountain is the distribution of the time \
+             from asking to holding, on a logarithmic axis; the lines in it are the median and the 99th percentile, the ring is the longest \
+             wait, also of those who were still waiting at the end.</p>\n";
+    for (s, scenario) in report.plan.scenarios.iter().enumerate() {
+        figure(&mut page, &heading(scenario), &charts::waits(report, s));
+    }
+    page += "</section>\n<section><h2>Locks a second</h2><p>Each holds the lock for a millisecond, by the timer of its runtime, which \
+             takes longer than that. Whoever loses no time between two holders reaches the dotted line.</p>\n";
+    figure(&mut page, "Locks a second over the number of clients, both axes logarithmic", &charts::rates(report));
+    page += "</section>\n<section><h2>Fairness</h2><p>Jain’s index over the number of locks that each client got: 1 if all got the same, \
+             near 0 if few got all. A fast lock that hands itself to the same few is here to the left.</p>\n";
+    figure(&mut page, "Jain’s index of fairness", &charts::dots(report, &FAIRNESS));
+    page += "</section>\n<section><h2>What it costs</h2><p>Processor time for each lock, user and system: of all clients together (full), and \
+             of the servers (ring). Commands are the servers’ own counts for each lock, those inside scripts too; for etcd they are the \
+             messages that it received.</p>\n";
+    figure(&mut page, "Processor time for each lock: ● clients, ○ servers", &charts::dots(report, &CPU));
+    figure(&mut page, "Commands for each lock", &charts::dots(report, &COMMANDS));
+    page += "</section>\n<section><h2>What was claimed, and what is measured here</h2>\
+             <div class=\"wide\"><table class=\"words\"><thead><tr><th>claim</th><th>here</th></tr></thead><tbody>";
+    for finding in findings(report) {
+        let measured = Escaped(&finding.measured).to_string().replace("; ", "<br/>");
+        let _ = write!(page, "<tr><td>{}</td><td>{measured}</td></tr>", Escaped(finding.claim));
+    }
+    page += "</tbody></table></div></section>\n<section><h2>All figures</h2>\n";
+    for (s, scenario) in report.plan.scenarios.iter().enumerate() {
+        let _ = write!(page, "<h3>{}</h3>", Escaped(&heading(scenario)));
+        table(&mut page, report, s);
+    }
+    page += "</section>\n<section><h2>How it was measured</h2><dl>";
+    for (name, value) in &report.facts {
+        let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", Escaped(value));
+    }
+    page += "</dl></section>\n</main></body></html>\n";
+    page
+}
+
+fn legend(page: &mut String, report: &Report) {
+    page.push_str("<section><dl class=\"legend\">");
+    for way in &report.plan.ways {
+        let (key, title, about) = (way.key, way.title, Escaped(&way.about));
+        let _ = write!(page, "<div><dt><i class=\"c-{key}\"></i>{title}</dt><dd>{about}</dd></div>");
+    }
+    page.push_str("</dl></section>\n");
+}
+
+fn figure(page: &mut String, caption: &str, picture: &str) {
+    let caption = Escaped(caption);
+    let _ = writeln!(page, "<figure><figcaption>{caption}</figcaption><div class=\"wide\">{picture}</div></figure>");
+}
+
+fn table(page: &mut String, report: &Report, scenario: usize) {
+    page.push_str("<div class=\"wide\"><table class=\"figures\"><thead><tr>");
+    for column in COLUMNS {
+        let _ = write!(page, "<th>{column}</th>");
+    }
+    page.push_str("</tr></thead><tbody>");
+    for (way, result) in report.rows(scenario) {
+        page.push_str("<tr>");
+        match result {
+            Ok(outcome) => {
+                for cell in row(way.title, outcome) {
+                    let _ = write!(page, "<td>{}</td>", Escaped(&cell));
+                }
+                if let Some(remark) = remark(outcome) {
+                    let _ = write!(
+                        page,
+                        "</tr><tr><td class=\"remark\" colspan=\"{}\">{}</td>",
+                        COLUMNS.len(),
+                        Escaped(&remark)
+                    );
+                }
+            }
+            Err(why) => {
+                let rest = COLUMNS.len() - 1;
+                let _ =
+                    write!(page, "<td>{}</td><td class=\"remark\" colspan=\"{rest}\">{}</td>", way.title, Escaped(why));
+            }
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table></div>\n");
+}

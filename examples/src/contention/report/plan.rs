@@ -1,0 +1,186 @@
+//! What the report measures.
+
+use core::num::NonZeroUsize;
+use core::time::Duration;
+use std::process::Command;
+
+use lock_proto::redis::Wake;
+use lock_testkit::{Etcd, Redis};
+
+use crate::contention::contender::{Peers, Store};
+use crate::contention::job::{Job, Workload};
+use crate::contention::{Failed, Outcome};
+
+/// How many servers a quorum has here.
+const QUORUM: usize = 5;
+/// In the scenario with much traffic and few clients.
+const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
+/// How long a lock is held in the scenario with many clients.
+const HOLD: Duration = Duration::from_millis(1);
+
+/// The servers of the report.
+pub(super) struct Servers {
+    redis: Vec<Redis>,
+    etcd: Etcd,
+}
+
+impl Servers {
+    /// The versions of the servers' programs.
+    pub(super) fn programs() -> Result<[(&'static str, String); 2], Failed> {
+        let version = |program: &str| {
+            let output = Command::new(program).arg("--version").output();
+            let output = output.map_err(|error| {
+                Failed::unreachable(format_args!("{program} cannot be run ({error}): `make servers` installs it"))
+            })?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            Ok(text.lines().next().unwrap_or_default().to_owned())
+        };
+        Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?)])
+    }
+
+    /// Starts them.
+    pub(super) fn start() -> Self {
+        Self { redis: Redis::start_many(QUORUM), etcd: Etcd::start() }
+    }
+
+    fn urls(&self, on: On) -> Vec<String> {
+        match on {
+            On::Redis => self.redis.iter().take(1).map(Redis::url).collect(),
+            On::Quorum => self.redis.iter().map(Redis::url).collect(),
+            On::Etcd => vec![self.etcd.url()],
+        }
+    }
+}
+
+/// Where a lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum On {
+    Redis,
+    Quorum,
+    Etcd,
+}
+
+/// A way to lock.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// One word, for colours and look-ups.
+    pub(super) key: &'static str,
+    pub(super) title: &'static str,
+    pub(super) about: String,
+    pub(super) on: On,
+    pub(super) peer: Option<&'static str>,
+    wake: Wake,
+    /// Whether all tasks are tasks of one client.
+    shared: bool,
+}
+
+impl Way {
+    fn ours(key: &'static str, title: &'static str, on: On, about: &str) -> Self {
+        Self { key, title, about: about.to_owned(), on, peer: None, wake: Wake::Notify, shared: false }
+    }
+
+    /// This way in this scenario.
+    pub(super) fn job(&self, scenario: &Scenario, span: Duration, servers: &Servers) -> Job {
+        let job = Job::new(Workload::Contended, servers.urls(self.on));
+        Job {
+            clients: scenario.clients,
+            hold: scenario.hold,
+            span,
+            wake: self.wake,
+            per_connection: if self.shared { None } else { Some(NonZeroUsize::MIN) },
+            peer: self.peer.map(str::to_owned),
+            ..job
+        }
+    }
+}
+
+/// How many want the lock, and for how long.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) title: String,
+    pub(super) about: &'static str,
+    pub(super) clients: NonZeroUsize,
+    pub(super) hold: Duration,
+}
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) ways: Vec<Way>,
+    pub(super) scenarios: Vec<Scenario>,
+}
+
+/// What came of one way in one scenario, each by its place in the plan.
+pub(super) struct Cell {
+    pub(super) way: usize,
+    pub(super) scenario: usize,
+    pub(super) outcome: Result<Outcome, Failed>,
+}
+
+impl Plan {
+    /// Ours, and what peers there are.
+    pub(super) fn new(clients: NonZeroUsize, peers: &dyn Peers) -> Self {
+        let poll = "this library without wake-up: every client tries again about every 50 ms";
+        let mut ways = vec![
+            Way { wake: Wake::Poll, ..Way::ours("polling", "polling", On::Redis, poll) },
+            Way::ours(
+                "wakeup",
+                "wake-up",
+                On::Redis,
+                "this library: a release wakes the one who has waited longest, whichever process it is in",
+            ),
+            Way {
+                shared: true,
+                ..Way::ours(
+                    "turns",
+                    "turns",
+                    On::Redis,
+                    "this library, all tasks in one client: the lock is passed on inside the process",
+                )
+            },
+            Way::ours(
+                "quorum",
+                "quorum of five",
+                On::Quorum,
+                "this library on five Redis servers, three of which must agree",
+            ),
+            Way::ours(
+                "etcd",
+                "etcd",
+                On::Etcd,
+                "this library on etcd, a session for each client: the next in the queue is told",
+            ),
+            Way {
+                shared: true,
+                ..Way::ours("etcdturns", "etcd, turns", On::Etcd, "this library on etcd, all tasks in one client")
+            },
+        ];
+        ways.extend(peers.list().into_iter().map(|peer| Way {
+            key: peer.name,
+            title: peer.name,
+            about: peer.about,
+            on: if peer.store == Store::Etcd { On::Etcd } else { On::Redis },
+            peer: Some(peer.name),
+            wake: Wake::Poll,
+            shared: false,
+        }));
+        // Those of one store beside each other.
+        ways.sort_by_key(|way| way.on == On::Etcd);
+        let many = [1, 10, 100].map(|factor| {
+            let clients = clients.saturating_mul(NonZeroUsize::new(factor).unwrap_or(NonZeroUsize::MIN));
+            Scenario {
+                title: if clients.get() == 1 { "1 client".to_owned() } else { format!("{clients} clients") },
+                about: "each holds the lock for 1 ms and wants it again at once",
+                clients,
+                hold: HOLD,
+            }
+        });
+        let few = Scenario {
+            title: format!("{FEW} clients, no hold"),
+            about: "each gives the lock back at once and wants it again at once",
+            clients: FEW,
+            hold: Duration::ZERO,
+        };
+        Self { ways, scenarios: core::iter::once(few).chain(many).collect() }
+    }
+}
