@@ -202,7 +202,7 @@ fn count(option: &str, value: &str, max: usize) -> Result<NonZeroUsize, Usage> {
 /// A whole number or a decimal fraction.
 fn seconds(value: &str) -> Result<Duration, Usage> {
     match f64::from_str(value) {
-        Ok(number) if number >= 0.01 && number <= MAX_SECONDS => Ok(Duration::from_secs_f64(number)),
+        Ok(number) if (0.01..=MAX_SECONDS).contains(&number) => Ok(Duration::from_secs_f64(number)),
         Ok(_) | Err(_) => usage(format!("--seconds: {value:?} is no number from 0.01 to {MAX_SECONDS}")),
     }
 }

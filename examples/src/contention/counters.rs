@@ -1,8 +1,9 @@
 //! What the servers say of themselves: commands executed, processor time used.
 
+use core::net::SocketAddr;
 use core::ops::Sub;
 use core::time::Duration;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::ToSocketAddrs as _;
 
 use lock_proto::driver::Settings;
 use lock_proto::redis::{Endpoint, Target};
@@ -64,11 +65,9 @@ impl Servers {
 }
 
 fn address(target: &Target) -> Option<SocketAddr> {
-    match target {
-        Target::Tcp { host, port } => (&**host, *port).to_socket_addrs().ok()?.next(),
-        // Unix sockets, and what there may be in later versions.
-        _ => None,
-    }
+    // Not of Unix sockets.
+    let Target::Tcp { host, port } = target else { return None };
+    (&**host, *port).to_socket_addrs().ok()?.next()
 }
 
 fn redis(node: &Endpoint) -> Option<Spent> {

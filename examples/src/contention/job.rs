@@ -187,13 +187,13 @@ impl Job {
                     // A quorum has no fencing tokens.
                     .fencing(self.fence)
                     .quarantine(self.ttl.clamp(DEFAULT_TTL, MAX_TTL));
-                config.check().map_err(|error| Failed::usage(error))?;
+                config.check().map_err(Failed::usage)?;
                 Settings::Redis(config)
             }
             Settings::Etcd(config) => {
                 let config = config.session_ttl(whole_seconds(self.ttl));
                 let config = if self.turns { config } else { config.turn(Duration::ZERO) };
-                config.check().map_err(|error| Failed::usage(error))?;
+                config.check().map_err(Failed::usage)?;
                 Settings::Etcd(config)
             }
             _ => return Err(Failed::usage("--backend: neither redis:// nor etcd://")),

@@ -34,10 +34,8 @@ impl Contender for Task {
     }
 
     async fn release(&mut self, held: Guard) -> Result<(), String> {
-        match held.release().await {
-            Release::Released => Ok(()),
-            other => Err(format!("given back: {other:?}")),
-        }
+        let release = held.release().await;
+        if release == Release::Released { Ok(()) } else { Err(format!("given back: {release:?}")) }
     }
 }
 
@@ -52,7 +50,7 @@ pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
             let code = match &error {
                 AcquireError::Failed(failure) => exit::of_failure(failure),
                 AcquireError::Misuse(_) => exit::USAGE,
-                _ => exit::UNREACHABLE,
+                AcquireError::Withdrawn | AcquireError::ShutDown | AcquireError::NoElections | _ => exit::UNREACHABLE,
             };
             Err(Failed { code, why: error.to_string() })
         }
@@ -61,7 +59,7 @@ pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
 
 /// The clients of a run. To be called on its runtime.
 pub(super) fn clients(job: &Job) -> Result<Vec<Client>, Failed> {
-    let client = |_| job.runtime.client(job.settings()?).map_err(|error| Failed::usage(error));
+    let client = |_| job.runtime.client(job.settings()?).map_err(Failed::usage);
     (0..job.connections()).map(client).collect()
 }
 
