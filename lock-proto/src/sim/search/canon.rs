@@ -23,7 +23,8 @@ const DURATION: u64 = 1_000_000;
 ///   up likewise if it is a millisecond or more.
 /// * Ids of a range given to [`ids`](Self::ids) are numbered anew in their order. Neighbours stay neighbours, and where numbers are
 ///   left out, one is.
-/// * Everything else is hashed as it is. So is a slice of bare integers, which the standard library hashes as bytes.
+/// * Everything else is hashed as it is. Bytes are taken eight at a time, because the standard library hashes a slice of numbers
+///   as its bytes; so ranges are best chosen below 2^61, where no ASCII text is.
 ///
 /// Two states that differ by less than a grain are taken for one, and only the first of them is searched on. So what is
 /// found is real, since it is replayed from concrete states; what is not found was not there but for such differences.
