@@ -43,6 +43,7 @@ pub struct Config {
 /// What a client of a test does wrong on purpose: the checkers of a simulation must find it (requirement S4).
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "found in the simulated world"))]
 pub(crate) enum Flaw {
     /// Whoever finds nobody before it takes the lock, and does not look whether its own key is there.
     SkipsOwnKey,
