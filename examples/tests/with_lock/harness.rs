@@ -19,6 +19,12 @@ impl Tool {
 
     pub(crate) fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_with-lock"));
+        // `LOCK_RUNTIME=smol` runs the whole suite on that runtime, but for those who name one.
+        if let Ok(runtime) = std::env::var("LOCK_RUNTIME")
+            && !args.contains(&"--runtime")
+        {
+            command.args(["--runtime", &runtime]);
+        }
         command.args(args).env_remove("LOCK_BACKEND").envs(env.iter().copied());
         Self::spawn(command)
     }
