@@ -200,9 +200,13 @@ fn the_report_is_whole_and_well_formed() {
         assert!(page.contains(part), "no {part}");
     }
     let text = scratch.read("report/report.md");
-    for part in
-        ["Redis server v=", "etcd Version", "command line: `contention report --seconds 0.1", "| wake-up |", "100 clients"]
-    {
+    for part in [
+        "Redis server v=",
+        "etcd Version",
+        "command line: `contention report --seconds 0.1",
+        "| wake-up |",
+        "100 clients",
+    ] {
         assert!(text.contains(part) || text.to_lowercase().contains(&part.to_lowercase()), "no {part:?}: {text}");
     }
 }

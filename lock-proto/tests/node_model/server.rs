@@ -1,53 +1,24 @@
-//! A real redis-server for this test, on a free loopback port and in a directory of its own, gone with its value.
+//! A real redis-server for this test.
 
 use core::time::Duration;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::net::TcpStream;
+
+use lock_testkit::Redis;
 
 use crate::reply::{Reply, parse};
 
 pub(crate) struct RealServer {
-    child: Child,
-    dir: PathBuf,
+    /// Ends with this value.
+    _redis: Redis,
     pub(crate) port: u16,
 }
 
 impl RealServer {
     pub(crate) fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
-        let dir = std::env::temp_dir().join(format!("node-model-{}-{port}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a temporary directory");
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            // A primary sends nothing but writes, a replica gets its copy at once, and expiry can be left to commands.
-            .args(["--repl-ping-replica-period", "3600", "--repl-diskless-sync-delay", "0"])
-            .args(["--enable-debug-command", "yes"])
-            .arg("--dir")
-            .arg(&dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|e| {
-                panic!("redis-server cannot be started ({e}): install it, e.g. `apt-get install redis-server`")
-            });
-        let server = Self { child, dir, port };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < deadline, "redis-server does not listen on port {port} within 10 s");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        server
-    }
-}
-
-impl Drop for RealServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
+        // A primary sends nothing but writes, and expiry can be left to commands.
+        let redis = Redis::builder().arg("repl-ping-replica-period", "3600").arg("enable-debug-command", "yes").start();
+        Self { port: redis.port(), _redis: redis }
     }
 }
 
