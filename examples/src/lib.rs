@@ -4,6 +4,7 @@ pub mod blocking;
 pub mod cli;
 pub mod contention;
 pub mod demo;
+pub mod explore;
 pub mod host;
 pub mod leader;
 pub mod oversell;

@@ -8,6 +8,8 @@ pub const USAGE: u8 = 64;
 pub const KEY_IN_USE: u8 = 65;
 /// The wait ran out, and too few servers answered.
 pub const UNREACHABLE: u8 = 69;
+/// A file cannot be written.
+pub const NOT_WRITTEN: u8 = 74;
 /// The wait ran out, and somebody was last seen holding the lock.
 pub const BUSY: u8 = 75;
 /// The lock was lost before the command's end.

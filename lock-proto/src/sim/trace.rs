@@ -77,13 +77,15 @@ pub enum State {
 pub enum Point {
     /// Somebody wants this lock.
     Asked,
-    /// It holds the lock.
+    /// It is granted the lock: an offer, until it is claimed.
     Granted {
         /// The fencing token, if there is one.
         fence: Option<u64>,
         /// The end of validity, in true time.
         valid_until: Instant,
     },
+    /// Its application has taken what it was offered: what was granted before is held from now on.
+    Claimed,
     /// The end of validity has moved, in true time.
     Renewed {
         /// The new end.
@@ -107,7 +109,7 @@ pub enum What {
         /// What it is from now on.
         state: State,
     },
-    /// A clock was set, forward or (negative) back, in ns.
+    /// A clock was set, forward or (negative) back, in ns. One that stood still for a time, and goes on, was set back by it.
     Clock {
         /// Whose.
         lane: Lane,

@@ -32,7 +32,7 @@ impl World {
                 ServerState::Down => self.restart_node(node, true),
             }
             for condition in CONDITIONS {
-                self.set_condition(node, condition, false);
+                self.change_condition(node, condition, false);
             }
         }
         self.heal_all();

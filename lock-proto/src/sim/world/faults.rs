@@ -123,9 +123,14 @@ impl World {
 
     /// A node enters or leaves a condition in which it refuses commands.
     pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
-        self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
         let text = || format!("{condition:?} {}", if on { "begins" } else { "is over" });
         self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
+        self.change_condition(node, condition, on);
+    }
+
+    /// The same, but nobody needs to see it in a picture.
+    pub(super) fn change_condition(&mut self, node: usize, condition: Condition, on: bool) {
+        self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
         self.nodes[node].node.set(self.now, condition, on);
         self.pump_node(node);
     }
@@ -172,6 +177,8 @@ impl World {
         process.state = ProcessState::Running;
         if let Some(since) = process.asleep.take() {
             process.clock.stood_still(since, self.now);
+            let by = -signed(self.now.since(since));
+            self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by });
             self.checker.slept(self.now, client, self.now.since(since));
             self.check();
         }

@@ -144,7 +144,7 @@ impl World {
     pub fn claim(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} claim"));
         self.must(client, lock, |machine, now| machine.claim(now, lock));
-        self.checker.claimed(client, lock);
+        self.claimed(client, lock);
         self.pump_client(client);
     }
 
@@ -448,6 +448,14 @@ impl World {
     fn plan(&mut self, at: Instant, what: Planned) {
         self.plan_serial += 1;
         self.plans.insert((at, self.plan_serial), what);
+    }
+
+    fn claimed(&mut self, client: usize, lock: LockId) {
+        self.checker.claimed(client, lock);
+        if let Some(record) = self.clients[client].records.get(&lock) {
+            let key = record.key.clone();
+            self.record(client, lock, &key, || Point::Claimed);
+        }
     }
 
     fn gave_back(&mut self, client: usize, lock: LockId) {

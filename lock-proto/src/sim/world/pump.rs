@@ -442,7 +442,7 @@ impl World {
         }
         if claim {
             self.must(client, lock, |machine, now| machine.claim(now, lock));
-            self.checker.claimed(client, lock);
+            self.claimed(client, lock);
             if let Some(every) = write_every {
                 self.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
             }

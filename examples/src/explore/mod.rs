@@ -1,0 +1,289 @@
+//! `explore`: runs the simulated scenarios over many seeds, makes what fails small, and draws it.
+
+mod args;
+pub mod picture;
+mod progress;
+mod quiet;
+mod search;
+
+use core::fmt;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use lock_proto::sim::scenario::{Bounds, Origin};
+use lock_proto::sim::trace::Trace;
+use lock_proto::sim::{Outcome, Plan, scenarios};
+
+use args::{Draw, Parsed, parse};
+use picture::Run;
+use progress::{Progress, rate};
+use quiet::quietly;
+use search::{Found, Search, look};
+
+use crate::cli::{exit, print};
+
+/// A promise is broken.
+const BROKEN: u8 = 1;
+/// What was looked for was not found.
+const NOT_FOUND: u8 = 2;
+/// So many lines of the log are printed; the page has more.
+const LOG_LINES: usize = 60;
+
+/// Runs the program; returns its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    match parse(args) {
+        Ok(Parsed::Print(text)) => {
+            let _ = write!(io::stdout(), "{text}");
+            0
+        }
+        Ok(Parsed::List) => {
+            list();
+            0
+        }
+        Ok(Parsed::Search(search, out)) => hunt(&search, out.as_deref()),
+        Ok(Parsed::Draw(draw)) => draw_one(&draw),
+        Err(error) => {
+            say(&error);
+            exit::USAGE
+        }
+    }
+}
+
+/// One line on stderr.
+fn say(what: &dyn fmt::Display) {
+    let _ = writeln!(io::stderr(), "explore: {what}");
+}
+
+fn list() {
+    for scenario in scenarios() {
+        let bounds = match scenario.bounds {
+            Bounds::Kept => "within the bounds: everything is promised".to_owned(),
+            Bounds::Broken(what) => {
+                let excused: Vec<String> = scenario.excused.iter().map(ToString::to_string).collect();
+                format!("beyond the bounds ({what}): {} cannot be promised", excused.join(", "))
+            }
+        };
+        print(&format_args!("{:<20} {}\n{:<20}   {bounds}", scenario.name, scenario.about, ""));
+    }
+}
+
+/// Many seeds.
+fn hunt(search: &Search, out: Option<&Path>) -> u8 {
+    let mut progress = Progress::new(search.runs());
+    let (found, tally) = search.run(|tally| progress.show(tally));
+    progress.clear();
+    let elapsed = progress.elapsed();
+    let summary = format!(
+        "{} runs in {:.1} s ({}/min on {} threads): {} grants, {} calls of machines, {:.0} s of simulated time, {} findings excused",
+        tally.runs,
+        elapsed.as_secs_f64(),
+        rate(tally.runs, elapsed),
+        search.jobs,
+        tally.grants,
+        tally.steps,
+        tally.time.as_secs_f64(),
+        tally.excused,
+    );
+    let Some(found) = found else {
+        let nothing = search.find.map_or_else(|| "nothing is broken".to_owned(), |rule| format!("no {rule} found"));
+        print(&format_args!("{nothing}: {summary}"));
+        return if search.find.is_some() { NOT_FOUND } else { 0 };
+    };
+    let word = if found.promised { "BROKEN" } else { "found, though not promised:" };
+    print(&format_args!("{summary}\n{word} {} ({})", found.rule, found.rule.about()));
+    print(&replay(&found.plan, None));
+    progress.say("making it smaller");
+    let small = found.shrink();
+    progress.clear();
+    print(&format_args!("made smaller: {} steps of {}\n", small.len(), found.plan.len()));
+    let again = replay(&found.plan, Some(&found));
+    let (outcome, trace) = quietly(|| small.run_traced());
+    print(&Shown { plan: &small, outcome: &outcome });
+    let page =
+        picture::page(&Run { plan: &small, outcome: &outcome, trace: &trace, replay: &again, window: (None, None) });
+    let path = out.unwrap_or_else(|| Path::new("")).join(file_name(&small));
+    let written = write(&path, &page);
+    print(&format_args!("again, as small as this: {again}"));
+    match written {
+        Err(code) => code,
+        Ok(()) if found.promised => BROKEN,
+        Ok(()) => 0,
+    }
+}
+
+/// One run.
+fn draw_one(draw: &Draw) -> u8 {
+    let mut plan = match &draw.origin {
+        Origin::Seed(seed) => Plan::from_seed(draw.scenario, *seed),
+        Origin::Bytes(bytes) => Plan::from_bytes(draw.scenario, bytes),
+    };
+    let (mut outcome, mut trace): (Outcome, Trace) = quietly(|| plan.run_traced());
+    let found = look(plan.clone(), &outcome, draw.find);
+    let mut again = replay(&plan, None);
+    if let Some(found) = found.as_ref().filter(|_| draw.shrink) {
+        again = replay(&plan, Some(found));
+        plan = found.shrink();
+        (outcome, trace) = quietly(|| plan.run_traced());
+    }
+    print(&Shown { plan: &plan, outcome: &outcome });
+    let page =
+        picture::page(&Run { plan: &plan, outcome: &outcome, trace: &trace, replay: &again, window: draw.window });
+    let path = match &draw.out {
+        Some(path) if path.is_dir() => path.join(file_name(&plan)),
+        Some(path) => path.clone(),
+        None => PathBuf::from(file_name(&plan)),
+    };
+    match (write(&path, &page), draw.find) {
+        (Err(code), _) => code,
+        (Ok(()), _) if !outcome.violations.is_empty() => BROKEN,
+        (Ok(()), Some(rule)) if found.is_none() => {
+            say(&format_args!("no {rule} found"));
+            NOT_FOUND
+        }
+        (Ok(()), _) => 0,
+    }
+}
+
+/// The command that runs a plan again, as it was drawn or as small as `found` made it.
+fn replay(plan: &Plan, found: Option<&Found>) -> String {
+    let from = match &plan.origin {
+        Origin::Seed(seed) => format!("--seed {seed}"),
+        Origin::Bytes(bytes) => {
+            format!("--bytes {}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        }
+    };
+    let small = match found {
+        None => String::new(),
+        Some(Found { promised: true, .. }) => " --shrink".to_owned(),
+        Some(Found { promised: false, rule, .. }) => format!(" --find {rule}"),
+    };
+    format!("explore --scenario {} {from}{small}", plan.scenario.name)
+}
+
+fn file_name(plan: &Plan) -> String {
+    let name = plan.scenario.name;
+    match &plan.origin {
+        Origin::Seed(seed) => format!("{name}-{seed}.html"),
+        Origin::Bytes(_) => format!("{name}-bytes.html"),
+    }
+}
+
+/// Writes a page; its folder is made if need be.
+fn write(path: &Path, page: &str) -> Result<(), u8> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, page)) {
+        Ok(()) => {
+            print(&format_args!("timeline: {}", path.display()));
+            Ok(())
+        }
+        Err(error) => {
+            say(&format_args!("{}: {error}", path.display()));
+            Err(exit::NOT_WRITTEN)
+        }
+    }
+}
+
+/// A run as text: what was to happen, what was found, and the end of the log if something was.
+struct Shown<'a> {
+    plan: &'a Plan,
+    outcome: &'a Outcome,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { violations, excused, grants, steps, time, .. } = self.outcome;
+        writeln!(f, "{}", self.plan)?;
+        if !(violations.is_empty() && excused.is_empty()) {
+            let lines: Vec<&str> = self.outcome.log.lines().collect();
+            writeln!(f, "the end of its log:")?;
+            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+                writeln!(f, "  {line}")?;
+            }
+        }
+        for violation in violations {
+            writeln!(f, "BROKEN {violation}")?;
+        }
+        for violation in excused {
+            writeln!(f, "not promised: {violation}")?;
+        }
+        write!(f, "{grants} grants, {steps} calls of machines, {:.1} s of simulated time", time.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use core::num::NonZero;
+
+    use lock_proto::sim::{Rule, Scenario};
+
+    use super::*;
+
+    /// A scenario that promises what it cannot keep, as if a machine were broken.
+    fn boastful() -> &'static Scenario {
+        let mut scenario = *Scenario::named("redis-promotion").unwrap();
+        scenario.excused = &[];
+        Box::leak(Box::new(scenario))
+    }
+
+    fn search(scenario: &'static Scenario, jobs: usize) -> Search {
+        Search { scenarios: vec![scenario], seeds: 0..500, find: None, jobs: NonZero::new(jobs).unwrap() }
+    }
+
+    #[test]
+    fn a_broken_promise_is_found_made_small_and_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(hunt(&search(boastful(), 2), Some(folder.path())), BROKEN);
+        let page = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
+        let text = fs::read_to_string(page.path()).unwrap();
+        assert!(text.contains("Broken: one holder at a time") && text.contains("class=\"violation\""));
+        assert!(text.contains(" --shrink</code>"));
+    }
+
+    #[test]
+    fn the_first_seed_is_found_whatever_the_number_of_threads() {
+        let boastful = boastful();
+        let (one, tally) = search(boastful, 1).run(|_| {});
+        let one = one.unwrap();
+        assert!(one.promised && one.rule == Rule::MutualExclusion && tally.grants > 0);
+        let Origin::Seed(seed) = one.plan.origin else { panic!("drawn from a seed") };
+        assert_eq!(tally.runs, seed + 1, "it stops there");
+        let (many, tally) = search(boastful, 5).run(|_| {});
+        assert_eq!(many.unwrap().plan.origin, one.plan.origin);
+        assert!(tally.runs > seed, "all before it were run");
+    }
+
+    #[test]
+    fn a_smaller_run_shows_the_same() {
+        let (found, _) = search(boastful(), 2).run(|_| {});
+        let found = found.unwrap();
+        let small = found.shrink();
+        assert!(small.len() <= found.plan.len());
+        assert!(small.run().violations.iter().any(|violation| violation.rule == found.rule));
+    }
+
+    #[test]
+    fn one_run_that_breaks_a_promise_ends_with_its_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let (found, _) = search(boastful(), 2).run(|_| {});
+        let plan = found.unwrap().plan;
+        let out = Some(folder.path().join("new").join("page.html"));
+        let mut draw = Draw {
+            scenario: plan.scenario,
+            origin: plan.origin,
+            shrink: false,
+            find: None,
+            window: (None, None),
+            out: out.clone(),
+        };
+        assert_eq!(draw_one(&draw), BROKEN);
+        let whole = fs::read_to_string(out.as_ref().unwrap()).unwrap();
+        draw.shrink = true;
+        assert_eq!(draw_one(&draw), BROKEN);
+        let small = fs::read_to_string(out.unwrap()).unwrap();
+        assert!(whole != small && small.contains("then made smaller"));
+    }
+}

@@ -1,0 +1,158 @@
+//! Where a time stands on the page.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use lock_proto::Instant;
+
+use super::story::Span;
+
+/// Room at both ends.
+const MARGIN: f64 = 14.0;
+/// A stretch in which nothing happens is left out if it would be wider than this, and takes so much instead.
+const WIDEST_GAP: f64 = 78.0;
+const BREAK: f64 = 46.0;
+/// A message in flight takes so much.
+const FLIGHT: f64 = 18.0;
+/// Between two labels at least so much.
+const LABEL: f64 = 74.0;
+
+/// A stretch of time that is drawn to one scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Piece {
+    pub(super) span: Span,
+    pub(super) x: (f64, f64),
+    /// Nothing happens in it, and it is not to scale.
+    pub(super) broken: bool,
+}
+
+impl Piece {
+    pub(super) fn time(&self) -> Duration {
+        self.span.to.since(self.span.from)
+    }
+
+    fn px_per_ns(&self) -> f64 {
+        (self.x.1 - self.x.0) / nanos(self.time()).max(1.0)
+    }
+}
+
+/// Time from left to right.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Axis {
+    pieces: Vec<Piece>,
+    width: f64,
+}
+
+impl Axis {
+    /// All to one scale, so wide in all.
+    pub(super) fn linear(window: Span, width: f64) -> Self {
+        let piece = Piece { span: window, x: (MARGIN, width - MARGIN), broken: false };
+        Self { pieces: vec![piece], width }
+    }
+
+    /// Something happens at these `times`; what is between them is drawn to one scale, so that `flight` can be seen, but what is long
+    /// is left out. At least so wide in all.
+    pub(super) fn broken(window: Span, times: &BTreeSet<Instant>, flight: Duration, least: f64) -> Self {
+        let px_per_ns = FLIGHT / nanos(flight).max(1.0);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let (mut from, mut x) = (window.from, MARGIN);
+        let inside = times.iter().copied().filter(|at| *at > window.from && *at < window.to);
+        for to in inside.chain([window.to]) {
+            let wanted = nanos(to.since(from)) * px_per_ns;
+            let broken = wanted > WIDEST_GAP;
+            let end = x + if broken { BREAK } else { wanted };
+            match pieces.last_mut() {
+                Some(last) if !broken && !last.broken => (last.span.to, last.x.1) = (to, end),
+                Some(_) | None => pieces.push(Piece { span: Span { from, to }, x: (x, end), broken }),
+            }
+            (from, x) = (to, end);
+        }
+        let mut axis = Self { pieces, width: x + MARGIN };
+        axis.stretch(least);
+        axis
+    }
+
+    fn stretch(&mut self, least: f64) {
+        let drawn = self.width - 2.0 * MARGIN;
+        if self.width >= least || drawn <= 0.0 {
+            return;
+        }
+        let factor = (least - 2.0 * MARGIN) / drawn;
+        for piece in &mut self.pieces {
+            let stretched = |x: f64| MARGIN + (x - MARGIN) * factor;
+            piece.x = (stretched(piece.x.0), stretched(piece.x.1));
+        }
+        self.width = least;
+    }
+
+    pub(super) const fn width(&self) -> f64 {
+        self.width
+    }
+
+    /// Where `at` stands; what is outside stands at the edge.
+    pub(super) fn x(&self, at: Instant) -> f64 {
+        let Some(piece) = self.pieces.iter().find(|piece| at <= piece.span.to) else {
+            return self.width - MARGIN;
+        };
+        let within = nanos(at.since(piece.span.from)) / nanos(piece.time()).max(1.0);
+        piece.x.0 + (piece.x.1 - piece.x.0) * within
+    }
+
+    pub(super) fn breaks(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter().filter(|piece| piece.broken)
+    }
+
+    /// Times worth a label: where a stretch begins, and round ones.
+    pub(super) fn labels(&self) -> Vec<(f64, String)> {
+        let mut labels: Vec<(f64, String)> = Vec::new();
+        for piece in self.pieces.iter().filter(|piece| !piece.broken) {
+            let step = round_step(LABEL / piece.px_per_ns());
+            let first = piece.span.from.as_nanos().div_ceil(step);
+            let last = piece.span.to.as_nanos() / step;
+            let round = (first..=last).map(|n| Instant::from_nanos(n * step));
+            for at in [piece.span.from].into_iter().chain(round) {
+                let x = self.x(at);
+                if labels.last().is_none_or(|(last, _)| x - last >= LABEL) {
+                    labels.push((x, seconds(at)));
+                }
+            }
+        }
+        labels
+    }
+}
+
+fn nanos(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e9
+}
+
+/// The smallest of 1, 2, 5, 10, 20, ... µs that is at least so many ns.
+fn round_step(least: f64) -> u64 {
+    let mut decade: u64 = 1_000;
+    loop {
+        for factor in [1, 2, 5] {
+            if (decade * factor) as f64 >= least || decade >= 1_000_000_000_000_000 {
+                return decade * factor;
+            }
+        }
+        decade *= 10;
+    }
+}
+
+/// A time as a label: to the millisecond.
+pub(super) fn seconds(at: Instant) -> String {
+    format!("{:.3} s", at.since(Instant::ZERO).as_secs_f64())
+}
+
+/// A length of time in few characters.
+pub(super) fn length(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds >= 10.0 {
+        format!("{seconds:.0} s")
+    } else if seconds >= 1.0 {
+        format!("{seconds:.1} s")
+    } else if seconds >= 0.001 {
+        format!("{:.0} ms", seconds * 1e3)
+    } else {
+        format!("{:.0} µs", seconds * 1e6)
+    }
+}

@@ -1,0 +1,188 @@
+//! Who is drawn at which height.
+
+use std::collections::BTreeMap;
+
+use lock_proto::sim::trace::{Lane, Trace, What};
+
+use super::axis::{Axis, length};
+use super::story::{Span, Story};
+use super::svg::{Rows, width};
+use super::{NOTE_SIZE, TEXT_SIZE};
+
+/// A bar, and its row.
+pub(super) const BAR: f64 = 14.0;
+const ROW: f64 = 20.0;
+const NOTE_ROW: f64 = 13.0;
+const CUT_ROW: f64 = 13.0;
+/// The axis above everything.
+pub(super) const AXIS: f64 = 46.0;
+/// Between clients and nodes, so that what travels can be seen.
+const BETWEEN: f64 = 34.0;
+
+/// The place of one lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Band {
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+    /// Where messages leave and arrive.
+    pub(super) line: f64,
+    /// The middle of its first row.
+    first: f64,
+}
+
+impl Band {
+    /// The middle of a row.
+    pub(super) fn row(&self, row: usize) -> f64 {
+        self.first + row as f64 * ROW
+    }
+}
+
+/// A word at its time on a lane: a note, or a clock that is set.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Flag {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) text: String,
+    /// Whether it is a clock.
+    pub(super) clock: bool,
+    /// Whether there is room for the text.
+    pub(super) shown: bool,
+}
+
+/// The places of everything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Layout {
+    pub(super) clients: Vec<Band>,
+    pub(super) nodes: Vec<Band>,
+    pub(super) resource: Option<Band>,
+    /// The row of each acquisition; none if it is out of the window.
+    pub(super) rows: Vec<Option<usize>>,
+    /// The height of each cut; none if it is out of the window.
+    pub(super) cuts: Vec<Option<f64>>,
+    pub(super) flags: Vec<Flag>,
+    /// Where lanes begin.
+    pub(super) top: f64,
+    pub(super) height: f64,
+}
+
+/// What stands on each lane before heights are known.
+#[derive(Default)]
+struct Rough {
+    flags: Vec<(Lane, usize, Flag)>,
+    /// Rows of flags of each lane.
+    notes: BTreeMap<Lane, Rows>,
+}
+
+impl Layout {
+    /// Finds a place for everything that is in the window. `head`: so much is taken above, for what is said of all lanes.
+    pub(super) fn of(trace: &Trace, story: &Story, axis: &Axis, window: Span, head: f64) -> Self {
+        let rough = Rough::of(trace, axis, window);
+        let mut layout = Self { top: AXIS + head, ..Self::default() };
+        let mut rows = vec![Rows::default(); trace.clients];
+        for acquisition in &story.acquisitions {
+            let seen = acquisition.asked <= window.to && acquisition.over >= window.from;
+            let from = axis.x(acquisition.asked);
+            let shown = seen.then(|| rows.get_mut(acquisition.client)).flatten();
+            // Room for the label, if the bar is too short for it.
+            let end = axis.x(acquisition.over).max(from + width(&story.label(acquisition), TEXT_SIZE) + 16.0) + 6.0;
+            layout.rows.push(shown.map(|rows| rows.place(from, end)));
+        }
+        let mut y = layout.top;
+        for (client, rows) in rows.iter().enumerate() {
+            let notes = rough.rows(Lane::Client(client)) * NOTE_ROW;
+            let first = y + 8.0 + notes + ROW / 2.0;
+            let line = y + 8.0 + notes + rows.len().max(1) as f64 * ROW + 6.0;
+            layout.clients.push(Band { top: y, bottom: line + 14.0, line, first });
+            y = line + 14.0;
+        }
+        y += layout.place_cuts(story, axis, window, y);
+        for node in 0..trace.nodes {
+            let line = y + 14.0;
+            let bottom = line + 16.0 + rough.rows(Lane::Node(node)) * NOTE_ROW;
+            layout.nodes.push(Band { top: y, bottom, line, first: line + 16.0 });
+            y = bottom;
+        }
+        let written = |what: &What| matches!(what, What::Write { .. });
+        if trace.entries.iter().any(|entry| written(&entry.what)) {
+            y += 10.0;
+            let bottom = y + 12.0 + story.names.len() as f64 * ROW;
+            layout.resource = Some(Band { top: y, bottom, line: y, first: y + 6.0 + ROW / 2.0 });
+            y = bottom;
+        }
+        layout.height = y + 8.0;
+        layout.place_flags(rough);
+        layout
+    }
+
+    /// The lane's place, if it has one.
+    pub(super) fn band(&self, lane: Lane) -> Option<Band> {
+        match lane {
+            Lane::Client(client) => self.clients.get(client).copied(),
+            Lane::Node(node) => self.nodes.get(node).copied(),
+            Lane::Resource => self.resource,
+        }
+    }
+
+    /// Every lane and its place, from above.
+    pub(super) fn bands(&self) -> impl Iterator<Item = (Lane, Band)> {
+        let clients = self.clients.iter().enumerate().map(|(i, band)| (Lane::Client(i), *band));
+        let nodes = self.nodes.iter().enumerate().map(|(i, band)| (Lane::Node(i), *band));
+        clients.chain(nodes).chain(self.resource.map(|band| (Lane::Resource, band)))
+    }
+
+    /// Puts cuts into the network, which is between clients and nodes; tells how high it is.
+    fn place_cuts(&mut self, story: &Story, axis: &Axis, window: Span, top: f64) -> f64 {
+        let mut rows = Rows::default();
+        for cut in &story.cuts {
+            let seen = cut.span.from <= window.to && cut.span.to >= window.from;
+            let (from, to) = (axis.x(cut.span.from), axis.x(cut.span.to));
+            let row = seen.then(|| rows.place(from, to.max(from + 110.0) + 4.0));
+            self.cuts.push(row.map(|row| top + BETWEEN / 2.0 + (row as f64 + 0.5) * CUT_ROW));
+        }
+        BETWEEN + rows.len() as f64 * CUT_ROW
+    }
+
+    fn place_flags(&mut self, rough: Rough) {
+        for (lane, row, mut flag) in rough.flags {
+            let Some(band) = self.band(lane) else { continue };
+            flag.y = row as f64 * NOTE_ROW
+                + match lane {
+                    Lane::Client(_) => band.top + 14.0,
+                    Lane::Node(_) | Lane::Resource => band.line + 18.0,
+                };
+            self.flags.push(flag);
+        }
+    }
+}
+
+impl Rough {
+    fn of(trace: &Trace, axis: &Axis, window: Span) -> Self {
+        let mut rough = Self::default();
+        for entry in trace.entries.iter().filter(|entry| entry.at >= window.from && entry.at <= window.to) {
+            let (lane, text, clock) = match &entry.what {
+                What::Note { lane: Some(lane), text } => (*lane, text.clone(), false),
+                What::Clock { lane, by } => {
+                    let sign = if *by < 0 { '−' } else { '+' };
+                    let by = length(core::time::Duration::from_nanos(by.unsigned_abs()));
+                    (*lane, format!("clock {sign}{by}"), true)
+                }
+                What::Note { lane: None, .. }
+                | What::State { .. }
+                | What::Cut { .. }
+                | What::Healed { .. }
+                | What::Lock { .. }
+                | What::Write { .. }
+                | What::Violation(_) => continue,
+            };
+            let x = axis.x(entry.at);
+            let end = x + 16.0 + width(&text, NOTE_SIZE);
+            let row = rough.notes.entry(lane).or_default().try_place(x, end, 4);
+            rough.flags.push((lane, row.unwrap_or(0), Flag { x, y: 0.0, text, clock, shown: row.is_some() }));
+        }
+        rough
+    }
+
+    fn rows(&self, lane: Lane) -> f64 {
+        self.notes.get(&lane).map_or(0, Rows::len) as f64
+    }
+}

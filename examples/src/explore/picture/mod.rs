@@ -1,0 +1,143 @@
+//! A run as a page for the browser: text, and pictures that need no script.
+
+mod axis;
+mod draw;
+mod layout;
+mod overview;
+mod page;
+mod story;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use lock_proto::Instant;
+use lock_proto::sim::trace::{Fate, Message, Trace, What};
+use lock_proto::sim::{Outcome, Plan, Violation};
+
+use axis::Axis;
+use draw::Scene;
+use page::Page;
+use story::{Span, Story};
+
+/// Sizes of text, in pixels.
+const TEXT_SIZE: f64 = 11.0;
+const NOTE_SIZE: f64 = 9.5;
+/// So many locks have a colour of their own; names beyond them are drawn with a dashed edge.
+const COLOURS: usize = 6;
+/// The picture is at least so wide.
+const LEAST_WIDTH: f64 = 1_080.0;
+/// So many messages are drawn; of a longer run a part is.
+const MESSAGES: usize = 600;
+/// Of those, so many after the finding.
+const AFTER: usize = 120;
+
+/// What to draw.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// What was run.
+    pub plan: &'a Plan,
+    /// What came of it.
+    pub outcome: &'a Outcome,
+    /// Its record.
+    pub trace: &'a Trace,
+    /// The command that makes this page again.
+    pub replay: &'a str,
+    /// The part that is drawn in detail, since the start; else one is chosen.
+    pub window: (Option<Duration>, Option<Duration>),
+}
+
+/// Something that the checkers have found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    violation: Violation,
+    /// Whether the opposite was promised.
+    promised: bool,
+}
+
+impl Finding {
+    fn text(&self) -> String {
+        let Violation { rule, text, .. } = &self.violation;
+        let promised = if self.promised { "" } else { " (not promised here)" };
+        format!("{rule}{promised}: {text}")
+    }
+}
+
+/// A page that shows a run: one file that needs nothing else.
+#[must_use]
+pub fn page(run: &Run<'_>) -> String {
+    let story = Story::of(run.trace);
+    let findings = findings(run);
+    let window = window(run, &findings);
+    let axis = axis(run.trace, &story, window);
+    let scene = Scene { trace: run.trace, story: &story, axis: &axis, window, findings: &findings };
+    let overview = overview::overview(run.trace, &story, window, &findings);
+    let page = Page { run, story: &story, findings: &findings, window, overview: &overview, drawn: &scene.draw() };
+    page.write(looked_at(&findings).map(|finding| axis.x(finding.violation.at)))
+}
+
+/// The finding that the page is about.
+fn looked_at(findings: &[Finding]) -> Option<&Finding> {
+    findings.iter().find(|finding| finding.promised).or_else(|| findings.first())
+}
+
+fn findings(run: &Run<'_>) -> Vec<Finding> {
+    let violations = run.trace.entries.iter().filter_map(|entry| match &entry.what {
+        What::Violation(violation) => Some(violation.clone()),
+        What::State { .. }
+        | What::Clock { .. }
+        | What::Cut { .. }
+        | What::Healed { .. }
+        | What::Lock { .. }
+        | What::Write { .. }
+        | What::Note { .. } => None,
+    });
+    violations.map(|violation| Finding { promised: run.plan.promises(violation.rule), violation }).collect()
+}
+
+/// The part that is drawn in detail: what was asked for, or everything, or as much as one can look at around the first finding.
+fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
+    let (messages, end) = (&run.trace.messages, run.trace.end);
+    let mut window = Span { from: Instant::ZERO, to: end };
+    if messages.len() > MESSAGES && run.window == (None, None) {
+        let last = looked_at(findings).map_or(MESSAGES, |finding| {
+            messages.partition_point(|message| message.sent <= finding.violation.at).saturating_add(AFTER).max(MESSAGES)
+        });
+        let sent = |index: usize| messages.get(index).map(|message| message.sent);
+        if let Some(from) = last.checked_sub(MESSAGES).filter(|index| *index > 0).and_then(sent) {
+            window.from = from;
+        }
+        window.to = sent(last).unwrap_or(end);
+    }
+    let (from, to) = run.window;
+    window.from = from.map_or(window.from, |from| Instant::ZERO + from);
+    window.to = to.map_or(window.to, |to| Instant::ZERO + to).min(end);
+    // Nothing to see beyond the end: the end is shown.
+    window.from = window.from.min(window.to.back(Duration::from_millis(1)));
+    window
+}
+
+fn arrival(message: &Message) -> Option<Instant> {
+    match message.fate {
+        Fate::UnderWay => None,
+        Fate::Arrived(at) | Fate::Lost(at) => Some(at),
+    }
+}
+
+/// Every time at which something is drawn stands on the axis.
+fn axis(trace: &Trace, story: &Story, window: Span) -> Axis {
+    let mut times: BTreeSet<Instant> = trace.entries.iter().map(|entry| entry.at).collect();
+    times.extend(trace.messages.iter().flat_map(|message| [Some(message.sent), arrival(message)]).flatten());
+    times.extend(story.acquisitions.iter().flat_map(|acquisition| &acquisition.believed).map(|span| span.to));
+    times.extend(trace.calm);
+    let seen = trace.messages.iter().filter(|message| message.sent >= window.from && message.sent <= window.to);
+    let mut flights: Vec<Duration> = seen
+        .filter_map(|message| arrival(message).map(|at| at.since(message.sent)))
+        .filter(|flight| !flight.is_zero())
+        .collect();
+    flights.sort_unstable();
+    let flight = flights.get(flights.len() / 2).copied().unwrap_or(Duration::from_millis(5));
+    Axis::broken(window, &times, flight, LEAST_WIDTH)
+}

@@ -1,0 +1,180 @@
+//! The page around the pictures.
+
+use lock_proto::sim::Rule;
+use lock_proto::sim::scenario::{Bounds, Origin};
+
+use super::axis::seconds;
+use super::story::{Span, Story};
+use super::svg::{Escaped, Svg};
+use super::{COLOURS, Finding, Run};
+
+const STYLE: &str = include_str!("style.css");
+/// What every picture refers to.
+const PATTERNS: &str = "\
+<svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\"><defs>
+<pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect width=\"7\" height=\"7\" class=\"hatch-ground\"/><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\" class=\"hatch-line\"/></pattern>
+<pattern id=\"cross\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" class=\"cross-ground\"/><path d=\"M0 0V6M0 0H6\" class=\"cross-line\"/></pattern>
+</defs></svg>
+";
+
+/// Everything that stands on a page.
+pub(super) struct Page<'a> {
+    pub(super) run: &'a Run<'a>,
+    pub(super) story: &'a Story,
+    pub(super) findings: &'a [Finding],
+    /// The part that is drawn out.
+    pub(super) window: Span,
+    pub(super) overview: &'a str,
+    pub(super) drawn: &'a str,
+}
+
+impl Page<'_> {
+    /// Puts it together. `focus`: where the eye should fall first.
+    pub(super) fn write(&self, focus: Option<f64>) -> String {
+        let (mut out, title) = (Svg::new(), title(self.run));
+        out.put(format_args!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+             <meta name=\"viewport\" content=\"width=device-width\"/>\n<meta name=\"color-scheme\" content=\"light dark\"/>\n\
+             <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{PATTERNS}",
+            Escaped(&title)
+        ));
+        head(&mut out, self.run, &title);
+        verdict(&mut out, self.findings);
+        legend(&mut out, self.story);
+        out.put(format_args!("<h2>The whole run, to scale</h2>\n{}<h2>Drawn out", self.overview));
+        let Span { from, to } = self.window;
+        if from > lock_proto::Instant::ZERO || to < self.run.trace.end {
+            let (from, to) = (seconds(from), seconds(to));
+            out.put(format_args!(": from {from} to {to} (other parts: <code>--from</code>, <code>--to</code>)"));
+        }
+        out.put(format_args!(
+            "</h2>\n{}<p class=\"note\">Where nothing happens time is left out: a grey stripe tells how much. All else is to one \
+             scale. Rest the pointer on anything to read more.</p>\n",
+            self.drawn
+        ));
+        details(&mut out, "The plan", &self.run.plan.to_string(), true);
+        let log = &self.run.outcome.log;
+        details(&mut out, "The end of the log", if log.is_empty() { "nothing was kept" } else { log }, false);
+        if let Some(x) = focus {
+            // All that a script does here: what was found is in sight. Everything can be read without it.
+            out.put(format_args!(
+                "<script>const lanes = document.querySelector(\".scroll\"); lanes.scrollLeft = {x:.0} - lanes.clientWidth * 0.6;</script>\n"
+            ));
+        }
+        out.put(format_args!("</body>\n</html>\n"));
+        out.into_text()
+    }
+}
+
+fn title(run: &Run<'_>) -> String {
+    let name = run.plan.scenario.name;
+    match &run.plan.origin {
+        Origin::Seed(seed) => format!("{name}, seed {seed}"),
+        Origin::Bytes(bytes) => format!("{name}, {} bytes", bytes.len()),
+    }
+}
+
+fn head(out: &mut Svg, run: &Run<'_>, title: &str) {
+    let (plan, outcome) = (run.plan, run.outcome);
+    out.put(format_args!("<h1>{}</h1>\n<p>What goes wrong: {}.", Escaped(title), Escaped(plan.scenario.about)));
+    if let Bounds::Broken(what) = plan.scenario.bounds {
+        out.put(format_args!(" <strong>Beyond the bounds of the promises:</strong> {}.", Escaped(what)));
+    }
+    out.put(format_args!(
+        "<br/>{} grants, {} calls of machines, {:.1} s of simulated time, {} messages.<br/><code>{}</code></p>\n",
+        outcome.grants,
+        outcome.steps,
+        outcome.time.as_secs_f64(),
+        run.trace.messages.len(),
+        Escaped(run.replay)
+    ));
+}
+
+fn verdict(out: &mut Svg, findings: &[Finding]) {
+    if findings.is_empty() {
+        out.put(format_args!("<p class=\"good\">Nothing is broken.</p>\n"));
+        return;
+    }
+    out.put(format_args!("<ul class=\"findings\">\n"));
+    for (number, finding) in findings.iter().enumerate() {
+        let class = if finding.promised { "broken" } else { "not-promised" };
+        let (word, rule) = (if finding.promised { "Broken" } else { "Not promised here" }, finding.violation.rule);
+        out.put(format_args!(
+            "<li class=\"{class}\"><strong>{word}: {}</strong> ({rule}) at <a href=\"#finding-{number}\">{}</a>: {}</li>\n",
+            Rule::about(rule),
+            finding.violation.at,
+            Escaped(&finding.violation.text)
+        ));
+    }
+    out.put(format_args!("</ul>\n"));
+}
+
+fn details(out: &mut Svg, what: &str, text: &str, open: bool) {
+    let open = if open { " open=\"open\"" } else { "" };
+    out.put(format_args!("<details{open}><summary>{what}</summary><pre>{}</pre></details>\n", Escaped(text)));
+}
+
+/// Each kind of mark once, with its meaning.
+fn legend(out: &mut Svg, story: &Story) {
+    out.put(format_args!("<div class=\"legend\">\n"));
+    for (number, name) in story.names.iter().enumerate() {
+        let again = if number >= COLOURS { " again" } else { "" };
+        let class = format!("held n{}{again}", number % COLOURS);
+        entry(out, &format!("lock {name}"), |svg| svg.rect(&class, (1.0, 3.0), (32.0, 10.0), ""));
+    }
+    entry(out, "waits, is offered, holds, gives back", |svg| {
+        svg.circle("asked n0", (3.0, 8.0), 2.4, "");
+        svg.line("wait n0", (3.0, 8.0), (9.0, 8.0), "");
+        svg.rect("offer n0", (9.0, 3.0), (6.0, 10.0), "");
+        svg.rect("held n0", (15.0, 3.0), (12.0, 10.0), "");
+        svg.line("back n0", (27.0, 8.0), (33.0, 8.0), "");
+        svg.line("end", (33.0, 3.0), (33.0, 13.0), "");
+    });
+    entry(out, "renewed; the end of validity", |svg| {
+        svg.rect("held n0", (1.0, 3.0), (31.0, 10.0), "");
+        svg.line("tick", (13.0, 3.0), (13.0, 13.0), "");
+        svg.path("until", &[(28.0, 1.0), (32.0, 1.0), (32.0, 15.0), (28.0, 15.0)], "");
+    });
+    entry(out, "over, and its holder does not know", |svg| svg.rect("untold n0", (1.0, 4.0), (32.0, 8.0), ""));
+    entry(out, "told that it is lost", |svg| svg.cross("loss", (17.0, 8.0), 4.5, ""));
+    entry(out, "stopped", |svg| svg.rect("paused", (1.0, 1.0), (32.0, 14.0), ""));
+    entry(out, "dead", |svg| svg.rect("down", (1.0, 1.0), (32.0, 14.0), ""));
+    entry(out, "request, answer, connection", |svg| {
+        svg.path("m ask", &[(2.0, 1.0), (11.0, 15.0)], "");
+        svg.path("m answer", &[(13.0, 15.0), (22.0, 1.0)], "");
+        svg.path("m conn", &[(24.0, 1.0), (33.0, 15.0)], "");
+    });
+    entry(out, "lost on the way; under way at the end", |svg| {
+        svg.path("m ask lost", &[(2.0, 1.0), (10.0, 9.0)], "");
+        svg.cross("lost", (10.0, 9.0), 4.0, "");
+        svg.path("m ask under-way", &[(20.0, 1.0), (32.0, 14.0)], "");
+    });
+    entry(out, "cut", |svg| svg.rect("cut", (1.0, 4.0), (32.0, 8.0), ""));
+    entry(out, "note; clock set", |svg| {
+        svg.path("flag", &[(8.0, 14.0), (8.0, 3.0), (15.0, 6.0), (8.0, 9.0)], "");
+        svg.path("flag clock", &[(22.0, 14.0), (22.0, 3.0), (29.0, 6.0), (22.0, 9.0)], "");
+    });
+    entry(out, "write taken, refused", |svg| {
+        svg.circle("write n0", (9.0, 8.0), 4.5, "");
+        svg.circle("refused n0", (25.0, 8.0), 4.5, "");
+        svg.cross("loss", (25.0, 8.0), 5.5, "");
+    });
+    entry(out, "the faults end", |svg| svg.line("calm", (17.0, 0.0), (17.0, 16.0), ""));
+    entry(out, "a rule is broken; one that is not promised", |svg| {
+        svg.line("violation", (10.0, 0.0), (10.0, 16.0), "");
+        svg.line("violation excused", (24.0, 0.0), (24.0, 16.0), "");
+    });
+    entry(out, "nothing happens: time is left out", |svg| {
+        svg.rect("gap", (1.0, 0.0), (32.0, 16.0), "");
+        for x in [13.0, 18.0] {
+            svg.path("zigzag", &[(x, 2.0), (x + 3.0, 5.0), (x, 8.0), (x + 3.0, 11.0), (x, 14.0)], "");
+        }
+    });
+    out.put(format_args!("</div>\n"));
+}
+
+fn entry(out: &mut Svg, text: &str, mark: impl FnOnce(&mut Svg)) {
+    out.put(format_args!("<span><svg width=\"34\" height=\"16\" viewBox=\"0 0 34 16\" aria-hidden=\"true\">"));
+    mark(out);
+    out.put(format_args!("</svg>{}</span>\n", Escaped(text)));
+}

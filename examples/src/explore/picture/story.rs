@@ -1,0 +1,317 @@
+//! What a trace tells, put together: acquisitions from wish to end, times of stillness, cuts.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use lock_proto::sim::Way;
+use lock_proto::sim::trace::{Lane, Point, State, Trace, What};
+use lock_proto::{Instant, LockId};
+
+/// From then to then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+}
+
+impl Span {
+    pub(super) fn is_empty(self) -> bool {
+        self.to <= self.from
+    }
+}
+
+/// One acquisition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Acquisition {
+    pub(super) client: usize,
+    pub(super) lock: LockId,
+    pub(super) name: String,
+    pub(super) fence: Option<u64>,
+    pub(super) asked: Instant,
+    pub(super) granted: Option<Instant>,
+    pub(super) claimed: Option<Instant>,
+    /// When it believed to hold the lock. More than one, if it was renewed after its end.
+    pub(super) believed: Vec<Span>,
+    pub(super) renewed: Vec<Instant>,
+    /// When it was told of the loss, and why.
+    pub(super) lost: Option<(Instant, String)>,
+    pub(super) gave_back: Option<Instant>,
+    /// When it was told the end, and which.
+    pub(super) ended: Option<(Instant, String)>,
+    /// The last that is known of it.
+    pub(super) over: Instant,
+}
+
+impl Acquisition {
+    fn new(client: usize, lock: LockId, name: &str, asked: Instant) -> Self {
+        Self {
+            client,
+            lock,
+            name: name.into(),
+            fence: None,
+            asked,
+            granted: None,
+            claimed: None,
+            believed: Vec::new(),
+            renewed: Vec::new(),
+            lost: None,
+            gave_back: None,
+            ended: None,
+            over: asked,
+        }
+    }
+
+    /// Nothing more is to come.
+    fn is_over(&self) -> bool {
+        // What is dropped while it waits is told no end.
+        self.ended.is_some() || (self.gave_back.is_some() && self.granted.is_none())
+    }
+
+    /// It believes in this until `until`, from `at` on.
+    fn believes(&mut self, at: Instant, until: Instant) {
+        match self.believed.last_mut() {
+            Some(span) if at <= span.to => span.to = until,
+            Some(_) | None => self.believed.push(Span { from: at, to: until }),
+        }
+    }
+
+    /// From `at` on it believes no more.
+    fn stops(&mut self, at: Instant) {
+        if let Some(span) = self.believed.last_mut() {
+            span.to = span.to.min(at);
+        }
+    }
+
+    fn goes_on(&mut self, at: Instant, point: &Point) {
+        match point {
+            Point::Asked => {}
+            Point::Granted { fence, valid_until } => {
+                self.granted.get_or_insert(at);
+                self.fence = *fence;
+                self.believes(at, *valid_until);
+            }
+            Point::Claimed => self.claimed = self.claimed.or(Some(at)),
+            Point::Renewed { valid_until } => {
+                self.renewed.push(at);
+                self.believes(at, *valid_until);
+            }
+            Point::Lost(why) => {
+                self.stops(at);
+                self.lost = Some((at, why.clone()));
+            }
+            Point::GaveBack => {
+                self.stops(at);
+                self.gave_back = Some(at);
+            }
+            Point::Ended(how) => {
+                self.stops(at);
+                self.ended = Some((at, how.clone()));
+            }
+        }
+        self.over = at;
+    }
+
+    /// When it was told of its loss only later than it was over: between the two nobody knew.
+    pub(super) fn untold(&self) -> Option<Span> {
+        let (told, _) = self.lost.as_ref()?;
+        let span = Span { from: self.believed.last()?.to, to: *told };
+        (!span.is_empty()).then_some(span)
+    }
+}
+
+/// A process that does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Still {
+    pub(super) lane: Lane,
+    pub(super) state: State,
+    pub(super) span: Span,
+}
+
+/// A cut between a client and a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) client: usize,
+    pub(super) node: usize,
+    /// `None`: both.
+    pub(super) way: Option<Way>,
+    pub(super) span: Span,
+}
+
+/// A run, as people would tell it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Story {
+    pub(super) acquisitions: Vec<Acquisition>,
+    pub(super) stills: Vec<Still>,
+    pub(super) cuts: Vec<Cut>,
+    /// Names of locks, in order of appearance.
+    pub(super) names: Vec<String>,
+    /// So many leading digits are the same in all fencing tokens: nobody wants to read them.
+    same: usize,
+    /// Whether anybody ever claims what is offered; else it is not recorded.
+    pub(super) claims: bool,
+}
+
+impl Story {
+    pub(super) fn of(trace: &Trace) -> Self {
+        let mut teller =
+            Teller { story: Self::default(), live: BTreeMap::new(), still: BTreeMap::new(), cut: Vec::new() };
+        for entry in &trace.entries {
+            teller.hear(entry.at, &entry.what);
+        }
+        teller.end(trace.end)
+    }
+
+    /// What tells this fencing token from the others.
+    pub(super) fn fence(&self, fence: u64) -> String {
+        let digits = fence.to_string();
+        match digits.get(self.same..).filter(|_| self.same > 0) {
+            Some(rest) => format!("…{rest}"),
+            None => digits,
+        }
+    }
+
+    /// The label of an acquisition.
+    pub(super) fn label(&self, acquisition: &Acquisition) -> String {
+        match acquisition.fence {
+            Some(fence) => format!("{} · fence {}", acquisition.name, self.fence(fence)),
+            None => acquisition.name.clone(),
+        }
+    }
+
+    /// Long fencing tokens of one length: how many digits all begin with, if four digits stay.
+    fn count_same(&mut self) {
+        let all: Vec<String> =
+            self.acquisitions.iter().filter_map(|a| a.fence).map(|fence| fence.to_string()).collect();
+        let Some(first) = all.first().filter(|first| first.len() > 8) else { return };
+        let common = |other: &String| {
+            let same = first.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+            if first.len() == other.len() { same } else { 0 }
+        };
+        self.same = all.iter().map(common).min().unwrap_or(0).min(first.len() - 4);
+    }
+
+    /// The number of a lock's name.
+    pub(super) fn name(&self, name: &str) -> usize {
+        self.names.iter().position(|known| known == name).unwrap_or(0)
+    }
+}
+
+struct Teller {
+    story: Story,
+    /// Of each acquisition that is not over, where it stands in the story.
+    live: BTreeMap<(usize, LockId), usize>,
+    still: BTreeMap<Lane, (State, Instant)>,
+    cut: Vec<(usize, usize, Way, Instant)>,
+}
+
+impl Teller {
+    fn hear(&mut self, at: Instant, what: &What) {
+        match what {
+            What::State { lane, state } => self.state(at, *lane, *state),
+            What::Clock { lane: Lane::Client(client), by } => self.clock(at, *client, *by),
+            What::Cut { client, node, way } => {
+                if !self.cut.iter().any(|(c, n, w, _)| (c, n, w) == (client, node, way)) {
+                    self.cut.push((*client, *node, *way, at));
+                }
+            }
+            What::Healed { client, node, way } => {
+                while let Some(i) = self.cut.iter().position(|(c, n, w, _)| (c, n, w) == (client, node, way)) {
+                    let cut = self.cut.remove(i);
+                    self.healed(cut, at);
+                }
+            }
+            What::Lock { client, lock, name, point } => self.lock(at, (*client, *lock), name, point),
+            What::Write { name, .. } => self.named(name),
+            What::Clock { lane: Lane::Node(_) | Lane::Resource, .. } | What::Violation(_) | What::Note { .. } => {}
+        }
+    }
+
+    fn named(&mut self, name: &str) {
+        if !self.story.names.iter().any(|known| known == name) {
+            self.story.names.push(name.into());
+        }
+    }
+
+    fn lock(&mut self, at: Instant, id: (usize, LockId), name: &str, point: &Point) {
+        self.named(name);
+        self.story.claims |= *point == Point::Claimed;
+        let all = &mut self.story.acquisitions;
+        let index = *self.live.entry(id).or_insert_with(|| {
+            all.push(Acquisition::new(id.0, id.1, name, at));
+            all.len() - 1
+        });
+        all[index].goes_on(at, point);
+        if all[index].is_over() {
+            self.live.remove(&id);
+        }
+    }
+
+    fn state(&mut self, at: Instant, lane: Lane, state: State) {
+        if let Some((state, from)) = self.still.remove(&lane) {
+            self.story.stills.push(Still { lane, state, span: Span { from, to: at } });
+        }
+        match state {
+            State::Running => {}
+            State::Paused => {
+                self.still.insert(lane, (state, at));
+            }
+            State::Down => {
+                self.still.insert(lane, (state, at));
+                // What a dead process held it holds no more.
+                let dead: Vec<_> =
+                    self.live.keys().filter(|(client, _)| lane == Lane::Client(*client)).copied().collect();
+                for id in dead {
+                    if let Some(index) = self.live.remove(&id) {
+                        let acquisition = &mut self.story.acquisitions[index];
+                        acquisition.stops(at);
+                        acquisition.over = at;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The clock of a client was set: what ends by it ends at another time.
+    fn clock(&mut self, at: Instant, client: usize, by: i64) {
+        let shift = Duration::from_nanos(by.unsigned_abs());
+        // One that stood still went wrong that long ago.
+        let since = if by < 0 { at.back(shift) } else { at };
+        for ((whose, _), index) in &self.live {
+            let acquisition = &mut self.story.acquisitions[*index];
+            if let Some(span) = acquisition.believed.last_mut().filter(|span| *whose == client && span.to > since) {
+                span.to = if by < 0 { span.to + shift } else { span.to.back(shift).max(at) };
+            }
+        }
+    }
+
+    fn healed(&mut self, (client, node, way, from): (usize, usize, Way, Instant), to: Instant) {
+        let span = Span { from, to };
+        let other = |cut: &&mut Cut| (cut.client, cut.node, cut.span) == (client, node, span) && cut.way != Some(way);
+        match self.story.cuts.iter_mut().find(other) {
+            Some(cut) => cut.way = None,
+            None => self.story.cuts.push(Cut { client, node, way: Some(way), span }),
+        }
+    }
+
+    /// What is not over at the end lasts until the end.
+    fn end(mut self, end: Instant) -> Story {
+        for cut in core::mem::take(&mut self.cut) {
+            self.healed(cut, end);
+        }
+        for (lane, (state, from)) in core::mem::take(&mut self.still) {
+            self.story.stills.push(Still { lane, state, span: Span { from, to: end } });
+        }
+        for index in self.live.into_values() {
+            let acquisition = &mut self.story.acquisitions[index];
+            acquisition.over = end;
+            if let Some(span) = acquisition.believed.last_mut() {
+                span.to = span.to.min(end);
+            }
+        }
+        self.story.count_same();
+        self.story
+    }
+}
+
+#[cfg(test)]
+mod tests;
