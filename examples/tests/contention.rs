@@ -201,13 +201,13 @@ fn the_report_is_whole_and_well_formed() {
     }
     let text = scratch.read("report/report.md");
     for part in [
-        "Redis server v=",
+        "Redis server v",
         "etcd Version",
         "command line: `contention report --seconds 0.1",
         "| wake-up |",
         "100 clients",
     ] {
-        assert!(text.contains(part) || text.to_lowercase().contains(&part.to_lowercase()), "no {part:?}: {text}");
+        assert!(text.contains(part), "no {part:?}: {text}");
     }
 }
 

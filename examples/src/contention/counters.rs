@@ -17,21 +17,58 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Spent {
     /// Redis: commands executed, those of scripts too (`INFO commandstats`). etcd: messages received, on streams too.
     pub(super) commands: u64,
+    /// Those of them that only scripts send here. `SET` is another matter, see [`requests`](Self::requests).
+    inside: u64,
+    /// `SET`.
+    sets: u64,
     /// User and system.
     pub(super) cpu: Duration,
+}
+
+/// How the clients of a run use `SET`, which Redis counts alike wherever it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sets {
+    /// They send it: the other libraries.
+    Sent,
+    /// Scripts alone do: this library with fencing tokens.
+    InScripts,
+    /// Both: this library without them.
+    Both,
+}
+
+impl Spent {
+    /// What clients sent. The servers do not count that, but each command of these clients but `SET` is either sent or inside a script.
+    pub(super) const fn requests(&self, sets: Sets) -> Option<u64> {
+        let sent = self.commands.saturating_sub(self.inside);
+        match sets {
+            Sets::Sent => Some(sent),
+            Sets::InScripts => Some(sent.saturating_sub(self.sets)),
+            Sets::Both => None,
+        }
+    }
 }
 
 impl Sub for Spent {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
-        Self { commands: self.commands.saturating_sub(before.commands), cpu: self.cpu.saturating_sub(before.cpu) }
+        Self {
+            commands: self.commands.saturating_sub(before.commands),
+            inside: self.inside.saturating_sub(before.inside),
+            sets: self.sets.saturating_sub(before.sets),
+            cpu: self.cpu.saturating_sub(before.cpu),
+        }
     }
 }
 
 impl core::iter::Sum for Spent {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |a, b| Self { commands: a.commands + b.commands, cpu: a.cpu + b.cpu })
+        all.fold(Self::default(), |a, b| Self {
+            commands: a.commands + b.commands,
+            inside: a.inside + b.inside,
+            sets: a.sets + b.sets,
+            cpu: a.cpu + b.cpu,
+        })
     }
 }
 
@@ -80,13 +117,28 @@ fn redis(node: &Endpoint) -> Option<Spent> {
         Ok(Value::Text(text)) => Some(String::from_utf8_lossy(&text).into_owned()),
         Ok(_) | Err(_) => None,
     };
-    Some(Spent { commands: commands_of(&info("commandstats")?), cpu: redis_cpu(&info("cpu")?)? })
+    let spent = commands_of(&info("commandstats")?);
+    Some(Spent { cpu: redis_cpu(&info("cpu")?)?, ..spent })
 }
 
-/// The sum of `cmdstat_get:calls=2,usec=…`.
-fn commands_of(stats: &str) -> u64 {
-    let calls = |line: &str| line.split_once(":calls=")?.1.split(',').next()?.parse::<u64>().ok();
-    stats.lines().filter_map(calls).sum()
+/// What the scripts of all libraries here are made of, beside `SET`.
+const INSIDE: [&str; 7] = ["get", "del", "pttl", "time", "exists", "pexpire", "rpush"];
+
+/// Sums of `cmdstat_get:calls=2,usec=…`.
+fn commands_of(stats: &str) -> Spent {
+    let mut spent = Spent::default();
+    let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+    for (name, rest) in lines {
+        let calls = rest.split(',').next().and_then(|calls| calls.parse::<u64>().ok()).unwrap_or(0);
+        spent.commands += calls;
+        if INSIDE.contains(&name) {
+            spent.inside += calls;
+        }
+        if name == "set" {
+            spent.sets += calls;
+        }
+    }
+    spent
 }
 
 fn redis_cpu(info: &str) -> Option<Duration> {
@@ -104,7 +156,7 @@ fn etcd(member: SocketAddr) -> Option<Spent> {
             .sum()
     };
     let cpu = Duration::try_from_secs_f64(sum("process_cpu_seconds_total")).ok()?;
-    Some(Spent { commands: sum("grpc_server_msg_received_total") as u64, cpu })
+    Some(Spent { commands: sum("grpc_server_msg_received_total") as u64, cpu, ..Spent::default() })
 }
 
 #[cfg(test)]
@@ -113,9 +165,14 @@ mod tests {
 
     #[test]
     fn the_figures_of_redis_are_read() {
-        let stats =
-            "# Commandstats\r\ncmdstat_set:calls=12,usec=9,usec_per_call=0.75\r\ncmdstat_config|get:calls=3,usec=1\r\n";
-        assert_eq!(commands_of(stats), 15);
+        let stats = "# Commandstats\r\ncmdstat_set:calls=12,usec=9,usec_per_call=0.75\r\ncmdstat_get:calls=5,usec=1\r\n\
+                     cmdstat_evalsha:calls=2,usec=1\r\ncmdstat_config|get:calls=3,usec=1\r\n";
+        let spent = commands_of(stats);
+        assert_eq!(spent.commands, 22);
+        assert_eq!(
+            [Sets::Sent, Sets::InScripts, Sets::Both].map(|sets| spent.requests(sets)),
+            [Some(17), Some(5), None]
+        );
         let info = "# CPU\r\nused_cpu_sys:0.5\r\nused_cpu_user:1.25\r\nused_cpu_sys_children:9\r\n";
         assert_eq!(redis_cpu(info), Some(Duration::from_millis(1750)));
     }

@@ -14,7 +14,7 @@ use smol::channel::{Receiver, Sender, bounded, unbounded};
 use smol::future::or;
 
 use super::contender::Contender;
-use super::counters::Servers;
+use super::counters::{Servers, Sets};
 use super::job::{Job, Runtime, Workload};
 use super::outcome::{Outcome, jain};
 use super::{Failed, process};
@@ -41,7 +41,7 @@ const OVER: u8 = 3;
 /// The name of each task's lock: never used before, so that nothing is left of an earlier run.
 #[must_use]
 pub fn lock_names(job: &Job) -> Vec<String> {
-    // Without entropy the time will do.
+    // Without entropy, at least no other process has it now.
     let run = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     let name = |task: usize| match job.workload {
         Workload::Contended => format!("contention:{run:016x}"),
@@ -249,6 +249,11 @@ pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outc
         starved: shares.iter().filter(|ops| **ops == 0).count(),
         hold_mean: Duration::from_nanos(field.sum(|slot| &slot.held).checked_div(ops).unwrap_or(0)),
         servers: before.zip(after).map(|(before, after)| after - before),
+        sets: match (&job.peer, &servers) {
+            (Some(_), _) | (None, Servers::Etcd(_)) => Sets::Sent,
+            (None, Servers::Redis(nodes)) if job.fence && nodes.len() == 1 => Sets::InScripts,
+            (None, Servers::Redis(_)) => Sets::Both,
+        },
     })
 }
 

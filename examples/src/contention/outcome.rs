@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::counters::Spent;
+use super::counters::{Sets, Spent};
 use super::job::Workload;
 
 /// What came of a run.
@@ -47,6 +47,8 @@ pub struct Outcome {
     pub(super) hold_mean: Duration,
     /// What it cost the servers, where they tell: from before the first acquisition until after the last one.
     pub(super) servers: Option<Spent>,
+    /// How to read that.
+    pub(super) sets: Sets,
 }
 
 /// Jain's index of fairness, `(Σx)² / (n Σx²)`: 1 if all have the same, 1/n if one has all; 0 if nobody has anything.
@@ -97,6 +99,11 @@ impl Outcome {
     /// Commands that the servers executed for each acquisition.
     pub(super) fn commands(&self) -> Option<f64> {
         Some(per(self.servers.as_ref()?.commands as f64, self.total))
+    }
+
+    /// Commands that clients sent for each acquisition.
+    pub(super) fn requests(&self) -> Option<f64> {
+        Some(per(self.servers.as_ref()?.requests(self.sets)? as f64, self.total))
     }
 
     /// The line for programs: names and order are fixed.
@@ -169,7 +176,9 @@ impl Outcome {
             ("processor here", format!("{} for each lock", time(self.cpu_per_1000() * 1e3))),
         ];
         if let (Some(commands), Some(cpu)) = (self.commands(), self.server_cpu_per_1000()) {
-            rows.push(("on the servers", format!("{} for each lock, and {commands:.2} commands", time(cpu * 1e3))));
+            let sent = self.requests().map_or_else(String::new, |sent| format!(", {sent:.2} of them sent by clients"));
+            let text = format!("{} for each lock, and {commands:.2} commands{sent}", time(cpu * 1e3));
+            rows.push(("on the servers", text));
         }
         rows.push(("overlaps seen", self.violations.to_string()));
         let first = self.first_error.as_ref().map_or_else(String::new, |error| format!("; the first: {error}"));

@@ -102,11 +102,13 @@ pub(super) fn rates(report: &Report) -> String {
     const BOTTOM: f64 = 330.0;
     let many = 1..report.plan.scenarios.len();
     let all = report.cells.iter().filter(|cell| many.contains(&cell.scenario));
-    let all: Vec<&Outcome> = all.filter_map(|cell| cell.outcome.as_ref().ok()).collect();
+    let all: Vec<&Outcome> =
+        all.filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0).collect();
     // The best that a lock that costs nothing could do.
     let bound = all.iter().map(|outcome| 1.0 / outcome.hold_mean.as_secs_f64().max(1e-9)).fold(0.0, f64::max);
     let rates = all.iter().map(|outcome| outcome.rate());
-    let y = Axis::decades(rates.chain([bound]), (BOTTOM, TOP));
+    let highest = rates.chain([bound]).fold(1.0, f64::max);
+    let y = Axis::linear(highest * 1.04, (BOTTOM, TOP));
     let mut svg = Svg::new(WIDTH, BOTTOM + 46.0, "Locks a second over the number of clients");
     for (title, from, to, is_etcd) in [("Redis", 52.0, 392.0, false), ("etcd", 532.0, 838.0, true)] {
         let place = |scenario: usize| {
@@ -158,7 +160,8 @@ pub(super) struct Measure {
     /// A second dot.
     other: Option<fn(&Outcome) -> Option<f64>>,
     shown: fn(f64) -> String,
-    is_part: bool,
+    /// Smaller values are at the end of the axis; `None` for a part of one.
+    least: Option<f64>,
 }
 
 /// Processor time for each lock, here and on the servers, in microseconds.
@@ -167,12 +170,17 @@ pub(super) const CPU: Measure = Measure {
     value: |outcome| Some(outcome.cpu_per_1000() * 1e3),
     other: Some(|outcome| Some(outcome.server_cpu_per_1000()? * 1e3)),
     shown: |us| Time(us).to_string(),
-    is_part: false,
+    least: Some(1.0),
 };
 
-/// Commands for each lock.
-pub(super) const COMMANDS: Measure =
-    Measure { label: "Commands for each lock", value: Outcome::commands, other: None, shown: number, is_part: false };
+/// Commands for each lock: those that clients sent, and those that the servers executed.
+pub(super) const COMMANDS: Measure = Measure {
+    label: "Commands for each lock",
+    value: Outcome::requests,
+    other: Some(Outcome::commands),
+    shown: number,
+    least: Some(0.01),
+};
 
 /// Jain's index.
 pub(super) const FAIRNESS: Measure = Measure {
@@ -180,7 +188,7 @@ pub(super) const FAIRNESS: Measure = Measure {
     value: |outcome| Some(outcome.jain),
     other: None,
     shown: |value| format!("{value:.2}"),
-    is_part: true,
+    least: None,
 };
 
 /// One dot for each way and scenario; the scenarios side by side on one axis.
@@ -192,10 +200,13 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     let width = (WIDTH - TITLES - 12.0) / scenarios as f64;
     let bottom = TOP + ROW * report.plan.ways.len() as f64;
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0);
+    // What is not known is told by the other.
+    let value_of =
+        |outcome: &Outcome| (measure.value)(outcome).or_else(|| measure.other.and_then(|other| other(outcome)));
     let values = all.flat_map(|outcome| [(measure.value)(outcome), measure.other.and_then(|other| other(outcome))]);
-    let axis = match measure.is_part {
-        true => Axis::unit((0.0, 1.0)),
-        false => Axis::decades(values.flatten(), (0.0, 1.0)),
+    let axis = match measure.least {
+        None => Axis::linear(1.0, (0.0, 1.0)),
+        Some(least) => Axis::decades(values.flatten().map(|value| value.max(least)), (0.0, 1.0)),
     };
     let mut svg = Svg::new(WIDTH, bottom + 24.0, measure.label);
     for (row, way) in report.plan.ways.iter().enumerate() {
@@ -207,20 +218,19 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
         let from = TITLES + 12.0 + width * s as f64;
         let axis = axis.moved((from + 8.0, from + width - GAP));
         svg.text("panel", (from + 8.0, TOP - 14.0), Anchor::Start, &scenario.title);
-        for tick in axis.ticks(4) {
+        for tick in axis.ticks(if measure.least.is_some() { 4 } else { 2 }) {
+            let shown = match measure.least {
+                Some(_) => (measure.shown)(tick).replace(".0 ", " "),
+                None => tick.to_string(),
+            };
             svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom));
-            svg.text(
-                "tick",
-                (axis.at(tick), bottom + 16.0),
-                Anchor::Middle,
-                &(measure.shown)(tick).replace(".0 ", " "),
-            );
+            svg.text("tick", (axis.at(tick), bottom + 16.0), Anchor::Middle, &shown);
         }
         for (w, way) in report.plan.ways.iter().enumerate() {
             let y = TOP + ROW * (w as f64 + 0.5);
             let outcome = report.cell(w, s).filter(|outcome| outcome.ops > 0);
-            let Some((outcome, value)) = outcome.and_then(|outcome| Some((outcome, (measure.value)(outcome)?))) else {
-                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "not measured");
+            let Some((outcome, value)) = outcome.and_then(|outcome| Some((outcome, value_of(outcome)?))) else {
+                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "nobody got it");
                 continue;
             };
             let x = axis.at(value);
@@ -262,12 +272,12 @@ pub(super) fn number(value: f64) -> String {
             };
             format!("{head}\u{2009}{tail}")
         }
-        value if value >= 99.5 => format!("{value:.0}"),
+
         value if value >= 9.95 => format!("{value:.0}"),
         value if value >= 0.995 => format!("{value:.1}").trim_end_matches(".0").to_owned(),
         0.0 => "0".to_owned(),
         value if value >= 0.00995 => format!("{value:.2}"),
-        value => format!("{value:.3}"),
+        _ => "< 0.01".to_owned(),
     }
 }
 
@@ -279,7 +289,8 @@ mod tests {
     fn numbers_are_short() {
         for (value, text) in [
             (0.0, "0"),
-            (0.004, "0.004"),
+            (0.004, "< 0.01"),
+            (0.01, "0.01"),
             (0.15, "0.15"),
             (1.0, "1"),
             (5.33, "5.3"),

@@ -117,7 +117,7 @@ pub(super) fn headlines(report: &Report) -> Vec<Headline> {
         });
     }
     if let Some(turns) = report.named("turns", middle)
-        && let Some(commands) = turns.commands()
+        && let Some(commands) = turns.requests()
     {
         headlines.push(Headline {
             figure: number(commands),

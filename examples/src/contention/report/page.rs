@@ -35,15 +35,15 @@ pub(super) fn html(report: &Report) -> String {
     }
     page += "</section>\n<section><h2>Locks a second</h2><p>Each holds the lock for a millisecond, by the timer of its runtime, which \
              takes longer than that. Whoever loses no time between two holders reaches the dotted line.</p>\n";
-    figure(&mut page, "Locks a second over the number of clients, both axes logarithmic", &charts::rates(report));
+    figure(&mut page, "Locks a second over the number of clients", &charts::rates(report));
     page += "</section>\n<section><h2>Fairness</h2><p>Jain’s index over the number of locks that each client got: 1 if all got the same, \
              near 0 if few got all. A fast lock that hands itself to the same few is here to the left.</p>\n";
     figure(&mut page, "Jain’s index of fairness", &charts::dots(report, &FAIRNESS));
     page += "</section>\n<section><h2>What it costs</h2><p>Processor time for each lock, user and system: of all clients together (full), and \
-             of the servers (ring). Commands are the servers’ own counts for each lock, those inside scripts too; for etcd they are the \
-             messages that it received.</p>\n";
+             of the servers (ring). Commands for each lock, by the servers’ own counts: those that clients sent (full), and those that \
+             were executed, inside scripts too (ring). For etcd they are the messages that it received.</p>\n";
     figure(&mut page, "Processor time for each lock: ● clients, ○ servers", &charts::dots(report, &CPU));
-    figure(&mut page, "Commands for each lock", &charts::dots(report, &COMMANDS));
+    figure(&mut page, "Commands for each lock: ● sent, ○ executed", &charts::dots(report, &COMMANDS));
     page += "</section>\n<section><h2>What was claimed, and what is measured here</h2>\
              <div class=\"wide\"><table class=\"words\"><thead><tr><th>claim</th><th>here</th></tr></thead><tbody>";
     for finding in findings(report) {

@@ -85,7 +85,7 @@ impl Way {
         Job {
             clients: scenario.clients,
             hold: scenario.hold,
-            span,
+            span: span * scenario.times,
             wake: self.wake,
             per_connection: if self.shared { None } else { Some(NonZeroUsize::MIN) },
             peer: self.peer.map(str::to_owned),
@@ -101,6 +101,8 @@ pub(super) struct Scenario {
     pub(super) about: &'static str,
     pub(super) clients: NonZeroUsize,
     pub(super) hold: Duration,
+    /// So many times as long as the others: each should get its turn.
+    times: u32,
 }
 
 /// All of it.
@@ -173,6 +175,7 @@ impl Plan {
                 about: "each holds the lock for 1 ms and wants it again at once",
                 clients,
                 hold: HOLD,
+                times: if factor == 100 { 4 } else { 1 },
             }
         });
         let few = Scenario {
@@ -180,6 +183,7 @@ impl Plan {
             about: "each gives the lock back at once and wants it again at once",
             clients: FEW,
             hold: Duration::ZERO,
+            times: 1,
         };
         Self { ways, scenarios: core::iter::once(few).chain(many).collect() }
     }

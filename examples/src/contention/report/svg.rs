@@ -110,9 +110,9 @@ impl Axis {
         Self { is_log: true, values: (low, high), places }
     }
 
-    /// Linear, from 0 to 1.
-    pub(super) const fn unit(places: (f64, f64)) -> Self {
-        Self { is_log: false, values: (0.0, 1.0), places }
+    /// Linear, from 0 to this value.
+    pub(super) const fn linear(to: f64, places: (f64, f64)) -> Self {
+        Self { is_log: false, values: (0.0, to), places }
     }
 
     /// The same values elsewhere.
@@ -131,7 +131,12 @@ impl Axis {
     /// The values that get a line, at most about `most`.
     pub(super) fn ticks(&self, most: usize) -> Vec<f64> {
         if !self.is_log {
-            return vec![0.0, 0.5, 1.0];
+            // Steps of 1, 2 or 5 times a power of ten.
+            let rough = self.values.1 / most.max(1) as f64;
+            let power = 10_f64.powf(rough.log10().floor());
+            let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= rough * 0.999).unwrap_or(10.0);
+            let count = (self.values.1 / (factor * power) + 1e-9) as usize;
+            return (0..=count).map(|i| i as f64 * factor * power).collect();
         }
         let (low, high) = (self.values.0 as i32, self.values.1 as i32);
         let step = (high - low) as usize / most.max(1) + 1;
@@ -146,6 +151,13 @@ mod tests {
     #[test]
     fn text_cannot_become_markup() {
         assert_eq!(Escaped("<a & \"b\">").to_string(), "&lt;a &amp; &quot;b&quot;&gt;");
+    }
+
+    #[test]
+    fn a_linear_axis_has_round_ticks() {
+        assert_eq!(Axis::linear(1.0, (0.0, 10.0)).ticks(2), [0.0, 0.5, 1.0]);
+        assert_eq!(Axis::linear(470.0, (0.0, 10.0)).ticks(5), [0.0, 100.0, 200.0, 300.0, 400.0]);
+        assert_eq!(Axis::linear(9.0, (0.0, 10.0)).ticks(5), [0.0, 2.0, 4.0, 6.0, 8.0]);
     }
 
     #[test]

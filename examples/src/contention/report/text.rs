@@ -9,7 +9,7 @@ use super::plan::Scenario;
 use crate::contention::outcome::{Outcome, Time};
 
 /// The columns of the tables.
-pub(super) const COLUMNS: [&str; 14] = [
+pub(super) const COLUMNS: [&str; 15] = [
     "way",
     "locks/s",
     "mean",
@@ -22,12 +22,13 @@ pub(super) const COLUMNS: [&str; 14] = [
     "got nothing",
     "CPU a lock",
     "on servers",
-    "commands",
+    "sent",
+    "executed",
     "held",
 ];
 
 /// One row of them.
-pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 14] {
+pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 15] {
     let time = |us: f64| Time(us).to_string();
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     [
@@ -43,6 +44,7 @@ pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 14] {
         outcome.starved.to_string(),
         time(outcome.cpu_per_1000() * 1e3),
         or_none(outcome.server_cpu_per_1000().map(|seconds| time(seconds * 1e3))),
+        or_none(outcome.requests().map(number)),
         or_none(outcome.commands().map(number)),
         time(outcome.hold_mean.as_secs_f64() * 1e6),
     ]
@@ -98,7 +100,7 @@ pub(super) fn markdown(report: &Report) -> String {
             let _ = writeln!(text, "\n{remark}.");
         }
     }
-    text += "\nTimes are from the call to the lock. CPU a lock is user and system time of all clients together; on servers, and commands, \
-             are the servers' own counts (commands of scripts too; etcd: messages received). Held is how long a hold took in truth.\n";
+    text += "\nTimes are from the call to the lock. CPU a lock is user and system time of all clients together; on servers, sent and executed \
+             are the servers' own counts: commands that clients sent, and those of scripts too; etcd: messages received. Held is how long a hold took in truth.\n";
     text
 }
