@@ -584,6 +584,7 @@ impl Locks {
             for session in extend {
                 all.extend(around, session);
             }
+            all.settle(around);
         });
         Some(result)
     }

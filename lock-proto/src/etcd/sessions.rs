@@ -1,6 +1,7 @@
 //! The sessions of a client: one that its locks share, and those of locks with a lease of their own (requirement E1).
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use super::config::Config;
 use super::request::{LeaseId, Reply, Request};
@@ -25,6 +26,8 @@ pub(crate) struct Sessions {
     list: BTreeMap<SessionId, Session>,
     free: u32,
     shared: Option<SessionId>,
+    /// Opened for a lock in this step, which may have changed its mind since.
+    opened: Vec<SessionId>,
     deadlines: Deadlines,
     /// What users have to be told, in order.
     news: VecDeque<(SessionId, News)>,
@@ -50,6 +53,7 @@ impl Sessions {
             list: BTreeMap::new(),
             free: 0,
             shared: None,
+            opened: Vec::new(),
             deadlines: Deadlines::new(),
             news: VecDeque::new(),
             leases: 0,
@@ -92,7 +96,22 @@ impl Sessions {
 
     /// A session of a lock's own.
     pub(crate) fn own(&mut self, now: Instant, seconds: i64) -> SessionId {
-        self.open(now, false, seconds)
+        let id = self.open(now, false, seconds);
+        self.opened.push(id);
+        id
+    }
+
+    /// The end of a lock's step: what it opened on the way and does not depend on is given up. Waiters with leases of their own whose waits
+    /// end at one time are each the head of their queue for a moment.
+    pub(crate) fn settle(&mut self, around: &mut Around<'_>) {
+        while let Some(id) = self.opened.pop() {
+            if self.get(id).is_some_and(|session| session.users.is_empty()) {
+                self.step(around, id, |session, ctx| {
+                    session.unused(ctx);
+                    None
+                });
+            }
+        }
     }
 
     fn open(&mut self, now: Instant, shared: bool, seconds: i64) -> SessionId {
@@ -178,7 +197,7 @@ impl Sessions {
     /// The end of the client: every lease that nobody depends on is revoked, the shared one too. True once none is left.
     pub(crate) fn drain(&mut self, around: &mut Around<'_>) -> bool {
         let idle = self.list.iter().filter(|(_, session)| session.users.is_empty()).map(|(id, _)| *id);
-        for id in idle.collect::<alloc::vec::Vec<_>>() {
+        for id in idle.collect::<Vec<_>>() {
             self.step(around, id, |session, ctx| {
                 session.revoke(ctx);
                 None

@@ -88,6 +88,23 @@ fn e7_a_lease_of_its_own_is_not_passed_on() {
     w.end();
 }
 
+/// Found by fuzzing `etcd_ops`: waiters with lives of their own whose waits end at one time are each the next in line for a moment. The life
+/// that was begun for one of them was kept alive for ever, with nobody to end it.
+#[test]
+fn e7_waiters_that_give_up_together_leave_no_lease() {
+    let mut w = World::new(1);
+    let holder = w.hold(0, Acquire::new("a"));
+    let want = || Acquire::new("a").ttl(secs(3)).wait(Wait::For(secs(1)));
+    let waiters = [(); 3].map(|()| w.acquire(0, want()));
+    w.fate(0, Kind::Delete, Fate::Late(ms(300)));
+    w.run_for(ms(900));
+    w.release(0, holder);
+    w.expect(ms(150), "the end of all waits", |w| waiters.iter().all(|lock| failure(w, 0, *lock).is_some()));
+    w.run_for(secs(10));
+    assert_eq!(w.store.leases.len(), 1, "{}", w.describe());
+    w.end();
+}
+
 /// Whoever guards its transactions by the key must not pass them once the next one has the lock: the key is written first.
 #[test]
 fn e7_an_owner_guard_ends_before_the_next_one_holds() {

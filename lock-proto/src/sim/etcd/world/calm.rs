@@ -116,6 +116,8 @@ impl World {
 
     /// With nothing to do a client keeps its lease and its connection alive, and that is all.
     fn stay_quiet(&mut self, ttl: Duration) {
+        // A key whose delete timed out is watched on, even if it is gone.
+        self.run_for(ttl);
         let before: Vec<u64> = self.clients.iter().map(|process| process.sent).collect();
         self.run_for(ttl * 10);
         for (client, before) in before.into_iter().enumerate() {
