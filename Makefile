@@ -53,9 +53,10 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 unit: servers ## All tests of all crates and features, and the examples in the documentation.
 	$(CARGO) test --workspace --all-features
 	@# The black-box scenarios of with-lock once more on each of the other runtimes. Plain threads know no etcd, and say so.
-	for runtime in smol async-std blocking; do \
-		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_errors; \
+	for runtime in smol async-std; do \
+		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --test with_lock -- --test-threads 4; \
 	done
+	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --test-threads 4 --skip etcd --skip usage_errors
 	$(CARGO) test -p lock-proto --no-default-features
 
 .PHONY: doc

@@ -9,4 +9,4 @@ mod worlds;
 
 pub use pipe::pipe;
 pub use url::url;
-pub use worlds::{quorum_ops, redis_ops};
+pub use worlds::{election_ops, etcd_ops, quorum_ops, redis_ops};

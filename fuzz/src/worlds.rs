@@ -6,6 +6,16 @@ use lock_proto::sim::{Keep, Plan, Scenario};
 const REDIS: [&str; 6] =
     ["redis-everything", "redis-turns", "redis-cancel", "redis-wake", "redis-shutdown", "redis-beyond"];
 const QUORUM: [&str; 2] = ["redis-quorum", "redis-data-loss"];
+const ETCD: [&str; 7] = [
+    "etcd-everything",
+    "etcd-turns",
+    "etcd-cancel",
+    "etcd-shutdown",
+    "etcd-by-hand",
+    "etcd-drift-beyond",
+    "etcd-suspended",
+];
+const ELECTION: [&str; 1] = ["etcd-elections"];
 
 /// Clients of Redis nodes: a byte for the scenario, then what [`Plan::from_bytes`] draws from.
 ///
@@ -19,6 +29,17 @@ pub fn redis_ops(data: &[u8]) {
 /// The same on quorums.
 pub fn quorum_ops(data: &[u8]) {
     play(&QUORUM, data);
+}
+
+/// Clients of an etcd cluster, drawn in the same way. Checked beside the rules: each grant against the queues as they
+/// were at each revision, kept apart from the machines.
+pub fn etcd_ops(data: &[u8]) {
+    play(&ETCD, data);
+}
+
+/// Candidates, leaders and observers of elections on an etcd cluster.
+pub fn election_ops(data: &[u8]) {
+    play(&ELECTION, data);
 }
 
 fn play(names: &[&str], data: &[u8]) {

@@ -39,3 +39,13 @@ fn redis_ops() {
 fn quorum_ops() {
     replay("quorum_ops", lock_fuzz::quorum_ops, 300, 0);
 }
+
+#[test]
+fn etcd_ops() {
+    replay("etcd_ops", lock_fuzz::etcd_ops, 200, 0);
+}
+
+#[test]
+fn election_ops() {
+    replay("election_ops", lock_fuzz::election_ops, 200, 0);
+}
