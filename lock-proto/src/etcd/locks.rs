@@ -466,7 +466,7 @@ impl Locks {
                 self.around(|sessions, around| sessions.timeout(around, session));
             } else if let Some((session, news)) = self.sessions.next_news() {
                 let users: Vec<u32> =
-                    self.sessions.get(session).map_or_else(Vec::new, |s| s.users.iter().copied().collect());
+                    self.sessions.get(session).map_or_else(Vec::new, |s| s.users.keys().copied().collect());
                 for slot in users {
                     self.step(slot, |lock, ctx| lock.session(ctx, session, &news));
                 }
@@ -552,6 +552,7 @@ impl Locks {
         let over = lock.is_over();
         let deadline = if over { None } else { lock.deadline(&ctx).map(|(at, _)| at) };
         let sessions: Vec<SessionId> = lock.sessions().collect();
+        let needed: Vec<bool> = sessions.iter().map(|session| lock.needs(*session)).collect();
         let joined = mem::replace(&mut lock.joined, sessions.clone());
         match (was_held, lock.is_held()) {
             (false, true) => self.held += 1,
@@ -574,8 +575,8 @@ impl Locks {
         for id in ended {
             self.acquisitions.end(id.slot);
         }
-        for session in &sessions {
-            self.sessions.join(*session, slot);
+        for (session, needs) in sessions.iter().zip(needed) {
+            self.sessions.join(*session, slot, needs);
         }
         self.around(|all, around| {
             for session in joined.iter().filter(|session| !sessions.contains(session)) {

@@ -1,6 +1,6 @@
 //! A session: one lease, kept alive until it is revoked or lost (requirements E1, T1, T2).
 
-use alloc::collections::BTreeSet;
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use super::config::Config;
@@ -25,8 +25,10 @@ pub(crate) struct Session {
     pub(crate) lease: LeaseId,
     /// The one that all locks without a lease of their own share.
     pub(crate) shared: bool,
-    /// The names that depend on it.
-    pub(crate) users: BTreeSet<u32>,
+    /// The names that depend on it, and whether they need it alive: one that only watches for a late key does not.
+    pub(crate) users: BTreeMap<u32, bool>,
+    /// Nothing new is hung on it, and it ends when nobody needs it any more: a create whose end nobody knows may still land.
+    pub(crate) retired: bool,
     /// What was asked for, in seconds.
     asked: i64,
     /// What was granted last.
@@ -105,7 +107,8 @@ impl Session {
         Self {
             lease,
             shared,
-            users: BTreeSet::new(),
+            users: BTreeMap::new(),
+            retired: false,
             asked: seconds,
             granted: Duration::from_secs(seconds.unsigned_abs()),
             state: State::Granting,

@@ -28,6 +28,8 @@ pub(crate) struct Sessions {
     shared: Option<SessionId>,
     /// Opened for a lock in this step, which may have changed its mind since.
     opened: Vec<SessionId>,
+    /// To be lost as soon as nobody needs them.
+    retired: Vec<SessionId>,
     deadlines: Deadlines,
     /// What users have to be told, in order.
     news: VecDeque<(SessionId, News)>,
@@ -54,6 +56,7 @@ impl Sessions {
             free: 0,
             shared: None,
             opened: Vec::new(),
+            retired: Vec::new(),
             deadlines: Deadlines::new(),
             news: VecDeque::new(),
             leases: 0,
@@ -101,8 +104,8 @@ impl Sessions {
         id
     }
 
-    /// The end of a lock's step: what it opened on the way and does not depend on is given up. Waiters with leases of their own whose waits
-    /// end at one time are each the head of their queue for a moment.
+    /// The end of a lock's step: what it opened on the way and does not depend on is given up (waiters with leases of their own whose waits
+    /// end at one time are each the head of their queue for a moment), and what is retired ends if this lock was the last that needed it.
     pub(crate) fn settle(&mut self, around: &mut Around<'_>) {
         while let Some(id) = self.opened.pop() {
             if self.get(id).is_some_and(|session| session.users.is_empty()) {
@@ -110,6 +113,16 @@ impl Sessions {
                     session.unused(ctx);
                     None
                 });
+            }
+        }
+        let mut place = 0;
+        while let Some(id) = self.retired.get(place).copied() {
+            if self.get(id).is_some_and(|session| session.users.values().any(|needs| *needs)) {
+                place += 1;
+            } else {
+                self.retired.swap_remove(place);
+                // Those who only watch leave when they are told, and the last one to leave has it revoked.
+                self.lose(id, Loss::Expired);
             }
         }
     }
@@ -137,15 +150,29 @@ impl Sessions {
         fresh(self.client, self.leases)
     }
 
-    pub(crate) fn join(&mut self, id: SessionId, user: u32) {
+    /// `needs`: it must stay alive for this user.
+    pub(crate) fn join(&mut self, id: SessionId, user: u32, needs: bool) {
         if let Some(session) = self.list.get_mut(&id) {
-            session.users.insert(user);
+            session.users.insert(user, needs);
+        }
+    }
+
+    /// A create on this lease may land at any time from now on (requirement E3). The lease is used for nothing new, and revoked as soon as
+    /// it can be: then it can land no more.
+    pub(crate) fn retire(&mut self, id: SessionId) {
+        let Some(session) = self.list.get_mut(&id).filter(|session| !session.retired) else { return };
+        session.retired = true;
+        self.retired.push(id);
+        if self.shared == Some(id) {
+            self.shared = None;
         }
     }
 
     pub(crate) fn leave(&mut self, around: &mut Around<'_>, id: SessionId, user: u32) {
-        let left =
-            self.list.get_mut(&id).is_some_and(|session| session.users.remove(&user) && session.users.is_empty());
+        let left = self
+            .list
+            .get_mut(&id)
+            .is_some_and(|session| session.users.remove(&user).is_some() && session.users.is_empty());
         if left {
             self.step(around, id, |session, ctx| {
                 session.unused(ctx);

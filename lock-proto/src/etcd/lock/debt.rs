@@ -1,8 +1,10 @@
 //! What is owed to the store: keys that must go, whatever becomes of whoever put them there (requirements E3, E6, U1).
 //!
 //! There is one debt for each lease under whose key something may be left. It ends by a confirmed delete; if a create of ours may still
-//! be under way, the key is watched for one more TTL after that, and what appears is deleted. A key on a lease that
-//! is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its lease is revoked.
+//! be under way, the key is watched after that, and what appears is deleted: for one more TTL, and if it may still be under way then (a
+//! member can sit on a request for as long as it is cut off), until the lease is revoked, which is then done as soon as nothing else
+//! hangs on it. A key on a lease that is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its
+//! lease is revoked.
 
 use super::context::Watched;
 use super::{Context, Lock};
@@ -50,7 +52,7 @@ enum Todo {
     Look,
     /// Delete it, if its last change is this one.
     Delete(i64),
-    /// It is gone, but may come back: watch it until then.
+    /// It is gone, but may come back: watch it until then, or as long as the lease lives.
     Watch {
         watch: Option<Watched>,
         until: Option<Instant>,
@@ -99,6 +101,11 @@ impl Debt {
 
     pub(super) const fn is_only_a_watch(&self) -> bool {
         self.call.is_none() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
+    }
+
+    /// A watch for as long as the lease lives: the sooner that ends, the better.
+    pub(super) const fn is_for_good(&self) -> bool {
+        self.call.is_none() && matches!(self.todo, Todo::Watch { until: None, .. })
     }
 
     pub(super) fn watches(&self, id: WatchId) -> bool {
@@ -275,18 +282,19 @@ impl Lock {
 
     /// The key was seen, there or not there.
     fn seen(&mut self, ctx: &mut Context<'_>, session: SessionId, kind: Kind, own: Option<Seen>) {
-        let lost = ctx.sessions.get(session).is_none_or(|found| found.is_lost());
-        let ttl = ctx.ttl(session);
+        let found = ctx.sessions.get(session);
+        let lost = found.is_none_or(|found| found.is_lost());
+        let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
         let debt = self.debt(session);
         let todo = match (own, debt.todo) {
             (Some(own), _) => Todo::Delete(own.modified),
-            // It was watched for long enough.
-            (None, Todo::Watch { until: Some(until), .. }) if until <= ctx.now => {
-                debt.unsettled = false;
-                Todo::Nothing
+            // Long enough for most, but no time is long enough to be sure.
+            (None, Todo::Watch { until: Some(until), watch }) if until <= ctx.now => {
+                ctx.sessions.retire(session);
+                Todo::Watch { watch, until: None }
             }
             (None, watch @ Todo::Watch { .. }) => watch,
-            (None, _) if debt.unsettled && !lost => Todo::Watch { watch: None, until: Some(ctx.now + ttl) },
+            (None, _) if debt.unsettled && !lost => Todo::Watch { watch: None, until },
             (None, _) => Todo::Nothing,
         };
         debt.set(ctx, todo);

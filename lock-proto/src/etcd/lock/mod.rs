@@ -149,6 +149,11 @@ impl Lock {
 
     /// The sessions that its keys hang on.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.guarded().chain(self.debts.iter().map(|debt| debt.session))
+    }
+
+    /// Those of attempts and guards.
+    fn guarded(&self) -> impl Iterator<Item = SessionId> {
         let stage = match &self.stage {
             Stage::Idle => None,
             Stage::Leasing(session) => Some(*session),
@@ -156,8 +161,13 @@ impl Lock {
             Stage::Waiting(contender) => Some(contender.session),
             Stage::Held(hold) => Some(hold.session),
         };
-        let lost = self.lost.iter().map(|lost| lost.session);
-        stage.into_iter().chain(lost).chain(self.debts.iter().map(|debt| debt.session))
+        stage.into_iter().chain(self.lost.iter().map(|lost| lost.session))
+    }
+
+    /// Whether this session must stay alive for it.
+    pub(crate) fn needs(&self, session: SessionId) -> bool {
+        self.guarded().any(|own| own == session)
+            || self.debts.iter().any(|debt| debt.session == session && !debt.is_for_good())
     }
 
     /// The end of validity, if this acquisition holds the lock.
