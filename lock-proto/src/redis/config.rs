@@ -150,7 +150,8 @@ impl Config {
         self
     }
 
-    /// How many fencing tokens a grant reserves, and so how many holders of this client one turn may have. Default 64.
+    /// How many fencing tokens a grant reserves at first, and so how many holders of this client one turn may have. A turn that used them
+    /// all has the next one reserve twice as many, up to 32 768. Default 64.
     pub const fn fence_block(mut self, size: u32) -> Self {
         self.fence_block = size;
         self

@@ -65,7 +65,8 @@ impl Lock {
         }
         let nodes = ctx.nodes;
         let quorum = nodes.len() > 1;
-        let fence_block = if quorum || !ctx.config.fencing { 0 } else { ctx.config.fence_block };
+        let fence_block =
+            if quorum || !ctx.config.fencing { 0 } else { self.fence_block.unwrap_or(ctx.config.fence_block) };
         // Whoever was refused once waits, and asks the releases to tell (requirement A7).
         let waiting_ms = match ctx.config.wake {
             Wake::Notify if !first => {
@@ -91,6 +92,7 @@ impl Lock {
             ttl: head.ttl,
             votes,
             fence: None,
+            fence_block,
             hinted: false,
         });
         self.judge(ctx);

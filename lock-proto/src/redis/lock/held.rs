@@ -244,6 +244,7 @@ impl Lock {
             self.await_release(ctx, &EndedHold { id, number: hold.number, valid_until, nodes, others: hold.others() });
         }
         self.delete_from(ctx, hold.number, nodes);
+        self.fence_block = hold.next_block(ctx.config);
         if !self.queue.is_empty() {
             // The turn is over: stay away for one wake-up round, so that other processes get in.
             self.stage = Stage::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip };

@@ -33,6 +33,8 @@ pub(crate) struct Round {
     pub(crate) votes: PerNode<Vote>,
     /// The first fencing token of the block that was granted.
     pub(crate) fence: Option<u64>,
+    /// The size of that block.
+    pub(crate) fence_block: u32,
     /// A release was signalled meanwhile: try once more.
     pub(crate) hinted: bool,
 }

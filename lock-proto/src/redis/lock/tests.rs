@@ -269,6 +269,41 @@ fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
     assert!(matches!(hub.one().1, Request::Take { .. }));
 }
 
+/// A turn that used all its tokens could have gone on; one that left most of them need not have so many.
+#[test]
+fn a8_a_turn_reserves_about_as_many_tokens_as_the_one_before_it_used() {
+    let mut hub = Hub::new(1, |c| c.fence_block(2));
+    let mut ids = vec![hub.held(0, want())];
+    ids.extend((1..30).map(|n| hub.acquire(n, want())));
+    hub.told();
+    let (mut now, mut first, mut turns) = (30, 0, Vec::new());
+    while hub.locks.release(ms(now), ids[first]).is_ok() {
+        first += 1;
+        hub.drain();
+        for (call, request) in hub.requests() {
+            let Request::Release { .. } = request else { panic!("{request:?}") };
+            hub.reply(now, call, Reply::Deleted { number: 1 });
+            if first == ids.len() {
+                break;
+            }
+            now = hub.locks.next_deadline().unwrap().as_nanos().div_ceil(1_000_000);
+            hub.at(now);
+            let (call, request) = hub.one();
+            let Request::Take { fence_block, .. } = request else { panic!("{request:?}") };
+            turns.push((first, fence_block));
+            hub.reply(now, call, Reply::Granted { fence: Some(1_000 * first as u64) });
+        }
+        if let Some(id) = ids.get(first) {
+            hub.locks.claim(ms(now), *id).unwrap();
+            // Two turns end by time, when little of their blocks is used.
+            now += if first == 14 || first == 15 { 150 } else { 0 };
+        } else {
+            break;
+        }
+    }
+    assert_eq!(turns, [(2, 4), (6, 8), (14, 16), (15, 8), (16, 4), (20, 8), (28, 16)]);
+}
+
 #[test]
 fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
     let mut hub = Hub::new(1, |c| c);

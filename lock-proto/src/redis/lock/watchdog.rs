@@ -18,6 +18,9 @@ use crate::redis::validity::{Ttl, quorum_until};
 use crate::retry::jitter;
 use crate::time::Instant;
 
+/// Tokens that a turn reserves at most: as many as a client can pass a lock on in 100 ms.
+const LARGEST_BLOCK: u32 = 1 << 15;
+
 /// What one node has confirmed of this grant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Share {
@@ -122,6 +125,7 @@ pub(crate) struct Hold {
     pub(crate) ttl: Ttl,
     /// The next fencing token and the end of the block; `None` without fencing.
     fences: Option<(u64, u64)>,
+    fence_block: u32,
     renew_at: Instant,
     pub(crate) turn_end: Instant,
     /// How long the round took that won it.
@@ -174,7 +178,8 @@ impl Hold {
             shares,
             holder,
             ttl: round.ttl,
-            fences: round.fence.map(|first| (first, first.saturating_add(config.fence_block.into()))),
+            fences: round.fence.map(|first| (first, first.saturating_add(round.fence_block.into()))),
+            fence_block: round.fence_block,
             renew_at: round.started + renew_after(holder.ttl(), seed, round.number),
             turn_end: now + config.turn,
             round_trip: now.since(round.started),
@@ -218,6 +223,19 @@ impl Hold {
     /// Whether the next waiter of this client may have it without the server being asked (requirement A8).
     pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
         now < self.turn_end && self.fences.is_none_or(|(next, end)| next.saturating_add(1) < end)
+    }
+
+    /// How many fencing tokens the next turn should reserve, after a turn that ended as this one does: one that ran out of them could have
+    /// gone on. Not many more than are used, so that the counter stays behind the server's clock (requirement A9).
+    pub(crate) fn next_block(&self, config: &Config) -> Option<u32> {
+        let (next, end) = self.fences?;
+        let (left, block) = (end.saturating_sub(next), self.fence_block);
+        let next = match () {
+            () if left <= 1 => block.saturating_mul(2).min(LARGEST_BLOCK.max(block)),
+            () if left > u64::from(block) / 4 * 3 => (block / 2).max(config.fence_block),
+            () => block,
+        };
+        (next != config.fence_block).then_some(next)
     }
 
     /// Hands it to another holder of this client. The key and its token stay, the fencing token grows.
