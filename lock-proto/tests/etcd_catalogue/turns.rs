@@ -105,6 +105,21 @@ fn e7_waiters_that_give_up_together_leave_no_lease() {
     w.end();
 }
 
+/// Found by fuzzing `election_ops`: an office that was offered and not taken is passed on when the offer ends, and the watch of the next one's key
+/// is due at the same instant.
+#[test]
+fn e7_what_is_passed_on_when_an_offer_ends_may_have_something_due_at_once() {
+    let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
+    w.leave_unclaimed(0);
+    let first = w.campaign(0, "e", "one");
+    let second = w.campaign(0, "e", "two");
+    w.expect(secs(4), "the offer ends", |w| w.events(0, first).contains(&Event::Withdrawn));
+    w.expect(ms(5), "the next one is offered it", |w| was_granted(w, 0, second));
+    assert_eq!(w.watched(0).len(), 1);
+    w.abandon(0, second);
+    w.end();
+}
+
 /// Whoever guards its transactions by the key must not pass them once the next one has the lock: the key is written first.
 #[test]
 fn e7_an_owner_guard_ends_before_the_next_one_holds() {
