@@ -159,7 +159,7 @@ fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
     let deletes = hub.requests();
     let nodes: Vec<usize> = deletes.iter().map(|(call, _)| call.node().index()).collect();
     for (call, _) in &deletes {
-        hub.reply(5, *call, &Reply::Deleted { number: 1 });
+        hub.reply(5, *call, &Reply::Deleted { number: 1, awaited: false });
     }
     // All is over: a shutdown has nothing to wait for.
     hub.locks.shut_down(ms(6), for_ms(60_000));

@@ -310,7 +310,8 @@ pub enum LocksOutput {
         /// What.
         event: Event,
     },
-    /// Watch for the release of this lock on every node, from now on.
+    /// Watch for the release of this lock on every node, from now on. A node that has told of one need not tell of another before this comes
+    /// again.
     Listen {
         /// The lock.
         key: Key,

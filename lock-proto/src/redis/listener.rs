@@ -132,6 +132,9 @@ impl Listener {
         self.unblocking = false;
         let keys = self.blocked.take().unwrap_or_default();
         if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
+            // Whoever is woken tries, and asks again if that fails: most often it does not, and a wait that was begun anew would have to be
+            // left again.
+            self.wanted.remove(&key);
             heard.push(Heard::Signal(key));
         }
     }

@@ -198,6 +198,8 @@ pub enum Reply {
     Deleted {
         /// The number of the deleted token.
         number: u64,
+        /// Others wait for the lock, and one of them was woken.
+        awaited: bool,
     },
     /// Extend, release: there is no such key.
     Absent,
@@ -374,8 +376,13 @@ impl Request {
             (Self::Extend { .. }, Value::Int(1)) => Reply::Extended,
             (Self::Extend { .. } | Self::Release { .. }, Value::Int(0)) => Reply::Absent,
             (Self::Extend { .. } | Self::Release { .. }, Value::Int(-1)) => Reply::Taken,
-            (Self::Release { number, .. }, Value::Int(-2)) => Reply::Deleted { number: *number },
-            (Self::Release { .. }, Value::Int(n)) if n > 0 => Reply::Deleted { number: n.unsigned_abs() },
+            (Self::Release { number, .. }, Value::Int(-2)) => Reply::Deleted { number: *number, awaited: false },
+            (Self::Release { number, announce: true, .. }, Value::Int(-3)) => {
+                Reply::Deleted { number: *number, awaited: true }
+            }
+            (Self::Release { .. }, Value::Int(n)) if n > 0 => {
+                Reply::Deleted { number: n.unsigned_abs(), awaited: false }
+            }
             (Self::Announce { .. }, Value::Int(1)) => Reply::Announced,
             (
                 Self::Take { .. } | Self::Extend { .. } | Self::Release { .. } | Self::Announce { .. },

@@ -100,14 +100,14 @@ return 1
 /// Delete the lock if it holds this token or a spent one of this client, then wake one waiter if any waits (requirements U1, A4, A7).
 ///
 /// `KEYS`: the lock; the marker and the signal list if the release is to be announced. `ARGV`: the token that is most likely there; the
-/// three numbers of [`Spent`](super::Spent) in one text if another may be there. Answers -2 if the token was deleted, the number of the
-/// one that was deleted in its place, 0 if the key is absent, -1 if it is another's.
+/// three numbers of [`Spent`](super::Spent) in one text if another may be there. Answers -2 if the token was deleted, -3 if it was and
+/// somebody waits, the number of the one that was deleted in its place, 0 if the key is absent, -1 if it is another's.
 ///
 /// Whether somebody waits costs no command of its own: the marker goes with the lock, and the count of deleted keys tells.
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
-    sha1: "6fd8f04aa224da1f9c603740099f5ca50867a308",
+    sha1: "b337b604c91fece13e0729388741fd05dbf9acb2",
     source: "\
 local v = redis.pcall('GET', KEYS[1])
 local n = -2
@@ -126,10 +126,13 @@ else
   e = redis.pcall('DEL', KEYS[1])
 end
 if type(e) == 'table' then return e end
-if e == 2 and redis.pcall('EXISTS', KEYS[3]) == 0 then
-  redis.pcall('RPUSH', KEYS[3], '1')
-  e = redis.pcall('PEXPIRE', KEYS[3], 2000)
-  if type(e) == 'table' then redis.pcall('DEL', KEYS[3]) end
+if e == 2 then
+  if n == -2 then n = -3 end
+  if redis.pcall('EXISTS', KEYS[3]) == 0 then
+    redis.pcall('RPUSH', KEYS[3], '1')
+    e = redis.pcall('PEXPIRE', KEYS[3], 2000)
+    if type(e) == 'table' then redis.pcall('DEL', KEYS[3]) end
+  end
 end
 return n
 ",

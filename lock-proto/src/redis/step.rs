@@ -58,7 +58,7 @@
 //! // And given back.
 //! lock.release(at!(due), id)?;
 //! let Some(LocksOutput::Send { call, request: Request::Release { .. }, .. }) = out.pop_front() else { panic!() };
-//! lock.reply(at!(due), NodeId::new(0), call.serial(), &Reply::Deleted { number: 1 });
+//! lock.reply(at!(due), NodeId::new(0), call.serial(), &Reply::Deleted { number: 1, awaited: false });
 //! let Some(LocksOutput::Event { event: Event::Released(Release::Released), .. }) = out.pop_front() else { panic!() };
 //! lock.tidy();
 //! assert!(lock.is_over());

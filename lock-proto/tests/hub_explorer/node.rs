@@ -117,10 +117,11 @@ impl Node {
                         && (value.number == *number || spent.is_some_and(|spent| spent.contains(value.number))) =>
                 {
                     self.keys.remove(key);
-                    if *announce && self.markers.remove(key).is_some() {
+                    let awaited = *announce && self.markers.remove(key).is_some();
+                    if awaited {
                         self.announce(now, key);
                     }
-                    (Reply::Deleted { number: value.number }, Some((client, value.number)))
+                    (Reply::Deleted { number: value.number, awaited }, Some((client, value.number)))
                 }
                 Some(value) => {
                     // Spent numbers are left out of a request only if none can be there: none but what lands even after it was

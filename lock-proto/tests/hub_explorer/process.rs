@@ -82,6 +82,8 @@ pub(crate) struct Process {
     pub(crate) stopping: bool,
     /// Locks whose release is to be told of, and on which nodes that is arranged.
     pub(crate) wanted: BTreeSet<Key>,
+    /// Of these a node has told, and listening may be asked for again.
+    told: BTreeSet<Key>,
     pub(crate) blocked: BTreeSet<(usize, Key)>,
     pub(crate) sends: u64,
     at_once: (u64, u32),
@@ -137,6 +139,7 @@ impl Process {
             stopped: false,
             stopping: false,
             wanted: BTreeSet::new(),
+            told: BTreeSet::new(),
             blocked: BTreeSet::new(),
             sends: 0,
             at_once: (0, 0),
@@ -173,7 +176,10 @@ impl Process {
                         }
                     }
                     LocksOutput::Event { lock, event } => self.told(now, lock, &event, fences),
-                    LocksOutput::Listen { key } => assert!(self.wanted.insert(key), "listened to twice"),
+                    LocksOutput::Listen { key } => {
+                        let again = self.told.remove(&key);
+                        assert!(self.wanted.insert(key) || again, "listened to twice");
+                    }
                     LocksOutput::Unlisten { key } => assert!(self.wanted.remove(&key), "was not listened to"),
                     LocksOutput::Stopped { .. } => {
                         assert!(!self.stopped && self.stopping, "stopped twice, or unasked");
@@ -207,7 +213,10 @@ impl Process {
             Fact::Up(n, server) => self.hub.handle_node_up(at, node(n), Some(&*server)),
             Fact::Listening(n, key) => self.hub.handle_listening(at, node(n), &key),
             Fact::Deaf(n, key) => self.hub.handle_deaf(at, node(n), &key),
-            Fact::Signal(n, key) => self.hub.handle_signal(at, node(n), &key),
+            Fact::Signal(n, key) => {
+                self.told.insert(key.clone());
+                self.hub.handle_signal(at, node(n), &key);
+            }
         }
     }
 

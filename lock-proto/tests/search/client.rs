@@ -329,7 +329,7 @@ pub(crate) fn tell_reply(reply: &Reply) -> String {
             let fence = fence.map(|fence| format!(", fence {}", fence - FENCES.start));
             format!("granted{}", fence.unwrap_or_default())
         }
-        Reply::Deleted { number } => format!("deleted #{}", short(*number)),
+        Reply::Deleted { number, .. } => format!("deleted #{}", short(*number)),
         _ => format!("{reply:?}"),
     }
 }

@@ -135,7 +135,7 @@ impl Node {
                 self.value = None;
                 let ended = (variant == Variant::Ours).then_some((value.client, value.number));
                 let number = if variant == Variant::Ours { value.number } else { *number };
-                (Reply::Deleted { number }, Done { ended, replaced: false })
+                (Reply::Deleted { number, awaited: false }, Done { ended, replaced: false })
             }
             Request::Announce { .. } => (Reply::Announced, Done::default()),
             _ => panic!("a request that the model does not know: {request:?}"),

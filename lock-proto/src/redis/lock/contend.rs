@@ -220,6 +220,13 @@ impl Lock {
             self.blocked = Some(blocked);
             ctx.tell(head.id, Event::Blocked(blocked));
         }
+        if let Some(listening) = &mut self.listening
+            && listening.told
+        {
+            // Somebody was faster: to the end of the line.
+            listening.told = false;
+            ctx.listen(&self.key, true);
+        }
         if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
             self.start_listening(ctx);
         }
@@ -278,6 +285,35 @@ impl Lock {
 
     // --- wake-up (requirement A7) ---
 
+    /// A release that was asked for at `asked` woke somebody. Whoever is next here lets them have the lock, and waits in line behind them:
+    /// asked for at once it would be taken back before they hear of it, again and again.
+    pub(super) fn give_way(&mut self, ctx: &mut Context<'_>, asked: Instant) {
+        // Those who wait here already stay away as it is.
+        if matches!(self.stage, Stage::Idle) && !ctx.stopping {
+            self.yields_until = Some(ctx.now + ctx.config.turn_pause + ctx.now.since(asked));
+        }
+    }
+
+    /// The head begins: with an attempt, unless it is others' turn.
+    pub(super) fn begin(&mut self, ctx: &mut Context<'_>) {
+        let alone = self.queue.front().is_some_and(|head| head.wait == crate::redis::Wait::Try);
+        if alone || self.yields_until.take().is_none_or(|until| until <= ctx.now) {
+            return self.start_round(ctx);
+        }
+        if let Some(head) = self.queue.front() {
+            self.blocked = Some(Blocked::Held);
+            ctx.tell(head.id, Event::Blocked(Blocked::Held));
+        }
+        // It is a waiter already: it is signalled in its turn, and its own attempt, which sets the marker, is the safety net.
+        self.tries = 1;
+        self.stage = Stage::Paused { until: ctx.now + ctx.config.poll.every };
+        self.start_listening(ctx);
+        if let Some(listening) = &mut self.listening {
+            // The attempt that follows the announcement is the one that comes by itself.
+            listening.retried = true;
+        }
+    }
+
     fn start_listening(&mut self, ctx: &mut Context<'_>) {
         if ctx.config.wake == Wake::Notify && self.listening.is_none() {
             self.listening = Some(Listening::default());
@@ -322,6 +358,7 @@ impl Lock {
         let quorum = ctx.quorum();
         let Some(listening) = &mut self.listening else { return false };
         listening.hinted.insert(node);
+        listening.told = true;
         if listening.hinted.len() >= quorum {
             self.attempt_soon(ctx);
         } else if let Stage::Paused { until } = &mut self.stage {

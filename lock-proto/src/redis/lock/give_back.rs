@@ -50,7 +50,7 @@ impl GiveBack {
             return;
         }
         match reply {
-            Reply::Deleted { number } if *number == self.number => self.mine.insert(node),
+            Reply::Deleted { number, .. } if *number == self.number => self.mine.insert(node),
             // Gone, after a delete of ours that may have done it while the key was still ours.
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken if self.maybe.contains(node) => self.mine.insert(node),
             Reply::Deleted { .. } | Reply::Absent => {}

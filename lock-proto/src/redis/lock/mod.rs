@@ -94,6 +94,8 @@ struct Listening {
     hinted: NodeSet,
     /// The attempt that follows the announcement has been made.
     retried: bool,
+    /// A node has told of a release, and tells of no other until it is asked to.
+    told: bool,
 }
 
 /// The machine of one lock name in one client. See [`step`](super::step).
@@ -116,6 +118,8 @@ pub struct Lock {
     answers: Vec<Answer>,
     /// What the head was last told.
     blocked: Option<Blocked>,
+    /// A release of this client woke somebody: until then it is theirs (requirement A7).
+    yields_until: Option<Instant>,
 }
 
 impl Lock {
@@ -135,6 +139,7 @@ impl Lock {
             fence_block: None,
             answers: Vec::new(),
             blocked: None,
+            yields_until: None,
         }
     }
 
@@ -157,6 +162,7 @@ impl Lock {
             && self.lost.is_empty()
             && self.giving_back.is_empty()
             && self.debts.is_empty()
+            && self.yields_until.is_none()
     }
 
     /// Nothing is left that a shutdown has to wait for. What is owed to a silent minority can keep nobody from the lock, and ends
@@ -215,7 +221,7 @@ impl Lock {
         }
         self.queue.push_back(waiter);
         if first {
-            self.start_round(ctx);
+            self.begin(ctx);
         } else {
             ctx.tell(waiter.id, Event::Blocked(Blocked::Local));
         }
@@ -294,6 +300,7 @@ impl Lock {
             ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
         }
         self.nobody_waits(ctx);
+        self.yields_until = None;
         while let Some(lost) = self.lost.first() {
             self.return_guard(ctx, lost.id, true);
         }
@@ -338,7 +345,11 @@ impl Lock {
                 back.answered(node, delete, reply);
             }
             self.settle_debt(ctx, node, send);
-            return self.answer_releases(ctx);
+            self.answer_releases(ctx);
+            if matches!(reply, Reply::Deleted { awaited: true, .. }) {
+                self.give_way(ctx, delete.emitted);
+            }
+            return;
         }
         self.renewal_answered(ctx, node, serial, reply);
     }
@@ -372,6 +383,7 @@ impl Lock {
     /// Time has passed: to be called at [`deadline`](Self::deadline).
     pub fn timeout(&mut self, ctx: &mut Context<'_>) {
         self.catch_up(ctx);
+        self.yields_until = self.yields_until.filter(|until| *until > ctx.now);
         self.watch(ctx);
         self.end_waits(ctx);
         match &self.stage {
@@ -404,6 +416,9 @@ impl Lock {
         }
         for back in &self.giving_back {
             or_at(back.until, "end of a release");
+        }
+        if let Some(at) = self.yields_until {
+            or_at(at, "another's turn");
         }
         for at in self.debts.iter().filter_map(Debt::deadline) {
             or_at(at, "compensating delete");

@@ -106,7 +106,7 @@ fn uncontended_is_one_request_to_take_and_one_to_release() {
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { .. }));
-    hub.reply(6, call, Reply::Deleted { number: 1 });
+    hub.reply(6, call, Reply::Deleted { number: 1, awaited: false });
     assert_eq!(hub.told(), [Event::Released(Release::Released)]);
     assert_eq!(hub.locks.next_deadline(), None, "no timer runs when all is over");
     assert_eq!(hub.locks.release(ms(7), id), Err(crate::Misuse::Stale(id)));
@@ -269,6 +269,53 @@ fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
     assert!(matches!(hub.one().1, Request::Take { .. }));
 }
 
+/// The releaser that takes the lock straight back leaves those who were woken with nothing, again and again.
+#[test]
+fn a7_who_woke_somebody_stands_in_line_behind_them() {
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    let first = hub.held(0, want());
+    hub.locks.release(ms(10), first).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(12, call, Reply::Deleted { number: 1, awaited: true });
+    hub.told();
+    // One attempt and no more is a try's business.
+    let tried = hub.acquire(12, want().wait(Wait::Try));
+    let (call, _) = hub.one();
+    hub.reply(12, call, Reply::Busy { expires: Expiry::In(for_ms(100)) });
+    hub.locks.abandon(ms(12), tried);
+    hub.told();
+
+    let first = hub.held(20, want());
+    hub.locks.release(ms(30), first).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(32, call, Reply::Deleted { number: 3, awaited: true });
+    hub.told();
+    hub.acquire(33, want());
+    assert_eq!((hub.told(), hub.requests()), (vec![Event::Blocked(Blocked::Held)], vec![]));
+    // At the time of the first poll, as a waiter, unless it is told before.
+    assert_eq!(hub.locks.next_deadline(), Some(ms(33 + 50)));
+    hub.at(83);
+    assert!(matches!(hub.one().1, Request::Take { waiting_ms: 1.., .. }));
+}
+
+#[test]
+fn a7_who_lets_others_have_it_forgets_it_soon() {
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    let first = hub.held(0, want());
+    hub.locks.release(ms(10), first).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(11, call, Reply::Deleted { number: 1, awaited: true });
+    let end = hub.locks.next_deadline().unwrap();
+    assert_eq!(end, ms(11 + 5 + 1));
+    hub.locks.handle_timeout(end);
+    assert_eq!(hub.locks.next_deadline(), None);
+    hub.acquire(18, want());
+    assert!(matches!(hub.one().1, Request::Take { clean: true, waiting_ms: 0, .. }));
+}
+
 /// A turn that used all its tokens could have gone on; one that left most of them need not have so many.
 #[test]
 fn a8_a_turn_reserves_about_as_many_tokens_as_the_one_before_it_used() {
@@ -282,7 +329,7 @@ fn a8_a_turn_reserves_about_as_many_tokens_as_the_one_before_it_used() {
         hub.drain();
         for (call, request) in hub.requests() {
             let Request::Release { .. } = request else { panic!("{request:?}") };
-            hub.reply(now, call, Reply::Deleted { number: 1 });
+            hub.reply(now, call, Reply::Deleted { number: 1, awaited: false });
             if first == ids.len() {
                 break;
             }
@@ -395,7 +442,7 @@ fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
     let (delete, request) = hub.one();
     assert!(matches!(request, Request::Release { spent: Some(spent), announce: true, .. } if spent.contains(1)));
     hub.reply(2, take, Reply::Granted { fence: None });
-    hub.reply(2, delete, Reply::Deleted { number: 1 });
+    hub.reply(2, delete, Reply::Deleted { number: 1, awaited: false });
     assert_eq!(hub.told(), []);
     assert_eq!(hub.requests(), []);
     assert_eq!(hub.locks.next_deadline(), None);

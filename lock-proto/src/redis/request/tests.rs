@@ -150,8 +150,9 @@ fn answers_are_read() {
     assert_eq!(extend().read(Value::Int(1)), Some(Reply::Extended));
     assert_eq!(extend().read(Value::Int(0)), Some(Reply::Absent));
     assert_eq!(extend().read(Value::Int(-1)), Some(Reply::Taken));
-    assert_eq!(release(true).read(Value::Int(7)), Some(Reply::Deleted { number: 7 }));
-    assert_eq!(exact_release(true).read(Value::Int(-2)), Some(Reply::Deleted { number: 9 }));
+    assert_eq!(release(true).read(Value::Int(7)), Some(Reply::Deleted { number: 7, awaited: false }));
+    assert_eq!(exact_release(true).read(Value::Int(-3)), Some(Reply::Deleted { number: 9, awaited: true }));
+    assert_eq!(exact_release(true).read(Value::Int(-2)), Some(Reply::Deleted { number: 9, awaited: false }));
     assert_eq!(release(false).read(Value::Int(0)), Some(Reply::Absent));
     assert_eq!(release(false).read(Value::Int(-1)), Some(Reply::Taken));
     assert_eq!(announce().read(Value::Int(1)), Some(Reply::Announced));
@@ -173,6 +174,7 @@ fn what_can_be_no_answer_is_none() {
         (extend(), Value::Nil),
         (extend(), Value::Text(b"1")),
         (release(false), Value::Int(-3)),
+        (release(true), Value::Int(-4)),
         (release(false), Value::Ints(&[1, 0])),
         (announce(), Value::Int(0)),
         (announce(), Value::Other),

@@ -232,10 +232,15 @@ impl Node {
             return Ok(integer(deleted));
         };
         let count = self.call(context, &[b"DEL", key, arg(keys, 1)?])?;
-        if count == Reply::Int(2) && self.run(context, &[b"EXISTS", signal]) == Reply::Int(0) {
-            // From here on errors are swallowed, as `pcall` without a look at its result does.
-            self.run(context, &[b"RPUSH", signal, b"1"]);
-            self.end_signal(context, signal);
+        if count == Reply::Int(2) {
+            if deleted == -2.0 {
+                deleted = -3.0;
+            }
+            if self.run(context, &[b"EXISTS", signal]) == Reply::Int(0) {
+                // From here on errors are swallowed, as `pcall` without a look at its result does.
+                self.run(context, &[b"RPUSH", signal, b"1"]);
+                self.end_signal(context, signal);
+            }
         }
         Ok(integer(deleted))
     }

@@ -77,7 +77,7 @@ fn q5_a_fallback_never_overtakes_a_later_release() {
     rig.receive(conn, NOSCRIPT);
     assert_eq!(rig.outputs(), []);
     rig.receive(conn, b":1\r\n");
-    assert_eq!(rig.outputs(), [reply(later, Reply::Deleted { number: 1 })]);
+    assert_eq!(rig.outputs(), [reply(later, Reply::Deleted { number: 1, awaited: false })]);
     assert_eq!(rig.commands(conn), ["EVAL"]);
     rig.receive(conn, b":1\r\n");
     assert_eq!(rig.outputs(), [reply(b, Reply::Extended)]);
