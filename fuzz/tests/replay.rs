@@ -47,5 +47,5 @@ fn etcd_ops() {
 
 #[test]
 fn election_ops() {
-    replay("election_ops", lock_fuzz::election_ops, 200, 0);
+    replay("election_ops", lock_fuzz::election_ops, 150, 0);
 }
