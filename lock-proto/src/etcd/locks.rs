@@ -531,7 +531,8 @@ impl Locks {
     fn step<R>(&mut self, slot: u32, f: impl FnOnce(&mut Lock, &mut Context<'_>) -> R) -> Option<R> {
         let lock = self.locks.get_mut(slot as usize)?.as_mut()?;
         let was_held = lock.is_held();
-        let (mut ended, mut watches, mut extend) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ended, mut watches) = (Vec::new(), Vec::new());
+        let (mut begun, mut extend) = (Vec::new(), Vec::new());
         let mut ctx = Context {
             now: self.now,
             config: &self.config,
@@ -545,6 +546,7 @@ impl Locks {
             sessions: &mut self.sessions,
             out: &mut self.out,
             watches: &mut watches,
+            begun: &mut begun,
             extend: &mut extend,
             ended: &mut ended,
         };
@@ -574,11 +576,12 @@ impl Locks {
         for id in ended {
             self.acquisitions.end(id.slot);
         }
-        for session in &sessions {
+        // One that was begun and dropped within the step is left like any other, or it would be kept alive for nobody.
+        for session in sessions.iter().chain(&begun) {
             self.sessions.join(*session, slot);
         }
         self.around(|all, around| {
-            for session in joined.iter().filter(|session| !sessions.contains(session)) {
+            for session in joined.iter().chain(&begun).filter(|session| !sessions.contains(session)) {
                 all.leave(around, *session, slot);
             }
             for session in extend {

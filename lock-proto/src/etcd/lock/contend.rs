@@ -198,6 +198,7 @@ impl Lock {
             LeaseKind::Shared => ctx.sessions.shared(ctx.now, ctx.config),
             LeaseKind::Own(seconds) => ctx.sessions.own(ctx.now, seconds),
         };
+        ctx.begun.push(session);
         if ctx.is_alive(session) { self.enter(ctx, session) } else { self.stage = Stage::Leasing(session) }
     }
 

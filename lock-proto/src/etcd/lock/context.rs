@@ -33,6 +33,8 @@ pub(crate) struct Context<'a> {
     pub(crate) out: &'a mut VecDeque<LocksOutput>,
     /// Watches that were opened (with the name's slot) and closed.
     pub(crate) watches: &'a mut Vec<(WatchId, bool)>,
+    /// Sessions that the name began with, even if it has dropped them by the end of the step.
+    pub(crate) begun: &'a mut Vec<SessionId>,
     /// Sessions that are to be extended.
     pub(crate) extend: &'a mut Vec<SessionId>,
     /// Acquisitions that had their last event.
