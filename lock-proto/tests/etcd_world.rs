@@ -13,7 +13,7 @@ use lock_proto::etcd::ElectionEvent;
 use lock_proto::redis::{Acquire, Event, Release};
 use lock_proto::sim::Way;
 use lock_proto::sim::etcd::World;
-use lock_proto::sim::trace::{Entry, Fate, Lane, Point, State, Trace, What};
+use lock_proto::sim::trace::{Fate, Lane, Point, State, Trace, What};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -307,18 +307,28 @@ fn s5_the_same_seed_gives_the_same_log() {
 
 /// Every point of an acquisition, in order.
 fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
-    let point = |entry: &'_ Entry| match &entry.what {
-        What::Lock { client, lock, .. } if (*client, *lock) == (whose, which) => true,
-        _ => false,
-    };
-    let mine = trace.entries.iter().filter(|entry| point(entry));
-    mine.filter_map(|entry| if let What::Lock { point, .. } = &entry.what { Some(point) } else { None }).collect()
+    let mut points = Vec::new();
+    for entry in &trace.entries {
+        if let What::Lock { client, lock, point, .. } = &entry.what
+            && (*client, *lock) == (whose, which)
+        {
+            points.push(point);
+        }
+    }
+    points
 }
 
-fn words(trace: &Trace, lane: Option<Lane>) -> Vec<&str> {
-    let word = |entry: &'_ Entry| matches!(&entry.what, What::Note { lane: whose, .. } if *whose == lane);
-    let mine = trace.entries.iter().filter(|entry| word(entry));
-    mine.filter_map(|entry| if let What::Note { text, .. } = &entry.what { Some(&text[..]) } else { None }).collect()
+/// Every word on a lane, in order.
+fn words(trace: &Trace, whose: Option<Lane>) -> Vec<&str> {
+    let mut words = Vec::new();
+    for entry in &trace.entries {
+        if let What::Note { lane, text } = &entry.what
+            && *lane == whose
+        {
+            words.push(&text[..]);
+        }
+    }
+    words
 }
 
 #[test]
@@ -376,14 +386,14 @@ fn a_run_is_recorded_for_pictures() {
         (Lane::Node(2), &[State::Down, State::Running][..]),
         (Lane::Client(1), &[State::Paused, State::Running, State::Down]),
     ] {
-        let seen: Vec<State> = trace
-            .entries
-            .iter()
-            .filter_map(|entry| match entry.what {
-                What::State { lane: whose, state } if whose == lane => Some(state),
-                _ => None,
-            })
-            .collect();
+        let mut seen = Vec::new();
+        for entry in &trace.entries {
+            if let What::State { lane: whose, state } = entry.what
+                && whose == lane
+            {
+                seen.push(state);
+            }
+        }
         assert_eq!(seen, states, "{lane}");
     }
     for way in Way::BOTH {
