@@ -4,6 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use lock_examples::explore::picture::{self, Run};
+use lock_proto::sim::scenario::Backend;
+use lock_proto::sim::{Plan, scenarios};
+
 /// A scenario beyond the bounds: a lock is held twice in it, soon and surely.
 const BEYOND: &str = "redis-promotion";
 /// One within.
@@ -94,9 +98,12 @@ fn where_nothing_is_broken_it_ends_well_and_says_how_much_it_did() {
 fn all_scenarios_are_run_for_each_seed_and_listed() {
     let folder = folder();
     let list = text(&explore(folder.path(), "--list"));
-    let all = lock_proto::sim::scenarios();
+    let all = scenarios();
     for scenario in all {
         assert!(list.contains(scenario.name) && list.contains(scenario.about), "{list}");
+    }
+    for backend in [Backend::Redis, Backend::Etcd] {
+        assert!(all.iter().any(|scenario| scenario.backend == backend), "{backend:?}");
     }
     let output = explore(folder.path(), "--scenario all --seeds 3..4");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -149,6 +156,43 @@ fn one_seed_is_drawn_the_same_each_time() {
     let part = page(folder.path(), &output);
     assert_well_formed(&part);
     assert!(part.contains("from 0.000 s to 0.100 s") && folder.path().join(format!("{KEPT}-5.html")).exists());
+}
+
+#[test]
+fn a_run_of_every_scenario_can_be_drawn() {
+    for scenario in scenarios() {
+        let plan = Plan::from_seed(scenario, 2);
+        let (outcome, trace) = plan.run_traced();
+        let run = Run { plan: &plan, outcome: &outcome, trace: &trace, replay: "explore", window: (None, None) };
+        let page = picture::page(&run);
+        assert_well_formed(&page);
+        assert_eq!(picture::page(&run), page, "{}", scenario.name);
+        assert!(page.contains("class=\"held n0\"") && page.contains("class=\"m ask\""), "{}", scenario.name);
+    }
+}
+
+#[test]
+fn what_is_particular_to_etcd_is_drawn() {
+    let folder = folder();
+    let drawn = |line: &str| {
+        let output = explore(folder.path(), line);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let page = page(folder.path(), &output);
+        assert_well_formed(&page);
+        page
+    };
+    let page = drawn("--scenario etcd-turns --seed 2");
+    for part in [">member 0</text>", ">leads</text>", ">lease ", "put a/", "keep alive ", "class=\"write n"] {
+        assert!(page.contains(part), "{part} is not drawn");
+    }
+    let page = drawn("--scenario etcd-elections --seed 3");
+    for part in [">campaigns as #", ">hears: e is led by #"] {
+        assert!(page.contains(part), "{part} is not drawn");
+    }
+    let page = drawn("--scenario etcd-suspended --seeds 0..300 --find MutualExclusion");
+    for part in ["class=\"violation excused\"", ">clock −", "class=\"paused\""] {
+        assert!(page.contains(part), "{part} is not drawn");
+    }
 }
 
 #[test]

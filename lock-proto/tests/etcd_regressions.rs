@@ -9,7 +9,7 @@ use core::mem;
 use core::time::Duration;
 
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId};
-use lock_proto::redis::{Acquire, Event, Wait};
+use lock_proto::redis::{Acquire, Event, Renew, Wait};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 use store::Store;
 
@@ -209,4 +209,25 @@ fn a_release_that_the_watch_tells_late_is_found_by_reading() {
     hub.locks.handle_timeout(due);
     hub.serve();
     assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
+}
+
+/// Scenario `etcd-turns`, seed 2814: two waiters timed out in one step. The second one, which wanted a lease of its own, was head for a moment
+/// in between: its lease was granted all the same, and kept alive until the client was shut down.
+#[test]
+fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    let wait = |secs| Wait::For(Duration::from_secs(secs));
+    let first = hub.locks.acquire(NOW, &Acquire::new("name").wait(wait(2))).unwrap();
+    let own = Acquire::new("name").ttl(Duration::from_secs(4)).renew(Renew::Manual).wait(wait(2));
+    let second = hub.locks.acquire(NOW, &own).unwrap();
+    hub.serve();
+    hub.told.clear();
+    // The process stands still for longer than both wait.
+    hub.locks.handle_timeout(NOW + Duration::from_secs(3));
+    hub.drain();
+    let failed = |lock| hub.told.iter().any(|(id, event)| *id == lock && matches!(event, Event::Failed(_)));
+    assert!(failed(first) && failed(second), "{:?}", hub.told);
+    let asked = hub.sent.iter().any(|(_, request)| matches!(request, Request::Grant { .. }));
+    assert!(!asked, "{:?}", hub.sent);
 }

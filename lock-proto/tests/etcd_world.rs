@@ -13,6 +13,7 @@ use lock_proto::etcd::ElectionEvent;
 use lock_proto::redis::{Acquire, Event, Release};
 use lock_proto::sim::Way;
 use lock_proto::sim::etcd::World;
+use lock_proto::sim::trace::{Fate, Lane, Point, State, Trace, What};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -302,4 +303,154 @@ fn s5_the_same_seed_gives_the_same_log() {
     };
     assert_eq!(run(5), run(5));
     assert_ne!(run(5), run(6));
+}
+
+/// Every point of an acquisition, in order.
+fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
+    let mut points = Vec::new();
+    for entry in &trace.entries {
+        if let What::Lock { client, lock, point, .. } = &entry.what
+            && (*client, *lock) == (whose, which)
+        {
+            points.push(point);
+        }
+    }
+    points
+}
+
+/// Every word on a lane, in order.
+fn words(trace: &Trace, whose: Option<Lane>) -> Vec<&str> {
+    let mut words = Vec::new();
+    for entry in &trace.entries {
+        if let What::Note { lane, text } = &entry.what
+            && *lane == whose
+        {
+            words.push(&text[..]);
+        }
+    }
+    words
+}
+
+#[test]
+fn a_run_is_recorded_for_pictures() {
+    let mut w = World::cluster(3).clients(2).seed(3).traced(true).build();
+    let leader = w.cluster_now().leader().unwrap();
+    let first = held(&mut w, 0, "a");
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(secs(5));
+    w.write(0, first);
+    w.run_for(secs(20));
+    w.release(0, first);
+    w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
+
+    // A waiter that is not waited for any more.
+    let third = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(500));
+    w.abandon(0, third);
+    w.partition(0, 0);
+    w.compact();
+    w.isolate_member(leader);
+    w.run_for(secs(3));
+    w.heal(0, 0);
+    w.rejoin_member(leader);
+    w.kill_member(2);
+    w.run_for(secs(1));
+    w.start_member(2);
+    w.suspend_client(1);
+    w.run_for(secs(2));
+    w.resume_client(1);
+    w.run_for(secs(1));
+    w.kill_client(1);
+    w.run_for(secs(20));
+    let ended = w.now();
+    let trace = w.take_trace();
+
+    assert_eq!((trace.clients, trace.nodes, trace.end, trace.calm), (2, 3, ended, None));
+    let told = points(&trace, 0, first);
+    let renewed = told.iter().filter(|point| matches!(point, Point::Renewed { .. })).count();
+    let rest: Vec<_> = told.into_iter().filter(|point| !matches!(point, Point::Renewed { .. })).collect();
+    assert!(renewed > 2);
+    assert!(
+        matches!(
+            rest[..],
+            [Point::Asked, Point::Granted { fence: Some(_), .. }, Point::Claimed, Point::GaveBack, Point::Ended(_)]
+        ),
+        "{rest:?}"
+    );
+    assert!(matches!(points(&trace, 1, second)[..], [Point::Asked, Point::Granted { .. }, Point::Claimed, ..]));
+    assert_eq!(points(&trace, 0, third), [&Point::Asked, &Point::GaveBack]);
+
+    // States, cuts, a clock that stood still.
+    let at = |what: &What| trace.entries.iter().find(|entry| entry.what == *what).map(|entry| entry.at);
+    for (lane, states) in [
+        (Lane::Node(2), &[State::Down, State::Running][..]),
+        (Lane::Client(1), &[State::Paused, State::Running, State::Down]),
+    ] {
+        let mut seen = Vec::new();
+        for entry in &trace.entries {
+            if let What::State { lane: whose, state } = entry.what
+                && whose == lane
+            {
+                seen.push(state);
+            }
+        }
+        assert_eq!(seen, states, "{lane}");
+    }
+    for way in Way::BOTH {
+        let (cut, healed) = (What::Cut { client: 0, node: 0, way }, What::Healed { client: 0, node: 0, way });
+        assert_eq!(at(&healed).unwrap().since(at(&cut).unwrap()), secs(3));
+    }
+    assert!(at(&What::Clock { lane: Lane::Client(1), by: -2_000_000_000 }).is_some());
+    assert!(trace.entries.iter().any(|entry| matches!(entry.what, What::Write { client: 0, accepted: true, .. })));
+
+    // The cluster, and the leases in it: that of the dead client ends by itself, the other one's goes on.
+    assert!(words(&trace, Some(Lane::Node(leader))).starts_with(&["leads", "cut off from the other members"]));
+    assert!(words(&trace, None).contains(&"compacted") && words(&trace, None).contains(&"the cluster has no leader"));
+    let leases = |client| {
+        let words = words(&trace, Some(Lane::Client(client)));
+        words.iter().filter(|word| word.starts_with("lease ")).filter_map(|word| word.rsplit(' ').next()).count()
+    };
+    assert_eq!((leases(0), leases(1)), (1, 2), "{:?}", trace.entries);
+
+    // What travels.
+    let says = |from, to, label: &str| {
+        let mut all = trace.messages.iter();
+        all.any(|message| (message.from, message.to) == (from, to) && message.label.starts_with(label))
+    };
+    let to_any = |client, label| (0..3).any(|member| says(Lane::Client(client), Lane::Node(member), label));
+    for label in ["connect", "put a/", "keep alive ", "watch a/", "delete a/"] {
+        assert!(to_any(0, label) || to_any(1, label), "{label}");
+    }
+    assert!((0..3).any(|member| says(Lane::Node(member), Lane::Client(0), "yes, at ")));
+    assert!(says(Lane::Client(0), Lane::Resource, "write, fence "));
+    assert!(trace.messages.iter().all(|message| match message.fate {
+        Fate::Arrived(at) | Fate::Lost(at) => at >= message.sent,
+        Fate::UnderWay => true,
+    }));
+}
+
+#[test]
+fn an_election_is_recorded_for_pictures() {
+    let mut w = World::cluster(1).clients(2).seed(5).traced(true).build();
+    let _watcher = w.observe(1, "e");
+    let candidate = w.campaign(0, Acquire::new("e"), "one");
+    w.expect(secs(2), "elected", |w| w.is_held(0, candidate));
+    w.run_for(secs(1));
+    w.proclaim(0, candidate, "two");
+    w.run_for(secs(1));
+    give_back(&mut w, 0, candidate);
+    w.run_for(secs(1));
+    w.shutdown(1, secs(5));
+    w.run_for(secs(10));
+    let trace = w.take_trace();
+    let is_lease = |word: &&str| word.starts_with("lease ");
+    let mut says: Vec<_> = words(&trace, Some(Lane::Client(0)));
+    says.retain(|word| !is_lease(word));
+    assert_eq!(says, ["campaigns as one", "proclaims two", "has proclaimed"]);
+    let mut hears: Vec<_> = words(&trace, Some(Lane::Client(1)));
+    hears.retain(|word| !is_lease(word));
+    assert!(hears.starts_with(&["observes e"]) && hears.ends_with(&["has stopped"]), "{hears:?}");
+    for word in ["hears: e is led by one", "hears: e is led by two", "hears: nobody leads e", "is shut down"] {
+        assert!(hears.contains(&word), "{word}: {hears:?}");
+    }
 }

@@ -182,7 +182,7 @@ fn bytes(text: &str) -> Result<Vec<u8>, Usage> {
         return fs::read(path).map_err(|error| Usage(format!("--bytes: {path}: {error}")));
     }
     let pair = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
-    let digits = text.len() % 2 == 0 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digits = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = digits.then(|| text.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>()).flatten();
     bytes.ok_or_else(|| Usage("--bytes: an even number of hexadecimal digits, or @FILE".into()))
 }

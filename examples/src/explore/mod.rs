@@ -270,20 +270,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (found, _) = search(boastful(), 2).run(|_| {});
         let plan = found.unwrap().plan;
-        let out = Some(folder.path().join("new").join("page.html"));
+        let out = folder.path().join("new").join("page.html");
         let mut draw = Draw {
             scenario: plan.scenario,
             origin: plan.origin,
             shrink: false,
             find: None,
             window: (None, None),
-            out: out.clone(),
+            out: Some(out.clone()),
         };
         assert_eq!(draw_one(&draw), BROKEN);
-        let whole = fs::read_to_string(out.as_ref().unwrap()).unwrap();
+        let whole = fs::read_to_string(&out).unwrap();
         draw.shrink = true;
         assert_eq!(draw_one(&draw), BROKEN);
-        let small = fs::read_to_string(out.unwrap()).unwrap();
+        let small = fs::read_to_string(&out).unwrap();
         assert!(whole != small && small.contains("then made smaller"));
     }
 }

@@ -205,7 +205,7 @@ impl Recorder {
         Self(Some(Box::new(Trace { clients, nodes, ..Trace::default() })))
     }
 
-    #[cfg(test)]
+    /// Whether somebody records.
     pub(crate) const fn is_on(&self) -> bool {
         self.0.is_some()
     }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod counterexamples;
+mod record;
 mod speed;
 
 use std::collections::BTreeMap;

@@ -16,6 +16,8 @@ const BREAK: f64 = 46.0;
 const FLIGHT: f64 = 18.0;
 /// Between two labels at least so much.
 const LABEL: f64 = 74.0;
+/// And at the right edge this.
+const EDGE: f64 = 50.0;
 
 /// A stretch of time that is drawn to one scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,7 +114,8 @@ impl Axis {
             let round = (first..=last).map(|n| Instant::from_nanos(n * step));
             for at in [piece.span.from].into_iter().chain(round) {
                 let x = self.x(at);
-                if labels.last().is_none_or(|(last, _)| x - last >= LABEL) {
+                let room = labels.last().is_none_or(|(last, _)| x - last >= LABEL && x + EDGE <= self.width);
+                if room {
                     labels.push((x, seconds(at)));
                 }
             }

@@ -8,7 +8,7 @@ use super::axis::{Axis, length};
 use super::layout::{AXIS, BAR, Layout};
 use super::story::{Acquisition, Span, Story};
 use super::svg::{Anchor, Rows, Svg, width};
-use super::{COLOURS, Finding, NOTE_SIZE, TEXT_SIZE};
+use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
 
 /// The column with the names of lanes.
 const NAMES: f64 = 92.0;
@@ -24,6 +24,7 @@ pub(super) struct Scene<'a> {
     pub(super) axis: &'a Axis,
     pub(super) window: Span,
     pub(super) findings: &'a [Finding],
+    pub(super) servers: Servers,
 }
 
 /// A word above all lanes.
@@ -92,7 +93,7 @@ impl Scene<'_> {
                 Lane::Node(_) => band.line,
                 Lane::Resource => band.top + 10.0,
             };
-            svg.text("lane", (8.0, y + 4.0), Anchor::Start, &lane.to_string());
+            svg.text("lane", (8.0, y + 4.0), Anchor::Start, &self.servers.name(lane));
         }
         if let Some(band) = layout.resource {
             for (row, name) in self.story.names.iter().enumerate() {
@@ -130,11 +131,11 @@ impl Scene<'_> {
                 State::Down => ("down", "dead"),
                 State::Running => continue,
             };
-            let title = format!("{} is {word} {}", still.lane, told(still.span));
+            let title = format!("{} is {word} {}", self.servers.name(still.lane), told(still.span));
             svg.rect(class, (from, band.top + 1.0), ((to - from).max(2.0), band.bottom - band.top - 2.0), &title);
             let text = format!("{word} {}", length(still.span.to.since(still.span.from)));
             if width(&text, NOTE_SIZE) + 10.0 < to - from {
-                svg.text("note halo", (from + 5.0, band.bottom - 4.0), Anchor::Start, &text);
+                svg.text("note halo", (from + 5.0, band.line - 3.0), Anchor::Start, &text);
             }
         }
     }
@@ -148,7 +149,8 @@ impl Scene<'_> {
                 Some(Way::ToNode) => "↛",
                 Some(Way::ToClient) => "↚",
             };
-            let text = format!("✂ client {} {arrow} node {}", cut.client, cut.node);
+            let node = self.servers.name(Lane::Node(cut.node));
+            let text = format!("✂ client {} {arrow} {node}", cut.client);
             let title = format!("{text}: cut {}", told(cut.span));
             svg.rect("cut", (from, y - 4.0), ((to - from).max(2.0), 8.0), &title);
             svg.text("note halo", (from + 3.0, y + 3.5), Anchor::Start, &text);
@@ -184,14 +186,16 @@ impl Scene<'_> {
     }
 
     fn message(&self, svg: &mut Svg, message: &Message, until: Instant, (from, to): (f64, f64)) {
-        let kind = match (message.from, is_about_connection(&message.label)) {
-            (_, true) => "m conn",
-            (Lane::Client(_), false) => "m ask",
-            (Lane::Node(_) | Lane::Resource, false) => "m answer",
+        let kind = match (message.from, message.to) {
+            (_, Lane::Resource) => "m ask writes",
+            (_, Lane::Client(_) | Lane::Node(_)) if is_about_connection(&message.label) => "m conn",
+            (Lane::Client(_), Lane::Client(_) | Lane::Node(_)) => "m ask",
+            (Lane::Node(_) | Lane::Resource, Lane::Client(_) | Lane::Node(_)) => "m answer",
         };
         let start = (self.axis.x(message.sent), from);
         let x = self.axis.x(until);
-        let Message { from: sender, to: receiver, label, sent, .. } = message;
+        let Message { label, sent, .. } = message;
+        let (sender, receiver) = (self.servers.name(message.from), self.servers.name(message.to));
         let said = |fate: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {fate}");
         match message.fate {
             Fate::Arrived(at) => {
@@ -408,10 +412,12 @@ impl Scene<'_> {
         let mut heads: Vec<Head> = seen
             .map(|(at, class, text, finding)| {
                 let (x, wide) = (self.axis.x(at), width(&text, TEXT_SIZE) + 10.0);
-                let (anchor, left) = if x + wide <= self.axis.width() {
-                    (Anchor::Start, x)
-                } else if x >= wide {
+                // What was found stands left of its time, where the page is looked at first.
+                let right = x + wide <= self.axis.width();
+                let (anchor, left) = if x >= wide && (finding.is_some() || !right) {
                     (Anchor::End, x - wide)
+                } else if right {
+                    (Anchor::Start, x)
                 } else {
                     (Anchor::Start, (self.axis.width() - wide).max(0.0))
                 };

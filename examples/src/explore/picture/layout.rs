@@ -91,7 +91,8 @@ impl Layout {
         for (client, rows) in rows.iter().enumerate() {
             let notes = rough.rows(Lane::Client(client)) * NOTE_ROW;
             let first = y + 8.0 + notes + ROW / 2.0;
-            let line = y + 8.0 + notes + rows.len().max(1) as f64 * ROW + 6.0;
+            // Below the rows there is room for a word about the process.
+            let line = y + 8.0 + notes + rows.len().max(1) as f64 * ROW + 10.0;
             layout.clients.push(Band { top: y, bottom: line + 14.0, line, first });
             y = line + 14.0;
         }

@@ -14,7 +14,8 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use lock_proto::Instant;
-use lock_proto::sim::trace::{Fate, Message, Trace, What};
+use lock_proto::sim::scenario::Backend;
+use lock_proto::sim::trace::{Fate, Lane, Message, Trace, What};
 use lock_proto::sim::{Outcome, Plan, Violation};
 
 use axis::Axis;
@@ -65,6 +66,26 @@ impl Finding {
     }
 }
 
+/// What servers are called: it depends on what they serve.
+#[derive(Clone, Copy, Debug)]
+struct Servers(&'static str);
+
+impl Servers {
+    const fn of(backend: Backend) -> Self {
+        Self(match backend {
+            Backend::Redis => "node",
+            Backend::Etcd => "member",
+        })
+    }
+
+    fn name(self, lane: Lane) -> String {
+        match lane {
+            Lane::Node(index) => format!("{} {index}", self.0),
+            Lane::Client(_) | Lane::Resource => lane.to_string(),
+        }
+    }
+}
+
 /// A page that shows a run: one file that needs nothing else.
 #[must_use]
 pub fn page(run: &Run<'_>) -> String {
@@ -72,8 +93,9 @@ pub fn page(run: &Run<'_>) -> String {
     let findings = findings(run);
     let window = window(run, &findings);
     let axis = axis(run.trace, &story, window);
-    let scene = Scene { trace: run.trace, story: &story, axis: &axis, window, findings: &findings };
-    let overview = overview::overview(run.trace, &story, window, &findings);
+    let servers = Servers::of(run.plan.scenario.backend);
+    let scene = Scene { trace: run.trace, story: &story, axis: &axis, window, findings: &findings, servers };
+    let overview = overview::overview(run.trace, &story, servers, window, &findings);
     let page = Page { run, story: &story, findings: &findings, window, overview: &overview, drawn: &scene.draw() };
     page.write(looked_at(&findings).map(|finding| axis.x(finding.violation.at)))
 }

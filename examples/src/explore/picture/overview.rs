@@ -6,7 +6,7 @@ use super::axis::Axis;
 use super::draw::colour;
 use super::story::{Span, Story};
 use super::svg::{Anchor, Rows, Svg};
-use super::{Finding, NOTE_SIZE};
+use super::{Finding, NOTE_SIZE, Servers};
 
 const WIDTH: f64 = 1_180.0;
 const NAMES: f64 = 78.0;
@@ -14,7 +14,7 @@ const ROW: f64 = 7.0;
 const AXIS: f64 = 20.0;
 
 /// Draws clients with what they hold, stillness of everybody, findings, and a frame around `window`, which is drawn out elsewhere.
-pub(super) fn overview(trace: &Trace, story: &Story, window: Span, findings: &[Finding]) -> String {
+pub(super) fn overview(trace: &Trace, story: &Story, servers: Servers, window: Span, findings: &[Finding]) -> String {
     let whole = Span { from: lock_proto::Instant::ZERO, to: trace.end };
     let axis = Axis::linear(whole, WIDTH - NAMES);
     let x = |at| NAMES + axis.x(at);
@@ -88,7 +88,7 @@ pub(super) fn overview(trace: &Trace, story: &Story, window: Span, findings: &[F
             (Lane::Node(_) | Lane::Resource, true) => "band node odd",
         };
         svg.rect(class, (0.0, top), (WIDTH, bottom - top), "");
-        svg.text("small", (4.0, (top + bottom) / 2.0 + NOTE_SIZE * 0.35), Anchor::Start, &lane.to_string());
+        svg.text("small", (4.0, (top + bottom) / 2.0 + NOTE_SIZE * 0.35), Anchor::Start, &servers.name(lane));
     }
     for (at, text) in axis.labels() {
         svg.line("guide", (NAMES + at, 14.0), (NAMES + at, y), "");

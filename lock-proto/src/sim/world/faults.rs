@@ -204,8 +204,10 @@ impl World {
     /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
-        self.clients[client].state = ProcessState::Dead;
-        self.record_state(Lane::Client(client), State::Down);
+        if self.clients[client].state != ProcessState::Dead {
+            self.clients[client].state = ProcessState::Dead;
+            self.record_state(Lane::Client(client), State::Down);
+        }
         self.clients[client].inbox.clear();
         self.checker.dies(client);
         for id in self.network.of_client(client) {
@@ -259,11 +261,16 @@ impl World {
     /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
+        let mut any = false;
         self.checker.allow(client, PER_FAULT);
         for id in self.network.of_client(client) {
             let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == node) else { continue };
             let (conn, known) = (link.conn, link.node_open);
             link.node_open = false;
+            if !core::mem::replace(&mut any, true) {
+                let text = || format!("its connections to node {node} are reset");
+                self.recorder.note(self.now, || What::Note { lane: Some(Lane::Client(client)), text: text() });
+            }
             for message in self.network.lose(id) {
                 self.recorder.fate(Some(message), Fate::Lost(self.now));
             }

@@ -63,5 +63,6 @@ fn request(args: &[&[u8]]) -> String {
 /// The beginning of what a node answers.
 pub(super) fn replies(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace("\r\n", " ");
-    String::from(text.trim_end())
+    // A piece of an answer may be the end of a line.
+    String::from(if text.trim().is_empty() { "…" } else { text.trim_end() })
 }

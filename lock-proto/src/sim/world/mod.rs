@@ -190,6 +190,7 @@ impl World {
     /// Shuts the client down, with this time to release what it holds. Its applications give back everything by that.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
+        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Client(client)), text: "is shut down".into() });
         let process = &mut self.clients[client];
         let stop_by = process.when(process.local(self.now) + within);
         process.stop_by = Some(process.stop_by.map_or(stop_by, |earlier| earlier.min(stop_by)));

@@ -12,6 +12,7 @@ use super::World;
 use super::member::Member;
 use super::process::Process;
 use super::queue_log::QueueLog;
+use super::record::Recorded;
 use super::resource::Resource;
 use crate::etcd::{Client, Config, Endpoint};
 use crate::id::ClientId;
@@ -41,7 +42,7 @@ pub struct Builder {
     overrides: Vec<(usize, Change)>,
     clocks: Vec<(usize, u64, i32)>,
     keep: Keep,
-    trace: bool,
+    traced: bool,
 }
 
 impl Builder {
@@ -58,7 +59,7 @@ impl Builder {
             overrides: Vec::new(),
             clocks: Vec::new(),
             keep: Keep::Lines(100_000),
-            trace: false,
+            traced: false,
         }
     }
 
@@ -126,8 +127,8 @@ impl Builder {
     }
 
     /// Records everything for pictures, see [`World::take_trace`]. Default: no.
-    pub const fn trace(mut self, on: bool) -> Self {
-        self.trace = on;
+    pub const fn traced(mut self, on: bool) -> Self {
+        self.traced = on;
         self
     }
 
@@ -160,7 +161,7 @@ impl Builder {
                 Err(error) => panic!("client {i} cannot be configured like this: {error}"),
             }
         }
-        World {
+        let mut world = World {
             seed: self.seed,
             now,
             rng,
@@ -176,7 +177,8 @@ impl Builder {
             rpcs: BTreeMap::new(),
             streams: BTreeMap::new(),
             number: 0,
-            trace: if self.trace { Recorder::on(clients.len(), self.members) } else { Recorder::default() },
+            trace: if self.traced { Recorder::on(clients.len(), self.members) } else { Recorder::default() },
+            told_of: Recorded::default(),
             clients,
             queue_log: QueueLog::default(),
             resource: Resource::default(),
@@ -191,7 +193,9 @@ impl Builder {
             spins: 0,
             steps: 0,
             halted: false,
-        }
+        };
+        world.record_cluster();
+        world
     }
 }
 

@@ -33,7 +33,7 @@ impl World {
         }
         self.restore_quorum();
         for condition in [Condition::TooManyRequests, Condition::NoSpace] {
-            self.set_condition(condition, false);
+            self.change_condition(condition, false);
         }
         self.heal_all();
         for client in 0..self.clients.len() {

@@ -1,5 +1,6 @@
 //! What goes wrong in a world.
 
+use alloc::format;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -53,6 +54,9 @@ impl World {
     /// The member ends in an orderly way: what it has taken is done and answered first.
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
+        if self.members[member].state != MemberState::Down {
+            self.word(Some(Lane::Node(member)), || "ends in order".into());
+        }
         self.member_goes(member, |cluster, now| cluster.stop(now, member));
     }
 
@@ -88,14 +92,18 @@ impl World {
     /// Cuts a member off from the other members, not from the clients.
     pub fn isolate_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} cut off from the others"));
-        self.members[member].cut_off = true;
+        if !core::mem::replace(&mut self.members[member].cut_off, true) {
+            self.word(Some(Lane::Node(member)), || "cut off from the other members".into());
+        }
         self.settle_member(member);
     }
 
     /// Ends [`isolate_member`](Self::isolate_member).
     pub fn rejoin_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} with the others again"));
-        self.members[member].cut_off = false;
+        if core::mem::replace(&mut self.members[member].cut_off, false) {
+            self.word(Some(Lane::Node(member)), || "hears the other members again".into());
+        }
         self.settle_member(member);
     }
 
@@ -122,12 +130,21 @@ impl World {
 
     /// No member hears another: nobody can lead.
     pub fn lose_quorum(&mut self) {
-        self.on_cluster("quorum lost", |cluster, now| cluster.lose_quorum(now));
+        self.quorum(true, "quorum lost", Cluster::lose_quorum);
     }
 
     /// Ends [`lose_quorum`](Self::lose_quorum).
     pub fn restore_quorum(&mut self) {
-        self.on_cluster("quorum restored", |cluster, now| cluster.restore_quorum(now));
+        self.quorum(false, "quorum restored", Cluster::restore_quorum);
+    }
+
+    fn quorum(&mut self, lost: bool, what: &str, change: impl FnOnce(&mut Cluster, Instant)) {
+        self.journal.write(self.now, format_args!("{what}"));
+        if core::mem::replace(&mut self.told_of.quorum_lost, lost) != lost {
+            self.word(None, || what.into());
+        }
+        change(&mut self.cluster, self.now);
+        self.pump_cluster();
     }
 
     /// The leader hands over to another member; every lease has its whole life again.
@@ -139,6 +156,12 @@ impl World {
 
     /// A state in which requests are refused begins or ends.
     pub fn set_condition(&mut self, condition: Condition, on: bool) {
+        self.word(None, || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
+        self.change_condition(condition, on);
+    }
+
+    /// The same, but nobody needs to see it in a picture.
+    pub(super) fn change_condition(&mut self, condition: Condition, on: bool) {
         self.journal.write(self.now, format_args!("{condition:?} {on}"));
         self.cluster.set(self.now, condition, on);
         self.pump_cluster();
@@ -194,13 +217,17 @@ impl World {
 
     /// Every stream of a member ends with the status `Unavailable`.
     pub fn end_streams(&mut self, member: usize) {
-        self.on_cluster("streams end", |cluster, now| cluster.end_streams_of(now, member));
+        self.on_lane(Some(Lane::Node(member)), "streams end", |cluster, now| cluster.end_streams_of(now, member));
     }
 
     /// Anything else that happens to the cluster.
     pub fn on_cluster<T>(&mut self, what: &str, change: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
+        self.on_lane(None, what, change)
+    }
+
+    fn on_lane<T>(&mut self, lane: Option<Lane>, what: &str, change: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("{what}"));
-        self.trace.note(self.now, || What::Note { lane: None, text: what.into() });
+        self.word(lane, || what.into());
         let done = change(&mut self.cluster, self.now);
         self.pump_cluster();
         done
@@ -232,11 +259,13 @@ impl World {
         if self.clients[client].state != ProcessState::Paused {
             return;
         }
-        self.set_process(client, ProcessState::Running);
         if let Some(slept) = self.clients[client].start_clock(self.now) {
+            let by = i64::try_from(slept.as_nanos()).unwrap_or(i64::MAX);
+            self.trace.note(self.now, || What::Clock { lane: Lane::Client(client), by: -by });
             self.checker.slept(self.now, client, slept);
             self.collect();
         }
+        self.set_process(client, ProcessState::Running);
         if self.rng.one_in(2) {
             self.time_out(client);
         }
@@ -249,7 +278,9 @@ impl World {
     /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
-        self.set_process(client, ProcessState::Dead);
+        if !self.is_dead(client) {
+            self.set_process(client, ProcessState::Dead);
+        }
         self.clients[client].inbox.clear();
         self.checker.dies(client);
         for id in self.network.of_client(client) {
@@ -288,7 +319,9 @@ impl World {
     pub fn heal(&mut self, client: usize, member: usize) {
         self.journal.write(self.now, format_args!("heal c{client} m{member}"));
         for way in Way::BOTH {
-            self.trace.note(self.now, || What::Healed { client, node: member, way });
+            if self.network.cuts().contains(&(client, member, way)) {
+                self.trace.note(self.now, || What::Healed { client, node: member, way });
+            }
         }
         self.network.heal(self.now, |c, n, _| (c, n) == (client, member));
     }
@@ -311,9 +344,13 @@ impl World {
     /// Every open connection between this client and this member is reset, seen by both at once. What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, member: usize) {
         self.journal.write(self.now, format_args!("reset c{client} m{member}"));
+        let mut any = false;
         for id in self.network.of_client(client) {
             let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
             let (conn, known) = (link.conn, link.node_open);
+            if !core::mem::replace(&mut any, true) {
+                self.word(Some(Lane::Client(client)), || format!("its connections to member {member} are reset"));
+            }
             self.lose(id);
             if known {
                 match self.members[member].state {

@@ -3,11 +3,13 @@
 mod builder;
 mod calm;
 mod faults;
+mod label;
 mod member;
 mod process;
 mod pump;
 mod questions;
 mod queue_log;
+mod record;
 mod resource;
 mod told;
 mod wire;
@@ -29,11 +31,12 @@ use crate::sim::check::{Checker, Rule, Stage, Violation};
 use crate::sim::journal::Journal;
 use crate::sim::network::Network;
 use crate::sim::rng::Rng;
-use crate::sim::trace::{Point, Recorder, What};
+use crate::sim::trace::{Lane, Point, Recorder, What};
 use crate::time::Instant;
 use member::Member;
 use process::{Fact, Observed, Process, ProcessState, Record};
 use queue_log::QueueLog;
+use record::Recorded;
 use resource::Resource;
 use wire::Wire;
 
@@ -104,6 +107,7 @@ pub struct World {
     checker: Checker,
     journal: Journal,
     trace: Recorder,
+    told_of: Recorded,
     auto_claim: bool,
     expect_violation: bool,
     violations: Vec<Violation>,
@@ -150,6 +154,7 @@ impl World {
         let name = self.full_name(client, &want.name);
         let shown = format!("{}", name.escape_ascii());
         let verb = if value.is_some() { "campaign" } else { "acquire" };
+        let candidate = value.clone();
         let asked = self.verb(client, |machine, now| match value {
             Some(value) => machine.campaign(now, &want, value),
             None => machine.acquire(now, &want),
@@ -165,11 +170,14 @@ impl World {
             Wait::For(_) | Wait::Try | Wait::Forever => None,
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
-        self.trace.note(self.now, || What::Lock { client, lock, name: shown, point: Point::Asked });
         let claim = self.auto_claim || hold.is_some();
         let record =
             Record { name, events: Vec::new(), times: Vec::new(), grant: None, claim, hold, write_every: None };
         self.clients[client].records.insert(lock, record);
+        self.point(client, lock, || Point::Asked);
+        if let Some(value) = candidate {
+            self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
+        }
         self.pump_client(client);
         lock
     }
@@ -177,8 +185,7 @@ impl World {
     /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
     pub fn claim(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} claim"));
-        self.must(client, lock, |machine, now| machine.claim(now, lock));
-        self.checker.claimed(client, lock);
+        self.take(client, lock);
         self.pump_client(client);
     }
 
@@ -187,7 +194,7 @@ impl World {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
         let answer_by = self.after(client, self.clients[client].machine.config().release_within);
         self.checker.gives_back(client, lock, Some(answer_by));
-        self.point(client, lock, Point::GaveBack);
+        self.point(client, lock, || Point::GaveBack);
         self.must(client, lock, |machine, now| machine.release(now, lock));
         self.pump_client(client);
     }
@@ -195,8 +202,10 @@ impl World {
     /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
+        if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
+            self.point(client, lock, || Point::GaveBack);
+        }
         self.checker.abandoned(client, lock);
-        self.point(client, lock, Point::GaveBack);
         let _ = self.verb(client, |machine, now| {
             machine.abandon(now, lock);
             Ok(())
@@ -215,6 +224,7 @@ impl World {
     pub fn proclaim(&mut self, client: usize, lock: LockId, value: impl AsRef<[u8]>) {
         let value = Bytes::copy_from_slice(value.as_ref());
         self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
+        self.word(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
         self.must(client, lock, |machine, now| machine.proclaim(now, lock, value));
         self.pump_client(client);
     }
@@ -241,6 +251,8 @@ impl World {
         let verb = if observes { "observe" } else { "leader" };
         self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
         let name = self.full_name(client, name);
+        let asks = if observes { "observes" } else { "asks who leads" };
+        self.word(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
         self.clients[client].queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
         self.pump_client(client);
         query
@@ -262,9 +274,11 @@ impl World {
     /// Shuts the client down, with this time to release what it holds.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
+        self.word(Some(Lane::Client(client)), || "is shut down".into());
         // What is held or lost is given back by the machine, and answered.
         let guards = self.checker.live(client).filter(|(_, stage)| matches!(stage, Stage::Held | Stage::Lost));
         for (lock, _) in guards.collect::<Vec<_>>() {
+            self.point(client, lock, || Point::GaveBack);
             self.checker.gives_back(client, lock, None);
         }
         let _ = self.verb(client, |machine, now| {
@@ -384,9 +398,11 @@ impl World {
         self.checker.stage(client, lock)
     }
 
-    fn point(&mut self, client: usize, lock: LockId, point: Point) {
-        let Some(record) = self.clients[client].records.get(&lock) else { return };
-        self.trace.note(self.now, || What::Lock { client, lock, name: record.shown(), point });
+    /// The application takes what it is offered.
+    fn take(&mut self, client: usize, lock: LockId) {
+        self.must(client, lock, |machine, now| machine.claim(now, lock));
+        self.checker.claimed(client, lock);
+        self.point(client, lock, || Point::Claimed);
     }
 
     fn violated(&mut self, rule: Rule, text: String) {

@@ -124,7 +124,7 @@ impl World {
         let message = self.trace.sent(self.now, from, to, || match (&packet, way) {
             (Packet::Open, Way::ToNode) => "connect".into(),
             (Packet::Open, Way::ToClient) => "connected".into(),
-            (Packet::Data(wire), _) => format!("{wire}"),
+            (Packet::Data(wire), _) => wire.label(),
             (Packet::Close(why), _) => format!("close ({why})"),
         });
         self.network.send(self.now, id, way, Posted { packet, message });
@@ -197,6 +197,7 @@ impl World {
             MemberState::Down => return,
         }
         self.journal.write(self.now, format_args!("m{member} from c{client}: {wire}"));
+        self.remember_owner(client, &wire);
         let now = self.now;
         match wire {
             Wire::Call { rpc, token, request } => {
@@ -288,6 +289,7 @@ impl World {
             }
         }
         self.record_changes();
+        self.record_cluster();
     }
 
     /// Must be done before a compaction forgets.
@@ -484,6 +486,7 @@ impl World {
             Output::Stopped { unreleased } => {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} may be left"));
                 self.clients[client].stopped = Some(unreleased);
+                self.word(Some(Lane::Client(client)), || "has stopped".into());
             }
         }
     }

@@ -164,7 +164,7 @@ impl World {
         self.journal.digest()
     }
 
-    /// What was recorded, if that was [asked for](super::Builder::trace). Nothing is recorded after it.
+    /// What was recorded, if that was [asked for](super::Builder::traced). Nothing is recorded after it.
     pub fn take_trace(&mut self) -> Trace {
         self.trace.finish(self.now)
     }

@@ -8,7 +8,6 @@ use crate::etcd::{ElectionEvent, OwnerKey, QueryId, Queue};
 use crate::event::{Event, Grant};
 use crate::id::LockId;
 use crate::sim::check::Rule;
-use crate::sim::trace::Point;
 use crate::time::Instant;
 
 impl World {
@@ -29,9 +28,7 @@ impl World {
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.events.push(event.clone());
         record.times.push(now);
-        if let Some(point) = point(&event, until) {
-            self.point(client, lock, point);
-        }
+        self.point_told(client, lock, &event, until);
         if let Event::Granted(grant) = event {
             self.granted(client, lock, grant, owner);
         }
@@ -51,8 +48,7 @@ impl World {
             self.plan(self.now + hold, client, Fact::Release(lock));
         }
         if claim {
-            self.must(client, lock, |machine, now| machine.claim(now, lock));
-            self.checker.claimed(client, lock);
+            self.take(client, lock);
         }
         if let Some(every) = write_every {
             self.plan(self.now + every, client, Fact::Write(lock));
@@ -73,30 +69,8 @@ impl World {
         };
         // A question has one answer, an observation goes on until it fails.
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
-        observed.events.push(event);
-    }
-}
-
-/// What a picture shows of an event. `until` is the end of validity in true time.
-fn point(event: &Event, until: Option<Instant>) -> Option<Point> {
-    match (event, until) {
-        (Event::Granted(grant), Some(valid_until)) => {
-            Some(Point::Granted { fence: grant.fence.map(|fence| fence.get()), valid_until })
-        }
-        (Event::Renewed { .. }, Some(valid_until)) => Some(Point::Renewed { valid_until }),
-        (Event::Lost(loss), _) => Some(Point::Lost(format!("{loss}"))),
-        (Event::Withdrawn, _) => Some(Point::Ended("withdrawn".into())),
-        (Event::Failed(failure), _) => Some(Point::Ended(format!("{failure}"))),
-        (Event::Released(release), _) => Some(Point::Ended(format!("{release:?}"))),
-        (
-            Event::Granted(_)
-            | Event::Renewed { .. }
-            | Event::Blocked(_)
-            | Event::ExtendFailed(_)
-            | Event::AtRisk { .. }
-            | Event::Proclaimed { .. }
-            | Event::ProclaimFailed(_),
-            _,
-        ) => None,
+        observed.events.push(event.clone());
+        let name = observed.name.clone();
+        self.heard(client, &name, &event);
     }
 }

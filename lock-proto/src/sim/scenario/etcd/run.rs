@@ -83,7 +83,7 @@ fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
         .latency(setup.latency.clone())
         .late(store.late)
         .keep(keep)
-        .trace(trace);
+        .traced(trace);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
     }

@@ -1,0 +1,57 @@
+//! What a record of a run must be, whatever happened in it: pictures rely on it.
+
+use std::collections::BTreeMap;
+
+use lock_proto::sim::trace::{Fate, Point, What};
+use lock_proto::sim::{Plan, Trace, scenarios};
+
+#[test]
+fn a_record_of_a_run_is_in_order_and_tells_what_was_found() {
+    for scenario in scenarios() {
+        for seed in 0..3 {
+            let plan = Plan::from_seed(scenario, seed);
+            let (outcome, trace) = plan.run_traced();
+            let (name, entries) = (format!("{} seed {seed}", scenario.name), &trace.entries);
+            assert_eq!((trace.clients, trace.nodes), (plan.setup.clients.len(), plan.setup.nodes.len()), "{name}");
+            assert!(entries.windows(2).all(|pair| pair[0].at <= pair[1].at), "{name}");
+            assert!(entries.iter().all(|entry| entry.at <= trace.end), "{name}");
+            assert!(trace.calm.is_some_and(|calm| calm <= trace.end), "{name}");
+            for message in &trace.messages {
+                assert!(!message.label.is_empty() && message.label.len() < 400, "{name}: {message:?}");
+                let (Fate::Arrived(at) | Fate::Lost(at)) = message.fate else { continue };
+                assert!(at >= message.sent && at <= trace.end, "{name}: {message:?}");
+            }
+            let found = entries.iter().filter(|entry| matches!(entry.what, What::Violation(_))).count();
+            assert_eq!(found, outcome.violations.len() + outcome.excused.len(), "{name}");
+            let granted = points(&trace);
+            assert_eq!(granted, outcome.grants, "{name}");
+        }
+    }
+}
+
+/// How many grants there are in a record; the points of every acquisition must be in order.
+fn points(trace: &Trace) -> u64 {
+    let mut granted = 0;
+    // How far each one is: asked, granted, claimed, given back or over.
+    let mut live = BTreeMap::new();
+    for entry in &trace.entries {
+        let What::Lock { client, lock, point, .. } = &entry.what else { continue };
+        let id = (*client, *lock);
+        let (before, after) = match point {
+            Point::Asked => (&[None][..], 0),
+            Point::Granted { .. } => {
+                granted += 1;
+                (&[Some(0)][..], 1)
+            }
+            Point::Claimed => (&[Some(1)][..], 2),
+            Point::Renewed { .. } => (&[Some(1), Some(2)][..], live.get(&id).copied().unwrap_or(0)),
+            // One that is shut down has given back what it is told is lost.
+            Point::Lost(_) => (&[Some(1), Some(2), Some(3)][..], live.get(&id).copied().unwrap_or(0).max(2)),
+            Point::GaveBack => (&[Some(0), Some(1), Some(2), Some(3)][..], 3),
+            Point::Ended(_) => (&[Some(0), Some(1), Some(3)][..], 4),
+        };
+        let stands = live.insert(id, after);
+        assert!(before.contains(&stands), "{entry:?} after {stands:?}");
+    }
+    granted
+}
