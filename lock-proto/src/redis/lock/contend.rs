@@ -287,7 +287,7 @@ impl Lock {
 
     /// A release that was asked for at `asked` woke somebody. Whoever is next here lets them have the lock, and waits in line behind them:
     /// asked for at once it would be taken back before they hear of it, again and again.
-    pub(super) fn give_way(&mut self, ctx: &mut Context<'_>, asked: Instant) {
+    pub(super) fn give_way(&mut self, ctx: &Context<'_>, asked: Instant) {
         // Those who wait here already stay away as it is.
         if matches!(self.stage, Stage::Idle) && !ctx.stopping {
             self.yields_until = Some(ctx.now + ctx.config.turn_pause + ctx.now.since(asked));
