@@ -100,7 +100,7 @@ impl World {
                 .collect();
             return self.violated(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
         }
-        // A create whose answer was lost is watched for one more TTL.
+        // A create whose answer was lost is watched for one more TTL at least.
         let rest = ttl * 3 + Duration::from_secs(10);
         if !self.run_until(rest, |w| w.queue_keys_left().next().is_none()) {
             let left: Vec<_> = self.queue_keys_left().collect();
