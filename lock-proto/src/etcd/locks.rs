@@ -551,8 +551,15 @@ impl Locks {
         let result = f(lock, &mut ctx);
         let over = lock.is_over();
         let deadline = if over { None } else { lock.deadline(&ctx).map(|(at, _)| at) };
-        let sessions: Vec<SessionId> = lock.sessions().collect();
-        let joined = mem::replace(&mut lock.joined, sessions.clone());
+        // Most steps change nothing about the leases that its keys hang on.
+        let moved = !lock.sessions().eq(lock.joined.iter().copied());
+        let (sessions, joined) = if moved {
+            let sessions: Vec<SessionId> = lock.sessions().collect();
+            let joined = mem::replace(&mut lock.joined, sessions.clone());
+            (sessions, joined)
+        } else {
+            (Vec::new(), Vec::new())
+        };
         match (was_held, lock.is_held()) {
             (false, true) => self.held += 1,
             (true, false) => self.held -= 1,

@@ -203,18 +203,24 @@ impl Lock {
 
     /// The guard comes back: `release`.
     pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        let preparing = matches!(&self.stage, Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Preparing);
-        let waiting = preparing || self.waiters.iter().any(|waiter| waiter.id == id);
-        if waiting || self.giving_back.iter().any(|back| back.id == id) {
+        if !self.has_guard(id) {
             return Err(Misuse::NotHeld(id));
         }
         self.return_guard(ctx, id, true);
         Ok(())
     }
 
+    /// Whether it has the lock, was offered it, or has lost it. Who waits is not looked through: there may be many.
+    fn has_guard(&self, id: LockId) -> bool {
+        matches!(&self.stage, Stage::Held(hold) if hold.id() == id && hold.phase != Phase::Preparing)
+            || self.lost.iter().any(|lost| lost.id == id)
+    }
+
     /// Whatever state the acquisition is in, it is over: what `Drop` calls.
     pub(crate) fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
-        if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
+        if self.has_guard(id) {
+            self.return_guard(ctx, id, false);
+        } else if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
             self.giving_back.swap_remove(place);
             ctx.ended.push(id);
         } else if let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) {
