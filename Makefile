@@ -15,19 +15,19 @@ HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
 .PHONY: help
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Play the story: five simulated servers, contenders, a dead server, a stalled holder. Needs nothing installed.
 	$(CARGO) run --quiet --bin demo
 
 .PHONY: test
-test: servers lint unit doc no-std corpus fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 .PHONY: servers
 servers: ## Install redis-server and etcd from the system's packages if they are missing.
-	@.ci/servers
+	@.ci/install redis-server redis-cli etcd etcdctl
 
 .PHONY: lint
 lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, licences.
@@ -86,11 +86,26 @@ fuzz-short:
 	else echo "no nightly toolchain with cargo-fuzz: the bounded fuzz run is skipped, the corpora were replayed"; fi
 
 .PHONY: bench
-bench: servers ## Measure: the pure machine, locks on Redis and on etcd beside others, 100 000 locks. Some minutes.
-	$(CARGO) bench -p lock-proto --bench machine
+bench: servers ## Measure: the pure machines, the adapters, locks on Redis and on etcd beside others, 100 000 locks. Some minutes.
+	$(CARGO) bench -p lock-proto --bench machine --bench resp --bench timers --bench etcd_queue
+	$(CARGO) bench -p lock-tokio -p lock-smol --bench cycle
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
 	$(CARGO) run --release $(BENCH) --bin etcd
+
+GAUGE := run --quiet -p lock-gauge --profile gauge --bin
+
+.PHONY: bench-check
+bench-check: ## Count instructions (by valgrind) and allocations of the machines; more than the limits allow is an error.
+	@.ci/install valgrind
+	@# Both, so that all that rose is told.
+	failed=; for figures in allocations instructions; do $(CARGO) $(GAUGE) $$figures || failed=yes; done; [[ -z $$failed ]]
+
+.PHONY: bench-limits
+bench-limits: ## Set the limits of bench-check to what is counted now, and a little room.
+	@.ci/install valgrind
+	$(CARGO) $(GAUGE) allocations -- set
+	$(CARGO) $(GAUGE) instructions -- set
 
 # The crate etcd-client is compiled with protoc; without it the report is made without that crate.
 REPORT_FEATURES := $(shell command -v protoc >/dev/null 2>&1 && echo --features etcd-client)

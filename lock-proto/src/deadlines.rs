@@ -64,40 +64,43 @@ impl Deadlines {
         }
     }
 
+    /// Moves the entry at `place` to where it belongs. Each that it passes is written once, and it itself at the end.
     fn up(&mut self, mut place: usize) {
+        let entry = self.heap[place];
         while place > 0 {
             let parent = (place - 1) / 2;
-            if self.heap[parent] <= self.heap[place] {
+            let above = self.heap[parent];
+            if above <= entry {
                 break;
             }
-            self.heap.swap(parent, place);
-            self.note(place);
+            self.put(place, above);
             place = parent;
         }
-        self.note(place);
+        self.put(place, entry);
     }
 
+    /// As `up`, the other way.
     fn down(&mut self, mut place: usize) {
+        let entry = self.heap[place];
         loop {
-            let mut least = place;
-            for child in [2 * place + 1, 2 * place + 2] {
-                if child < self.heap.len() && self.heap[child] < self.heap[least] {
-                    least = child;
-                }
-            }
-            if least == place {
+            let child = 2 * place + 1;
+            let (child, least) = match self.heap.get(child..) {
+                Some(&[left, right, ..]) if right < left => (child + 1, right),
+                Some(&[left, ..]) => (child, left),
+                Some([]) | None => break,
+            };
+            if entry <= least {
                 break;
             }
-            self.heap.swap(least, place);
-            self.note(place);
-            place = least;
+            self.put(place, least);
+            place = child;
         }
-        self.note(place);
+        self.put(place, entry);
     }
 
-    fn note(&mut self, place: usize) {
-        let slot = self.heap[place].1;
-        self.place[slot as usize] = place as u32;
+    fn put(&mut self, place: usize, entry: (Instant, u32)) {
+        self.heap[place] = entry;
+        self.place[entry.1 as usize] = place as u32;
     }
 }
 

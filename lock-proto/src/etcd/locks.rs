@@ -558,9 +558,15 @@ impl Locks {
         let result = f(lock, &mut ctx);
         let over = lock.is_over();
         let deadline = if over { None } else { lock.deadline(&ctx).map(|(at, _)| at) };
-        let sessions: Vec<SessionId> = lock.sessions().collect();
-        let needed: Vec<bool> = sessions.iter().map(|session| lock.needs(*session)).collect();
-        let joined = mem::replace(&mut lock.joined, sessions.clone());
+        // Most steps change nothing about the leases that its keys hang on.
+        let moved = !lock.uses().eq(lock.joined.iter().copied());
+        let (uses, joined) = if moved {
+            let uses: Vec<(SessionId, bool)> = lock.uses().collect();
+            let joined = mem::replace(&mut lock.joined, uses.clone());
+            (uses, joined)
+        } else {
+            (Vec::new(), Vec::new())
+        };
         match (was_held, lock.is_held()) {
             (false, true) => self.held += 1,
             (true, false) => self.held -= 1,
@@ -582,11 +588,12 @@ impl Locks {
         for id in ended {
             self.acquisitions.end(id.slot);
         }
-        for (session, needs) in sessions.iter().zip(needed) {
-            self.sessions.join(*session, slot, needs);
+        for (session, needs) in &uses {
+            self.sessions.join(*session, slot, *needs);
         }
         self.around(|all, around| {
-            for session in joined.iter().filter(|session| !sessions.contains(session)) {
+            let left = |session: &SessionId| !uses.iter().any(|(used, _)| used == session);
+            for session in joined.iter().map(|(session, _)| session).filter(|session| left(session)) {
                 all.leave(around, *session, slot);
             }
             for session in extend {
@@ -653,7 +660,7 @@ impl Locks {
             let Some(lock) = self.locks.get_mut(slot as usize).and_then(Option::take) else { continue };
             self.deadlines.set(slot, None);
             self.around(|all, around| {
-                for session in &lock.joined {
+                for (session, _) in &lock.joined {
                     all.leave(around, *session, slot);
                 }
             });

@@ -88,17 +88,16 @@ impl Queue {
     /// The key of a contender: the name, a slash and its lease in lower-case hexadecimal, without padding (requirement E2).
     #[must_use]
     pub fn key(&self, lease: LeaseId) -> Bytes {
-        let mut key = Vec::with_capacity(self.prefix.len() + 16);
-        key.extend_from_slice(&self.prefix);
-        let mut shift = (63 - lease.get().leading_zeros()) & !3;
-        loop {
-            let digit = (lease.get() >> shift) as u8 & 0xf;
-            key.push(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
-            if shift == 0 {
-                break;
-            }
-            shift -= 4;
+        let digits = 16 - lease.get().leading_zeros() as usize / 4;
+        let mut hex = [0; 16];
+        let mut rest = lease.get();
+        for place in hex.iter_mut().rev() {
+            *place = b"0123456789abcdef"[(rest & 0xf) as usize];
+            rest >>= 4;
         }
+        let mut key = Vec::with_capacity(self.prefix.len() + digits);
+        key.extend_from_slice(&self.prefix);
+        key.extend_from_slice(&hex[16 - digits..]);
         key.into()
     }
 

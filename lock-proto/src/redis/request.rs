@@ -22,6 +22,9 @@ pub const FENCE_NAME: &str = "lock-proto:fence";
 /// No lock's key may contain this: keys with it are this library's own side keys.
 pub const RESERVED: &str = "lock-proto:";
 
+/// How long a key with its suffix may be to be put together without an allocation.
+const SHORT_KEY: usize = 128;
+
 /// The keys of one lock: cheap to clone, no allocation per request.
 ///
 /// One text holds them all: each is the beginning of the next, longer one.
@@ -32,11 +35,16 @@ impl Key {
     /// The keys of the lock whose full key (prefix and name) is `key`.
     #[must_use]
     pub fn new(prefix: &[u8], name: &[u8]) -> Self {
-        let mut all = alloc::vec::Vec::with_capacity(prefix.len() + name.len() + SIGNAL_SUFFIX.len());
-        all.extend_from_slice(prefix);
-        all.extend_from_slice(name);
-        all.extend_from_slice(SIGNAL_SUFFIX.as_bytes());
-        Self(all.into())
+        let parts = [prefix, name, SIGNAL_SUFFIX.as_bytes()];
+        // Nearly every key fits here, and is then allocated once and not twice.
+        let mut room = [0; SHORT_KEY];
+        let mut len = 0;
+        for part in parts {
+            let Some(free) = room.get_mut(len..len + part.len()) else { return Self(parts.concat().into()) };
+            free.copy_from_slice(part);
+            len += part.len();
+        }
+        Self(room[..len].into())
     }
 
     /// The lock's key: prefix and name, byte for byte.

@@ -104,8 +104,8 @@ pub(crate) struct Lock {
     answer: Answer,
     blocked: Option<Blocked>,
     tries: u32,
-    /// The sessions that it depends on, as they were told.
-    pub(crate) joined: Vec<SessionId>,
+    /// What it last used: the sessions know of it.
+    pub(crate) joined: Vec<(SessionId, bool)>,
 }
 
 impl Lock {
@@ -147,9 +147,10 @@ impl Lock {
         matches!(self.stage, Stage::Held(_))
     }
 
-    /// The sessions that its keys hang on.
-    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
-        self.guarded().chain(self.debts.iter().map(|debt| debt.session))
+    /// The sessions that its keys hang on, and whether each must stay alive for it.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
+        let all = self.guarded().chain(self.debts.iter().map(|debt| debt.session));
+        all.map(|session| (session, self.needs(session)))
     }
 
     /// Those of attempts and guards.
@@ -164,8 +165,7 @@ impl Lock {
         stage.into_iter().chain(self.lost.iter().map(|lost| lost.session))
     }
 
-    /// Whether this session must stay alive for it.
-    pub(crate) fn needs(&self, session: SessionId) -> bool {
+    fn needs(&self, session: SessionId) -> bool {
         self.guarded().any(|own| own == session)
             || self.debts.iter().any(|debt| debt.session == session && !debt.is_for_good())
     }
@@ -213,18 +213,24 @@ impl Lock {
 
     /// The guard comes back: `release`.
     pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        let preparing = matches!(&self.stage, Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Preparing);
-        let waiting = preparing || self.waiters.iter().any(|waiter| waiter.id == id);
-        if waiting || self.giving_back.iter().any(|back| back.id == id) {
+        if !self.has_guard(id) {
             return Err(Misuse::NotHeld(id));
         }
         self.return_guard(ctx, id, true);
         Ok(())
     }
 
+    /// Whether it has the lock, was offered it, or has lost it. Who waits is not looked through: there may be many.
+    fn has_guard(&self, id: LockId) -> bool {
+        matches!(&self.stage, Stage::Held(hold) if hold.id() == id && hold.phase != Phase::Preparing)
+            || self.lost.iter().any(|lost| lost.id == id)
+    }
+
     /// Whatever state the acquisition is in, it is over: what `Drop` calls.
     pub(crate) fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
-        if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
+        if self.has_guard(id) {
+            self.return_guard(ctx, id, false);
+        } else if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
             self.giving_back.swap_remove(place);
             ctx.ended.push(id);
         } else if let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) {

@@ -268,20 +268,25 @@ impl Lock {
     /// [`Misuse::NotHeld`] if it still waits, or came back before.
     pub fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
         self.catch_up(ctx);
-        let preparing =
-            matches!(&self.stage, Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Preparing);
-        let waiting = preparing || self.queue.iter().any(|waiter| waiter.id == id);
-        if waiting || self.giving_back.iter().any(|back| back.id == id) {
+        if !self.has_guard(id) {
             return Err(Misuse::NotHeld(id));
         }
         self.return_guard(ctx, id, true);
         Ok(())
     }
 
+    /// Whether it has the lock, was offered it, or has lost it. Who waits is not looked through: there may be many.
+    fn has_guard(&self, id: LockId) -> bool {
+        let has = |hold: &Hold| hold.holder.id() == id && hold.holder.phase != Phase::Preparing;
+        matches!(&self.stage, Stage::Held(hold) if has(hold)) || self.lost.iter().any(|lost| lost.id == id)
+    }
+
     /// Whatever state the acquisition is in, it is over: what `Drop` calls.
     pub fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
         self.catch_up(ctx);
-        if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
+        if self.has_guard(id) {
+            self.return_guard(ctx, id, false);
+        } else if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
             self.giving_back.swap_remove(place);
             ctx.ended.push(id);
         } else if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {

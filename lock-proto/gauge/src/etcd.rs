@@ -1,0 +1,191 @@
+//! A client of etcd, and a store in which nobody else has a key.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use lock_proto::etcd::message::{
+    DeleteRangeResponse, LeaseGrantResponse, LeaseKeepAliveResponse, Op, OpResponse, PutResponse, RangeResponse,
+    RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchAsk, WatchResponse,
+};
+use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply, StreamReceived, StreamSend};
+use lock_proto::redis::{Acquire, Event};
+use lock_proto::{ClientId, Instant, LockId};
+
+/// A client with one open connection and a lease, and the clock that drives it.
+pub struct Rig {
+    client: Client,
+    now: Instant,
+    revision: i64,
+    told: VecDeque<(LockId, Event)>,
+}
+
+impl Rig {
+    /// A client that has taken and given back a lock.
+    pub fn ready() -> Self {
+        let now = Instant::from_millis(1_000);
+        let config = Config::parse("etcd://127.0.0.1:2379").expect("a good URL");
+        let client = Client::new(now, config, ClientId::from_bits(1), 2).expect("good settings");
+        let mut rig = Self { client, now, revision: 1, told: VecDeque::with_capacity(16) };
+        rig.cycle();
+        rig
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        Some(ResponseHeader { member_id: 1, revision: self.revision })
+    }
+
+    /// What is to be done, until there is nothing left.
+    fn serve(&mut self) {
+        while let Some(output) = self.client.poll_output() {
+            match output {
+                Output::Connect { conn, .. } => self.client.handle_connected(self.now, conn),
+                Output::Call { rpc, request, .. } => {
+                    let reply = self.execute(request);
+                    self.client.handle_reply(self.now, rpc, Ok(reply));
+                }
+                Output::Send { stream, message } => {
+                    if let Some(message) = self.answer(message) {
+                        self.client.handle_message(self.now, stream, message);
+                    }
+                }
+                Output::Event { lock, event } => self.told.push_back((lock, event)),
+                Output::Open { .. } | Output::Close { .. } => {}
+                Output::Disconnect { .. } | Output::Election { .. } | Output::Stopped { .. } => {
+                    panic!("unexpected: {output:?}")
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, request: Rpc) -> RpcReply {
+        match request {
+            Rpc::Grant(grant) => {
+                RpcReply::Grant(LeaseGrantResponse { header: self.header(), id: grant.id, ttl: grant.ttl })
+            }
+            Rpc::Txn(txn) => {
+                self.revision += 1;
+                RpcReply::Txn(self.transaction(txn))
+            }
+            Rpc::Range(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => panic!("unexpected: {request:?}"),
+        }
+    }
+
+    /// Nobody else writes, so that every condition holds.
+    fn transaction(&self, txn: TxnRequest) -> TxnResponse {
+        let responses = txn.success.into_iter().map(|op| ResponseOp { response: Some(self.operation(op)) }).collect();
+        TxnResponse { header: self.header(), succeeded: true, responses }
+    }
+
+    fn operation(&self, op: RequestOp) -> OpResponse {
+        match op.request.expect("an operation") {
+            Op::Put(_) => OpResponse::Put(PutResponse { header: None }),
+            Op::Delete(_) => OpResponse::Delete(DeleteRangeResponse { header: None, deleted: 1 }),
+            // What is looked for is another's key.
+            Op::Range(_) => OpResponse::Range(RangeResponse::default()),
+            Op::Txn(inner) => OpResponse::Txn(self.transaction(inner)),
+        }
+    }
+
+    fn answer(&self, message: StreamSend) -> Option<StreamReceived> {
+        Some(match message {
+            StreamSend::KeepAlive(alive) => {
+                StreamReceived::KeepAlive(LeaseKeepAliveResponse { header: self.header(), id: alive.id, ttl: 10 })
+            }
+            StreamSend::Watch(watch) => {
+                let Some(WatchAsk::Create(create)) = watch.request else { return None };
+                let (header, watch_id) = (self.header(), create.watch_id);
+                StreamReceived::Watch(WatchResponse { header, watch_id, created: true, ..WatchResponse::default() })
+            }
+        })
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+        if self.client.next_deadline().is_some_and(|at| at <= self.now) {
+            self.client.handle_timeout(self.now);
+            self.serve();
+        }
+    }
+
+    fn granted_next(&mut self) -> LockId {
+        let Some((lock, Event::Granted(_))) = self.told.pop_front() else { panic!("not granted") };
+        self.client.claim(self.now, lock).expect("an offer");
+        lock
+    }
+
+    /// Takes all that was told: a release, who waits, and who has the lock now.
+    fn holder_next(&mut self) -> LockId {
+        let granted = |told: &(LockId, Event)| matches!(told, (_, Event::Granted(_)));
+        assert_eq!(self.told.iter().filter(|told| granted(told)).count(), 1, "one holder");
+        let (holder, _) = self.told.iter().find(|told| granted(told)).expect("granted");
+        let holder = *holder;
+        self.told.clear();
+        self.client.claim(self.now, holder).expect("an offer");
+        holder
+    }
+
+    fn release(&mut self, lock: LockId) {
+        self.client.release(self.now, lock).expect("held");
+        self.serve();
+        let Some((_, Event::Released(_))) = self.told.pop_front() else { panic!("not released") };
+    }
+
+    /// One lock, taken and given back.
+    pub fn cycle(&mut self) {
+        self.pass(Duration::from_micros(50));
+        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
+        self.serve();
+        let lock = self.granted_next();
+        self.release(lock);
+    }
+}
+
+/// Waiters for one name in one client, one of which has the lock.
+pub struct Line {
+    rig: Rig,
+    want: Acquire,
+    holder: LockId,
+}
+
+impl Line {
+    /// With this many waiters.
+    pub fn new(waiters: u32) -> Self {
+        let mut rig = Rig::ready();
+        let want = Acquire::new("invoice:42");
+        for _ in 0..=waiters {
+            rig.client.acquire(rig.now, &want).expect("a good wish");
+        }
+        rig.serve();
+        let holder = rig.holder_next();
+        Self { rig, want, holder }
+    }
+
+    /// One more waits at the end, and goes away again.
+    pub fn enter_and_leave(&mut self) {
+        let lock = self.rig.client.acquire(self.rig.now, &self.want).expect("a good wish");
+        self.rig.serve();
+        self.rig.client.abandon(self.rig.now, lock);
+        self.rig.serve();
+    }
+
+    /// The holder gives it back, the next one has it, and one more waits.
+    pub fn turn(&mut self) {
+        self.rig.client.release(self.rig.now, self.holder).expect("held");
+        self.rig.serve();
+        self.holder = self.rig.holder_next();
+        self.rig.client.acquire(self.rig.now, &self.want).expect("a good wish");
+        self.rig.serve();
+    }
+}
+
+/// Locks, taken and given back one after the other.
+pub fn cycles() -> Box<dyn FnMut()> {
+    let mut rig = Rig::ready();
+    Box::new(move || (0..1_000).for_each(|_| rig.cycle()))
+}
+
+/// One after the other of 1 000 waiters.
+pub fn turns() -> Box<dyn FnMut()> {
+    let mut line = Line::new(1_000);
+    Box::new(move || (0..1_000).for_each(|_| line.turn()))
+}

@@ -1,0 +1,60 @@
+//! The work that is measured: the machines, a clock that is a number, and answers that are written down.
+//!
+//! Nothing here looks at a clock, at chance or at an address, so that a run of it takes the same instructions every time.
+
+pub mod callgrind;
+pub mod etcd;
+pub mod limits;
+pub mod quorum;
+pub mod redis;
+pub mod resp;
+
+/// Some work that has a price.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// What it is called in `limits.txt`.
+    pub name: &'static str,
+    /// What one of its units is.
+    pub unit: &'static str,
+    /// How many units one run of it has.
+    pub units: u32,
+    /// Sets it up; what comes back does it once, and may be called again.
+    pub prepare: fn() -> Box<dyn FnMut()>,
+}
+
+/// All work that has limits.
+pub static ALL: [Work; 8] = [
+    Work { name: "redis", unit: "acquire + release, bytes to bytes", units: 1_000, prepare: || redis::cycles(false) },
+    Work { name: "redis-fenced", unit: "the same with a fencing token", units: 1_000, prepare: || redis::cycles(true) },
+    Work { name: "renewal", unit: "a renewal, one of 10 000 due", units: 10_000, prepare: redis::renewals },
+    Work { name: "turn", unit: "release + next waiter, of 1 000 in a client", units: 1_000, prepare: redis::turns },
+    Work { name: "quorum", unit: "acquire + release, 5 nodes", units: 200, prepare: quorum::cycles },
+    Work { name: "resp", unit: "a command and its answer through a Pipe", units: 1_000, prepare: resp::commands },
+    Work { name: "etcd", unit: "acquire + release, calls to calls", units: 1_000, prepare: etcd::cycles },
+    Work { name: "etcd-turn", unit: "release + next waiter, of 1 000 in a client", units: 1_000, prepare: etcd::turns },
+];
+
+/// The work of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Work> {
+    ALL.iter().find(|work| work.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_work_can_be_done_and_done_again() {
+        for work in &ALL {
+            assert!(
+                find(work.name).is_some_and(|found| found.unit == work.unit),
+                "{} has a name of its own",
+                work.name
+            );
+            let mut run = (work.prepare)();
+            run();
+            run();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A client of five Redis nodes, which all answer what is written here.
+
+use core::time::Duration;
+
+use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
+use lock_proto::{ClientId, ConnId, Instant, LockId};
+
+const NODES: u16 = 5;
+
+/// A client with five open connections, and the clock that drives it.
+pub struct Rig {
+    client: Client,
+    conns: Vec<ConnId>,
+    now: Instant,
+}
+
+impl Rig {
+    /// A client that has taken and given back a lock, so that the connections are open and know the scripts.
+    pub fn ready() -> Self {
+        let endpoints = (1..=NODES).map(|n| Endpoint::parse(&format!("redis://127.0.0.{n}:6379")).expect("a good URL"));
+        let now = Instant::from_millis(1_000);
+        let mut client =
+            Client::new(now, Config::new(endpoints), ClientId::from_bits(1), 2).expect("five are a good number");
+        client.acquire(now, &Acquire::new("invoice:42")).expect("a good wish");
+        let mut conns = Vec::new();
+        while let Some(output) = client.poll_output() {
+            let Output::Connect { conn, .. } = output else { panic!("connections first: {output:?}") };
+            conns.push(conn);
+        }
+        let mut rig = Self { client, conns, now };
+        for (n, conn) in rig.conns.clone().into_iter().enumerate() {
+            rig.client.handle_connected(now, conn);
+            rig.write(conn);
+            // Which server it is, and that it is none that has just started.
+            let info = format!("run_id:{n:040}\r\nuptime_in_seconds:100000\r\n");
+            let info = format!("${}\r\n{info}\r\n", info.len());
+            rig.client.handle_received(now, conn, info.as_bytes());
+        }
+        rig.give_back();
+        rig.cycle();
+        rig
+    }
+
+    fn write(&mut self, conn: ConnId) {
+        loop {
+            let n = self.client.outgoing(conn).len();
+            if n == 0 {
+                return;
+            }
+            self.client.consume(conn, n);
+        }
+    }
+
+    /// Every node answers the request that it has got. Gives what was told meanwhile.
+    fn exchange(&mut self, answer: &[u8]) -> Option<(LockId, Event)> {
+        let mut told = None;
+        for index in 0..self.conns.len() {
+            self.write(self.conns[index]);
+        }
+        for index in 0..self.conns.len() {
+            self.client.handle_received(self.now, self.conns[index], answer);
+            while let Some(output) = self.client.poll_output() {
+                let Output::Event { lock, event } = output else { panic!("nothing else is to be done: {output:?}") };
+                assert!(told.replace((lock, event)).is_none(), "one event");
+            }
+        }
+        told
+    }
+
+    fn give_back(&mut self) {
+        let Some((lock, Event::Granted(_))) = self.exchange(b"+OK\r\n") else { panic!("not granted") };
+        self.client.claim(self.now, lock).expect("an offer");
+        self.client.release(self.now, lock).expect("held");
+        let Some((_, Event::Released(_))) = self.exchange(b":-2\r\n") else { panic!("not released") };
+    }
+
+    /// One lock, taken on all nodes and given back.
+    pub fn cycle(&mut self) {
+        self.now = self.now + Duration::from_micros(50);
+        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
+        self.give_back();
+    }
+}
+
+/// Locks, taken and given back one after the other.
+pub fn cycles() -> Box<dyn FnMut()> {
+    let mut rig = Rig::ready();
+    Box::new(move || (0..200).for_each(|_| rig.cycle()))
+}

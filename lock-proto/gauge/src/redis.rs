@@ -1,0 +1,181 @@
+//! A client of one Redis node, and a node that answers what is written here.
+
+use core::time::Duration;
+
+use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
+use lock_proto::{ClientId, ConnId, Instant, LockId};
+
+const GRANTED: &[u8] = b"+OK\r\n";
+const GRANTED_FENCED: &[u8] = b"*2\r\n:1\r\n:1700000000000000\r\n";
+const RENEWED: &[u8] = b":1\r\n";
+const RELEASED: &[u8] = b":-2\r\n";
+
+/// A client with one open connection, and the clock that drives it.
+pub struct Rig {
+    client: Client,
+    conn: ConnId,
+    now: Instant,
+    fencing: bool,
+}
+
+impl Rig {
+    /// A client that has taken and given back a lock twice, so that the connection is open and knows the scripts.
+    pub fn new(fencing: bool) -> Self {
+        let endpoint = Endpoint::parse("redis://127.0.0.1:6379").expect("a good URL");
+        let now = Instant::from_millis(1_000);
+        let config = Config::new([endpoint]).fencing(fencing).max_locks(200_000);
+        let mut client = Client::new(now, config, ClientId::from_bits(1), 2).expect("good settings");
+        let lock = client.acquire(now, &Acquire::new("warm-up")).expect("a good wish");
+        let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("a connection first") };
+        client.handle_connected(now, conn);
+        let mut rig = Self { client, conn, now, fencing };
+        rig.write();
+        rig.answer(rig.granted());
+        rig.client.abandon(rig.now, lock);
+        rig.write();
+        rig.answer(RELEASED);
+        rig.cycle();
+        rig
+    }
+
+    const fn granted(&self) -> &'static [u8] {
+        if self.fencing { GRANTED_FENCED } else { GRANTED }
+    }
+
+    /// Takes all bytes, as a socket would.
+    fn write(&mut self) {
+        loop {
+            let n = self.client.outgoing(self.conn).len();
+            if n == 0 {
+                return;
+            }
+            self.client.consume(self.conn, n);
+        }
+    }
+
+    fn answer(&mut self, bytes: &[u8]) {
+        self.client.handle_received(self.now, self.conn, bytes);
+        while self.client.poll_output().is_some() {}
+    }
+
+    fn granted_next(&mut self) -> LockId {
+        let Some(Output::Event { lock, event: Event::Granted(_) }) = self.client.poll_output() else {
+            panic!("not granted")
+        };
+        self.client.claim(self.now, lock).expect("an offer");
+        lock
+    }
+
+    /// Takes all that is told: a release, who waits, and who has the lock now.
+    fn holder_next(&mut self) -> LockId {
+        let mut holder = None;
+        while let Some(output) = self.client.poll_output() {
+            if let Output::Event { lock, event: Event::Granted(_) } = output {
+                assert!(holder.replace(lock).is_none(), "one holder");
+            }
+        }
+        let holder = holder.expect("granted");
+        self.client.claim(self.now, holder).expect("an offer");
+        holder
+    }
+
+    fn released_next(&mut self) {
+        let Some(Output::Event { event: Event::Released(_), .. }) = self.client.poll_output() else {
+            panic!("not released")
+        };
+    }
+
+    /// One lock, taken and given back.
+    pub fn cycle(&mut self) {
+        self.now = self.now + Duration::from_micros(50);
+        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
+        self.write();
+        self.client.handle_received(self.now, self.conn, self.granted());
+        let lock = self.granted_next();
+        self.client.release(self.now, lock).expect("held");
+        self.write();
+        self.client.handle_received(self.now, self.conn, RELEASED);
+        self.released_next();
+    }
+
+    /// Takes a lock, to keep it.
+    fn hold(&mut self, name: String) {
+        self.client.acquire(self.now, &Acquire::new(name)).expect("a good wish");
+        self.write();
+        self.client.handle_received(self.now, self.conn, self.granted());
+        self.granted_next();
+    }
+
+    /// When the next of the locks that are held is due.
+    pub fn next_deadline(&self) -> Instant {
+        self.client.next_deadline().expect("locks are held")
+    }
+
+    /// Renews the lock that is due next.
+    pub fn renew_next(&mut self) {
+        self.now = self.next_deadline();
+        self.client.handle_timeout(self.now);
+        // Two may be due at the same time, and a renewal has a deadline of its own until it is answered.
+        let due = self.client.outgoing(self.conn).iter().filter(|byte| **byte == b'*').count();
+        self.write();
+        for _ in 0..due {
+            self.client.handle_received(self.now, self.conn, RENEWED);
+        }
+    }
+}
+
+/// Locks, taken and given back one after the other.
+pub fn cycles(fencing: bool) -> Box<dyn FnMut()> {
+    let mut rig = Rig::new(fencing);
+    Box::new(move || (0..1_000).for_each(|_| rig.cycle()))
+}
+
+/// 10 000 locks that were taken at the same time and are due together.
+pub fn renewals() -> Box<dyn FnMut()> {
+    const LOCKS: usize = 10_000;
+    let mut rig = Rig::new(false);
+    (0..LOCKS).for_each(|n| rig.hold(format!("lock:{n}")));
+    let answers = RENEWED.repeat(LOCKS);
+    Box::new(move || {
+        // A third of the TTL, less its jitter.
+        rig.now = rig.now + Duration::from_millis(3_400);
+        rig.client.handle_timeout(rig.now);
+        rig.write();
+        rig.answer(&answers);
+    })
+}
+
+/// `count` locks whose renewals are spread evenly over time.
+pub fn held(count: u32) -> Rig {
+    let mut rig = Rig::new(false);
+    for n in 0..count {
+        rig.now = rig.now + Duration::from_secs(3) / count;
+        rig.hold(format!("lock:{n}"));
+    }
+    // Each once, so that they are spread as they will be.
+    for _ in 0..count {
+        rig.renew_next();
+    }
+    rig
+}
+
+/// 1 000 waiters for one name in one client: the holder gives it back, the next one has it, and the first one waits again.
+pub fn turns() -> Box<dyn FnMut()> {
+    const WAITERS: usize = 1_000;
+    let mut rig = Rig::new(false);
+    let want = Acquire::new("invoice:42");
+    rig.client.acquire(rig.now, &want).expect("a good wish");
+    rig.write();
+    rig.client.handle_received(rig.now, rig.conn, GRANTED);
+    let mut holder = rig.granted_next();
+    for _ in 0..WAITERS {
+        rig.client.acquire(rig.now, &want).expect("a good wish");
+    }
+    Box::new(move || {
+        for _ in 0..1_000 {
+            rig.client.release(rig.now, holder).expect("held");
+            holder = rig.holder_next();
+            rig.client.acquire(rig.now, &want).expect("a good wish");
+        }
+    })
+}

@@ -1,0 +1,84 @@
+//! Commands and answers through a connection's machine.
+
+use core::time::Duration;
+
+use lock_proto::redis::{
+    Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Poll, Protocol, Reply, Request, Spent,
+};
+use lock_proto::{CallId, ClientId, ConnId, Instant, NodeId, Role};
+
+/// How many commands are under way at a time.
+pub const BATCH: usize = 100;
+const NOW: Instant = Instant::from_millis(1_000);
+
+/// An open connection.
+pub struct Rig {
+    pipe: Pipe,
+    conn: ConnId,
+    serial: u64,
+    key: Key,
+    answers: Vec<u8>,
+}
+
+impl Rig {
+    /// An open connection.
+    pub fn ready() -> Self {
+        let node = NodeId::new(0);
+        let config = PipeConfig {
+            endpoint: Endpoint::parse("redis://127.0.0.1:6379").expect("a good URL"),
+            node,
+            role: Role::Commands,
+            server_info: false,
+            connect_timeout: Duration::from_secs(1),
+            reconnect: Poll::fixed(Duration::from_secs(1)),
+            limits: Limits::default(),
+        };
+        assert_eq!(config.endpoint.protocol, Protocol::Resp2);
+        let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
+        pipe.open(NOW);
+        let Some(PipeOutput::Connect(conn)) = pipe.poll_output() else { panic!("a connection first") };
+        pipe.handle_connected(NOW, conn);
+        let Some(PipeOutput::Up(_)) = pipe.poll_output() else { panic!("no login is needed") };
+        let mut rig =
+            Self { pipe, conn, serial: 0, key: Key::new(b"", b"invoice:42"), answers: b"+OK\r\n".repeat(BATCH) };
+        rig.batch();
+        rig
+    }
+
+    /// As many commands as a batch has, and their answers.
+    pub fn batch(&mut self) {
+        for _ in 0..BATCH {
+            self.serial += 1;
+            let call = CallId::new(NodeId::new(0), self.serial);
+            let request = Request::Take {
+                key: self.key.clone(),
+                number: self.serial,
+                spent: Spent::default(),
+                ttl_ms: 10_000,
+                fence_block: 0,
+                clean: true,
+                waiting_ms: 0,
+            };
+            self.pipe.send(NOW, call, request, Duration::from_secs(1));
+        }
+        loop {
+            let n = self.pipe.outgoing(self.conn).len();
+            if n == 0 {
+                break;
+            }
+            self.pipe.consume(self.conn, n);
+        }
+        self.pipe.handle_received(NOW, self.conn, &self.answers);
+        for _ in 0..BATCH {
+            let Some(PipeOutput::Reply { reply: Reply::Granted { .. }, .. }) = self.pipe.poll_output() else {
+                panic!("not granted")
+            };
+        }
+    }
+}
+
+/// Commands and their answers.
+pub fn commands() -> Box<dyn FnMut()> {
+    let mut rig = Rig::ready();
+    Box::new(move || (0..1_000 / BATCH).for_each(|_| rig.batch()))
+}

@@ -1,0 +1,29 @@
+//! A lock that nobody else wants, taken and given back over loopback on real servers.
+//!
+//! `cargo bench -p lock-tokio --bench cycle`. Most of the time is the servers' and the scheduler's, so compare only what ran together.
+//! `make bench` has the comparison with bare sockets and bare calls.
+
+#![allow(missing_docs, reason = "the macros of criterion make public functions")]
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use lock_testkit::{Etcd, PATIENCE, Redis};
+use lock_tokio::Client;
+use tokio::runtime::Builder;
+
+async fn cycle(client: &Client) {
+    let guard = client.lock("invoice:42").acquire().await.expect("nobody else wants it");
+    guard.release().await;
+}
+
+fn cycles(c: &mut Criterion) {
+    let (redis, etcd) = (Redis::start(), Etcd::start());
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for (name, url) in [("redis", redis.url()), ("etcd", etcd.url())] {
+        let client = runtime.block_on(async { Client::connect(&url) }).expect("a good URL");
+        c.bench_function(&format!("tokio, {name}, acquire + release"), |b| b.iter(|| runtime.block_on(cycle(&client))));
+        assert_eq!(runtime.block_on(client.shutdown(PATIENCE)).unreleased, 0);
+    }
+}
+
+criterion_group!(benches, cycles);
+criterion_main!(benches);
