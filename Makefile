@@ -21,6 +21,8 @@ help: ## Show this list.
 demo: ## Play the story: five simulated servers, contenders, a dead server, a stalled holder. Needs nothing installed.
 	$(CARGO) run --quiet --bin demo
 
+# From scratch nothing is gained by what only helps the second build.
+test: export CARGO_INCREMENTAL := 0
 .PHONY: test
 test: servers lint unit doc no-std corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
@@ -42,7 +44,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) clippy -p lock-smol --all-targets -- -D warnings
 	@# Not the tests: the conformance suite brings etcd.
 	$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features -- -D warnings
-	$(CARGO) clippy $(FUZZ) --all-targets -- -D warnings
+	$(CARGO) clippy $(FUZZ) --target-dir target --all-targets -- -D warnings
 	.ci/check-lines
 	.ci/check-adapters
 	.ci/check-spec
@@ -69,7 +71,8 @@ no-std: ## Prove that lock-proto without features needs no std.
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.
-	$(CARGO) test $(FUZZ)
+	@# Built beside the rest, whose dependencies it shares.
+	$(CARGO) test $(FUZZ) --target-dir target
 
 .PHONY: fuzz
 fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly toolchain and cargo-fuzz.
@@ -82,7 +85,7 @@ fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly too
 
 .PHONY: fuzz-short
 fuzz-short:
-	@if $(HAS_FUZZ); then $(MAKE) fuzz FUZZ_SECONDS=10; \
+	@if $(HAS_FUZZ); then $(MAKE) fuzz FUZZ_SECONDS=5; \
 	else echo "no nightly toolchain with cargo-fuzz: the bounded fuzz run is skipped, the corpora were replayed"; fi
 
 .PHONY: bench
