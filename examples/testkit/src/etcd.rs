@@ -269,7 +269,7 @@ impl Etcd {
         self.etcdctl(&["del", key]) == "1"
     }
 
-    /// The ids of all leases, in hexadecimal, sorted.
+    /// The ids of all leases, in hexadecimal without padding, as they are in keys; sorted.
     ///
     /// # Panics
     ///
@@ -277,7 +277,9 @@ impl Etcd {
     #[must_use]
     pub fn leases(&self) -> Vec<String> {
         let all = self.etcdctl(&["lease", "list"]);
-        let mut leases: Vec<String> = all.lines().skip(1).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        // They come padded with zeros; as part of a key they are not.
+        let ids = all.lines().skip(1).filter(|line| !line.is_empty()).map(|id| id.trim_start_matches('0').to_owned());
+        let mut leases: Vec<String> = ids.collect();
         leases.sort_unstable();
         leases
     }
