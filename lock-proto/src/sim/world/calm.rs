@@ -4,8 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::process::ProcessState;
-use super::server::ServerState;
+use super::super::trace::State;
 use super::{Planned, World};
 use crate::id::LockId;
 use crate::sim::check::{Rule, Stage};
@@ -27,9 +26,9 @@ impl World {
         self.network.quick();
         for node in 0..self.nodes.len() {
             match self.nodes[node].state {
-                ServerState::Running => {}
-                ServerState::Paused => self.resume_node(node),
-                ServerState::Down => self.restart_node(node, true),
+                State::Running => {}
+                State::Paused => self.resume_node(node),
+                State::Down => self.restart_node(node, true),
             }
             for condition in CONDITIONS {
                 self.change_condition(node, condition, false);
@@ -37,7 +36,7 @@ impl World {
         }
         self.heal_all();
         for client in 0..self.clients.len() {
-            if self.clients[client].state == ProcessState::Paused {
+            if self.clients[client].state == State::Paused {
                 self.resume_client(client);
             }
         }
@@ -68,7 +67,7 @@ impl World {
     pub fn is_idle(&self) -> bool {
         let stopping = |client: usize| {
             let process = &self.clients[client];
-            process.stop_by.is_some() && process.stopped.is_none() && process.state != ProcessState::Dead
+            process.stop_by.is_some() && process.stopped.is_none() && process.state != State::Down
         };
         (0..self.clients.len()).all(|client| self.checker.live(client).next().is_none() && !stopping(client))
     }
@@ -124,19 +123,19 @@ impl World {
     /// Whether a client process is dead.
     #[must_use]
     pub fn is_dead(&self, client: usize) -> bool {
-        self.clients[client].state == ProcessState::Dead
+        self.clients[client].state == State::Down
     }
 
     /// Whether a client process runs: it is neither stopped nor dead.
     #[must_use]
     pub fn is_running(&self, client: usize) -> bool {
-        self.clients[client].state == ProcessState::Running
+        self.clients[client].state == State::Running
     }
 
     /// Whether a node is dead.
     #[must_use]
     pub fn is_down(&self, node: usize) -> bool {
-        self.nodes[node].state == ServerState::Down
+        self.nodes[node].state == State::Down
     }
 
     /// The application of a client gives a lock back as soon as its process runs, if it is held or lost then.

@@ -11,8 +11,8 @@ use super::super::trace::{Fate, Lane, State, What};
 use super::super::way::Way;
 use super::World;
 
-use super::process::{Fact, ProcessState};
-use super::server::{Inbound, ServerState};
+use super::process::Fact;
+use super::server::Inbound;
 use crate::fault::Fault;
 use crate::sim::redis::{Condition, Node};
 
@@ -29,8 +29,8 @@ impl World {
     /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
-        if self.nodes[node].state == ServerState::Running {
-            self.nodes[node].state = ServerState::Paused;
+        if self.nodes[node].state == State::Running {
+            self.nodes[node].state = State::Paused;
             self.record_state(Lane::Node(node), State::Paused);
         }
     }
@@ -38,10 +38,10 @@ impl World {
     /// The server process goes on, and executes first what has come meanwhile, even on connections that are closed by now.
     pub fn resume_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} resumed"));
-        if self.nodes[node].state != ServerState::Paused {
+        if self.nodes[node].state != State::Paused {
             return;
         }
-        self.nodes[node].state = ServerState::Running;
+        self.nodes[node].state = State::Running;
         self.record_state(Lane::Node(node), State::Running);
         while let Some(inbound) = self.nodes[node].inbox.pop_front() {
             self.node_takes(node, inbound);
@@ -55,7 +55,7 @@ impl World {
     /// The server process dies, as by `kill -9`: its connections end, new ones are refused.
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
-        self.nodes[node].state = ServerState::Down;
+        self.nodes[node].state = State::Down;
         self.record_state(Lane::Node(node), State::Down);
         self.nodes[node].inbox.clear();
         for id in self.network.of_node(node) {
@@ -69,7 +69,7 @@ impl World {
 
     /// The server process starts again, with the data it had or with none.
     pub fn restart_node(&mut self, node: usize, keep_data: bool) {
-        if self.nodes[node].state != ServerState::Down {
+        if self.nodes[node].state != State::Down {
             self.kill_node(node);
         }
         self.journal
@@ -79,7 +79,7 @@ impl World {
             self.nodes[node].node.handle_disconnected(self.now, id);
         }
         self.nodes[node].look();
-        self.nodes[node].state = ServerState::Running;
+        self.nodes[node].state = State::Running;
         self.record_state(Lane::Node(node), State::Running);
         self.checker.forget_stored(node);
     }
@@ -150,8 +150,8 @@ impl World {
     /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
-        if self.clients[client].state == ProcessState::Running {
-            self.clients[client].state = ProcessState::Paused;
+        if self.clients[client].state == State::Running {
+            self.clients[client].state = State::Paused;
             self.record_state(Lane::Client(client), State::Paused);
         }
     }
@@ -160,8 +160,8 @@ impl World {
     /// clock (requirement T4): what it holds when it goes on it believes to hold still.
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} suspended with its clock"));
-        if self.clients[client].state == ProcessState::Running {
-            self.clients[client].state = ProcessState::Paused;
+        if self.clients[client].state == State::Running {
+            self.clients[client].state = State::Paused;
             self.clients[client].asleep = Some(self.now);
             self.record_state(Lane::Client(client), State::Paused);
         }
@@ -171,10 +171,10 @@ impl World {
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
         let process = &mut self.clients[client];
-        if process.state != ProcessState::Paused {
+        if process.state != State::Paused {
             return;
         }
-        process.state = ProcessState::Running;
+        process.state = State::Running;
         if let Some(since) = process.asleep.take() {
             process.clock.stood_still(since, self.now);
             let by = -signed(self.now.since(since));
@@ -204,8 +204,8 @@ impl World {
     /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
-        if self.clients[client].state != ProcessState::Dead {
-            self.clients[client].state = ProcessState::Dead;
+        if self.clients[client].state != State::Down {
+            self.clients[client].state = State::Down;
             self.record_state(Lane::Client(client), State::Down);
         }
         self.clients[client].inbox.clear();
@@ -276,9 +276,9 @@ impl World {
             }
             if known {
                 match self.nodes[node].state {
-                    ServerState::Running => self.node_takes(node, Inbound::Close(id)),
-                    ServerState::Paused => self.nodes[node].inbox.push_back(Inbound::Close(id)),
-                    ServerState::Down => {}
+                    State::Running => self.node_takes(node, Inbound::Close(id)),
+                    State::Paused => self.nodes[node].inbox.push_back(Inbound::Close(id)),
+                    State::Down => {}
                 }
             }
             self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::super::check::Permit;
 use super::super::clock::Clock;
+use super::super::trace::State;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::redis::{Client, Event, Grant};
@@ -16,7 +17,7 @@ use crate::time::Instant;
 pub(super) struct Process {
     pub(super) machine: Client,
     pub(super) clock: Clock,
-    pub(super) state: ProcessState,
+    pub(super) state: State,
     /// When the machine wants to be called, in true time.
     next: Option<Instant>,
     /// Its clock has been standing still since this true time.
@@ -28,13 +29,6 @@ pub(super) struct Process {
     pub(super) stopped: Option<u32>,
     /// When that must have been told, in true time.
     pub(super) stop_by: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProcessState {
-    Running,
-    Paused,
-    Dead,
 }
 
 /// Something that reaches a process from outside.
@@ -80,7 +74,7 @@ impl Process {
         Self {
             machine,
             clock,
-            state: ProcessState::Running,
+            state: State::Running,
             next: None,
             asleep: None,
             inbox: VecDeque::new(),
@@ -103,8 +97,8 @@ impl Process {
     /// True time at which the machine wants to be called; `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
-            ProcessState::Running => self.next,
-            ProcessState::Paused | ProcessState::Dead => None,
+            State::Running => self.next,
+            State::Paused | State::Down => None,
         }
     }
 

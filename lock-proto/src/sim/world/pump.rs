@@ -8,12 +8,12 @@ use core::time::Duration;
 
 use super::super::check::{Permit, Rule, Stage};
 use super::super::network::{Arrival, Packet, Posted};
-use super::super::trace::{Fate, Lane, MessageId, Point, What};
+use super::super::trace::{Fate, Lane, MessageId, Point, State, What};
 use super::super::way::Way;
 use super::label::{command, replies, requests};
 
-use super::process::{Chore, Fact, ProcessState};
-use super::server::{Inbound, ServerState};
+use super::process::{Chore, Fact};
+use super::server::Inbound;
 use super::{Planned, World};
 use crate::fault::Fault;
 use crate::id::LockId;
@@ -104,7 +104,7 @@ impl World {
         let state = self.nodes[node].state;
         let Some(link) = self.network.links.get_mut(&id) else { return };
         let inbound = match packet {
-            Packet::Open if state == ServerState::Down => {
+            Packet::Open if state == State::Down => {
                 self.send(id, Way::ToClient, Packet::Close(Fault::Refused));
                 return;
             }
@@ -119,12 +119,12 @@ impl World {
             Packet::Data(_) | Packet::Close(_) => return,
         };
         match state {
-            ServerState::Running => {
+            State::Running => {
                 self.node_takes(node, inbound);
                 self.pump_node(node);
             }
-            ServerState::Paused => self.nodes[node].inbox.push_back(inbound),
-            ServerState::Down => {}
+            State::Paused => self.nodes[node].inbox.push_back(inbound),
+            State::Down => {}
         }
     }
 
@@ -237,12 +237,12 @@ impl World {
     /// Something reaches a process: at once, or when it goes on.
     pub(super) fn tell_process(&mut self, client: usize, fact: Fact) {
         match self.clients[client].state {
-            ProcessState::Running => {
+            State::Running => {
                 self.process_takes(client, fact);
                 self.pump_client(client);
             }
-            ProcessState::Paused => self.clients[client].inbox.push_back(fact),
-            ProcessState::Dead => {}
+            State::Paused => self.clients[client].inbox.push_back(fact),
+            State::Down => {}
         }
     }
 
@@ -311,7 +311,7 @@ impl World {
     /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or outputs go first is left to
     /// chance: nothing may depend on it (requirement M2).
     pub(super) fn pump_client(&mut self, client: usize) {
-        if self.clients[client].state != ProcessState::Running {
+        if self.clients[client].state != State::Running {
             return;
         }
         let bytes_first = self.rng.one_in(2);

@@ -5,12 +5,13 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::super::redis::Node;
+use super::super::trace::State;
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) node: Node,
-    pub(super) state: ServerState,
+    pub(super) state: State,
     /// What has come while it was stopped. Its kernel took it, so it is executed when the process goes on, even if the
     /// client has hung up meanwhile.
     pub(super) inbox: VecDeque<Inbound>,
@@ -18,13 +19,6 @@ pub(super) struct Server {
     next: Option<Instant>,
     /// What its replica has, from the moment on at which that hears of nothing more.
     pub(super) replica: Option<Box<Node>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServerState {
-    Running,
-    Paused,
-    Down,
 }
 
 /// Something that reaches a server, by the number of the connection.
@@ -37,12 +31,12 @@ pub(super) enum Inbound {
 
 impl Server {
     pub(super) const fn new(node: Node) -> Self {
-        Self { node, state: ServerState::Running, inbox: VecDeque::new(), next: None, replica: None }
+        Self { node, state: State::Running, inbox: VecDeque::new(), next: None, replica: None }
     }
 
     /// When the node wants to be called; `None` while it does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.next.filter(|_| self.state == ServerState::Running)
+        self.next.filter(|_| self.state == State::Running)
     }
 
     /// Asks the node when it wants to be called: after every call.

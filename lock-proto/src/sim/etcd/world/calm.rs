@@ -6,11 +6,11 @@ use core::time::Duration;
 
 use super::World;
 use super::builder::LATE;
-use super::member::MemberState;
-use super::process::{Fact, ProcessState};
+use super::process::Fact;
 use crate::id::LockId;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::etcd::Condition;
+use crate::sim::trace::State;
 
 /// How long an application holds a lock once there is nothing to do but to come to an end.
 const SHORT: Duration = Duration::from_millis(10);
@@ -28,9 +28,9 @@ impl World {
         self.late = self.late.min(LATE);
         for member in 0..self.members.len() {
             match self.members[member].state {
-                MemberState::Running => {}
-                MemberState::Paused => self.resume_member(member),
-                MemberState::Down => self.start_member(member),
+                State::Running => {}
+                State::Paused => self.resume_member(member),
+                State::Down => self.start_member(member),
             }
             self.rejoin_member(member);
         }
@@ -40,7 +40,7 @@ impl World {
         }
         self.heal_all();
         for client in 0..self.clients.len() {
-            if self.clients[client].state == ProcessState::Paused {
+            if self.clients[client].state == State::Paused {
                 self.resume_client(client);
             }
         }
@@ -55,14 +55,14 @@ impl World {
                 record.write_every = None;
             }
             for query in self.queries(client).collect::<Vec<_>>() {
-                if self.runs(client) {
+                if self.is_running(client) {
                     self.close_query(client, query);
                 }
             }
             for (lock, stage) in self.checker.live(client).collect::<Vec<(LockId, Stage)>>() {
                 match stage {
                     Stage::Waiting | Stage::Releasing | Stage::Over => continue,
-                    Stage::Offered if self.runs(client) => self.claim(client, lock),
+                    Stage::Offered if self.is_running(client) => self.claim(client, lock),
                     Stage::Offered | Stage::Held | Stage::Lost => {}
                 }
                 self.plan(self.now + SHORT, client, Fact::Release(lock));

@@ -5,8 +5,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::World;
-use super::member::MemberState;
-use super::process::{Fact, ProcessState};
+use super::process::Fact;
 use crate::etcd::Queue;
 use crate::fault::Fault;
 use crate::sim::etcd::{Cluster, Condition};
@@ -21,8 +20,8 @@ impl World {
     /// The member's process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes. The others go on without it.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
-        if self.members[member].state == MemberState::Running {
-            self.set_member(member, MemberState::Paused);
+        if self.members[member].state == State::Running {
+            self.set_member(member, State::Paused);
             self.settle_member(member);
         }
     }
@@ -30,10 +29,10 @@ impl World {
     /// The member's process goes on, with what has come meanwhile.
     pub fn resume_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} resumed"));
-        if self.members[member].state != MemberState::Paused {
+        if self.members[member].state != State::Paused {
             return;
         }
-        self.set_member(member, MemberState::Running);
+        self.set_member(member, State::Running);
         while let Some((link, packet)) = self.members[member].outbox.pop_front() {
             self.send(link, Way::ToClient, packet);
         }
@@ -54,17 +53,17 @@ impl World {
     /// The member ends in an orderly way: what it has taken is done and answered first.
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
-        if self.members[member].state != MemberState::Down {
+        if self.members[member].state != State::Down {
             self.word(Some(Lane::Node(member)), || "ends in order".into());
         }
         self.member_goes(member, |cluster, now| cluster.stop(now, member));
     }
 
     fn member_goes(&mut self, member: usize, how: impl FnOnce(&mut Cluster, Instant)) {
-        if self.members[member].state == MemberState::Down {
+        if self.members[member].state == State::Down {
             return;
         }
-        self.set_member(member, MemberState::Down);
+        self.set_member(member, State::Down);
         self.members[member].inbox.clear();
         self.members[member].outbox.clear();
         how(&mut self.cluster, self.now);
@@ -82,8 +81,8 @@ impl World {
     /// A member that is down starts again, with its data. Tokens are not among them.
     pub fn start_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} started"));
-        if self.members[member].state == MemberState::Down {
-            self.set_member(member, MemberState::Running);
+        if self.members[member].state == State::Down {
+            self.set_member(member, State::Running);
             self.cluster.start(self.now, member);
             self.pump_cluster();
         }
@@ -107,19 +106,14 @@ impl World {
         self.settle_member(member);
     }
 
-    fn set_member(&mut self, member: usize, state: MemberState) {
+    fn set_member(&mut self, member: usize, state: State) {
         self.members[member].state = state;
-        let state = match state {
-            MemberState::Running => State::Running,
-            MemberState::Paused => State::Paused,
-            MemberState::Down => State::Down,
-        };
         self.trace.note(self.now, || What::State { lane: Lane::Node(member), state });
     }
 
     /// To the others a stopped member is as good as cut off. An only member has no others.
     fn settle_member(&mut self, member: usize) {
-        let stopped = self.members[member].state == MemberState::Paused && self.members.len() > 1;
+        let stopped = self.members[member].state == State::Paused && self.members.len() > 1;
         if stopped || self.members[member].cut_off {
             self.cluster.isolate(self.now, member);
         } else {
@@ -239,7 +233,7 @@ impl World {
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
         if self.is_running(client) {
-            self.set_process(client, ProcessState::Paused);
+            self.set_process(client, State::Paused);
         }
     }
 
@@ -249,14 +243,14 @@ impl World {
         self.journal.write(self.now, format_args!("c{client} suspended"));
         if self.is_running(client) {
             self.clients[client].stop_clock(self.now);
-            self.set_process(client, ProcessState::Paused);
+            self.set_process(client, State::Paused);
         }
     }
 
     /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
-        if self.clients[client].state != ProcessState::Paused {
+        if self.clients[client].state != State::Paused {
             return;
         }
         if let Some(slept) = self.clients[client].start_clock(self.now) {
@@ -265,7 +259,7 @@ impl World {
             self.checker.slept(self.now, client, slept);
             self.collect();
         }
-        self.set_process(client, ProcessState::Running);
+        self.set_process(client, State::Running);
         if self.rng.one_in(2) {
             self.time_out(client);
         }
@@ -279,7 +273,7 @@ impl World {
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
         if !self.is_dead(client) {
-            self.set_process(client, ProcessState::Dead);
+            self.set_process(client, State::Down);
         }
         self.clients[client].inbox.clear();
         self.checker.dies(client);
@@ -290,13 +284,8 @@ impl World {
         }
     }
 
-    fn set_process(&mut self, client: usize, state: ProcessState) {
+    fn set_process(&mut self, client: usize, state: State) {
         self.clients[client].state = state;
-        let state = match state {
-            ProcessState::Running => State::Running,
-            ProcessState::Paused => State::Paused,
-            ProcessState::Dead => State::Down,
-        };
         self.trace.note(self.now, || What::State { lane: Lane::Client(client), state });
     }
 
@@ -354,14 +343,14 @@ impl World {
             self.lose(id);
             if known {
                 match self.members[member].state {
-                    MemberState::Running => {
+                    State::Running => {
                         self.hang_up(id);
                         self.pump_cluster();
                     }
-                    MemberState::Paused => {
+                    State::Paused => {
                         self.members[member].inbox.push_back((id, Packet::Close(Fault::Reset)));
                     }
-                    MemberState::Down => {}
+                    State::Down => {}
                 }
             }
             self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));

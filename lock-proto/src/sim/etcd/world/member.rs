@@ -4,10 +4,11 @@ use alloc::collections::VecDeque;
 
 use super::wire::Wire;
 use crate::sim::network::Packet;
+use crate::sim::trace::State;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    pub(super) state: MemberState,
+    pub(super) state: State,
     /// Cut off from the other members.
     pub(super) cut_off: bool,
     /// What has come while it was stopped, by connection: its kernel took it.
@@ -16,15 +17,8 @@ pub(super) struct Member {
     pub(super) outbox: VecDeque<(u64, Packet<Wire>)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemberState {
-    Running,
-    Paused,
-    Down,
-}
-
 impl Member {
     pub(super) const fn new() -> Self {
-        Self { state: MemberState::Running, cut_off: false, inbox: VecDeque::new(), outbox: VecDeque::new() }
+        Self { state: State::Running, cut_off: false, inbox: VecDeque::new(), outbox: VecDeque::new() }
     }
 }

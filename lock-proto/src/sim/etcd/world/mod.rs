@@ -34,7 +34,7 @@ use crate::sim::rng::Rng;
 use crate::sim::trace::{Lane, Point, Recorder, What};
 use crate::time::Instant;
 use member::Member;
-use process::{Fact, Observed, Process, ProcessState, Record};
+use process::{Fact, Observed, Process, Record};
 use queue_log::QueueLog;
 use record::Recorded;
 use resource::Resource;
@@ -431,9 +431,5 @@ impl World {
     #[track_caller]
     fn fail(&self, what: &str) -> ! {
         panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
-    }
-
-    fn is_running(&self, client: usize) -> bool {
-        self.clients[client].state == ProcessState::Running
     }
 }

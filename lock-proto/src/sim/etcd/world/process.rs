@@ -12,6 +12,7 @@ use crate::event::{Event, Grant};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::clock::Clock;
+use crate::sim::trace::State;
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) struct Process {
     pub(super) drift_ppm: i32,
     /// When the clock stopped, and what it showed: a suspended host whose clock does not count on.
     pub(super) stood_still: Option<(Instant, u64)>,
-    pub(super) state: ProcessState,
+    pub(super) state: State,
     /// What happened while it was stopped.
     pub(super) inbox: VecDeque<Fact>,
     pub(super) records: BTreeMap<LockId, Record>,
@@ -33,13 +34,6 @@ pub(super) struct Process {
     pub(super) stopped: Option<u32>,
     /// Calls and messages that it has sent.
     pub(super) sent: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProcessState {
-    Running,
-    Paused,
-    Dead,
 }
 
 /// Something that reaches a process from outside.
@@ -94,7 +88,7 @@ impl Process {
             clock,
             drift_ppm,
             stood_still: None,
-            state: ProcessState::Running,
+            state: State::Running,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             queries: BTreeMap::new(),
@@ -117,8 +111,8 @@ impl Process {
     /// True time at which the machine wants to be called; `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
-            ProcessState::Running => self.machine.next_deadline().map(|at| self.when(at)),
-            ProcessState::Paused | ProcessState::Dead => None,
+            State::Running => self.machine.next_deadline().map(|at| self.when(at)),
+            State::Paused | State::Down => None,
         }
     }
 

@@ -8,8 +8,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::World;
-use super::member::MemberState;
-use super::process::{Fact, Process, ProcessState};
+use super::process::{Fact, Process};
 use super::wire::{Wire, looked_at};
 use crate::etcd::{Output, Rpc, Token};
 use crate::fault::Fault;
@@ -17,7 +16,7 @@ use crate::id::ConnId;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::etcd::ClusterOutput;
 use crate::sim::network::{Arrival, Packet, Posted};
-use crate::sim::trace::{Fate, Lane};
+use crate::sim::trace::{Fate, Lane, State};
 use crate::sim::way::Way;
 use crate::time::Instant;
 
@@ -95,7 +94,7 @@ impl World {
 
     /// The only member is stopped: nothing at all happens in the cluster.
     fn is_frozen(&self) -> bool {
-        matches!(&self.members[..], [member] if member.state == MemberState::Paused)
+        matches!(&self.members[..], [member] if member.state == State::Paused)
     }
 
     // ---- the network ----
@@ -106,7 +105,7 @@ impl World {
 
     pub(super) fn send_to_client(&mut self, link: u64, packet: Packet<Wire>) {
         let Some(member) = self.network.links.get(&link).map(|link| link.node) else { return };
-        if self.members[member].state == MemberState::Paused {
+        if self.members[member].state == State::Paused {
             self.members[member].outbox.push_back((link, packet));
         } else {
             self.send(link, Way::ToClient, packet);
@@ -152,12 +151,12 @@ impl World {
     fn deliver_to_member(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
         let Some(link) = self.network.links.get_mut(&id) else { return };
         match (&packet, self.members[member].state) {
-            (Packet::Open, MemberState::Down) => {
+            (Packet::Open, State::Down) => {
                 self.send(id, Way::ToClient, Packet::Close(Fault::Refused));
                 return;
             }
             // The kernel accepts, whether or not the process runs; and the client's side of HTTP/2 does not wait for the other.
-            (Packet::Open, MemberState::Running | MemberState::Paused) => {
+            (Packet::Open, State::Running | State::Paused) => {
                 link.node_open = true;
                 self.send(id, Way::ToClient, Packet::Open);
             }
@@ -165,9 +164,9 @@ impl World {
             (Packet::Data(_) | Packet::Close(_), _) => {}
         }
         match self.members[member].state {
-            MemberState::Running => self.member_takes(id, member, packet),
-            MemberState::Paused => self.members[member].inbox.push_back((id, packet)),
-            MemberState::Down => {}
+            State::Running => self.member_takes(id, member, packet),
+            State::Paused => self.members[member].inbox.push_back((id, packet)),
+            State::Down => {}
         }
     }
 
@@ -192,9 +191,9 @@ impl World {
         let Some(link) = self.network.links.get(&id).filter(|link| link.node_open) else { return };
         let (client, member) = (link.client, link.node);
         match self.members[member].state {
-            MemberState::Running => {}
-            MemberState::Paused => return self.members[member].inbox.push_back((id, Packet::Data(wire))),
-            MemberState::Down => return,
+            State::Running => {}
+            State::Paused => return self.members[member].inbox.push_back((id, Packet::Data(wire))),
+            State::Down => return,
         }
         self.journal.write(self.now, format_args!("m{member} from c{client}: {wire}"));
         self.remember_owner(client, &wire);
@@ -236,13 +235,13 @@ impl World {
         paused.inbox.retain(|(link, _)| *link != id);
         if known {
             match paused.state {
-                MemberState::Paused => paused.inbox.push_back((id, Packet::Close(Fault::Reset))),
-                MemberState::Running => {
+                State::Paused => paused.inbox.push_back((id, Packet::Close(Fault::Reset))),
+                State::Running => {
                     self.dawdling.retain(|_, (link, _)| *link != id);
                     self.hang_up(id);
                     self.pump_cluster();
                 }
-                MemberState::Down => {}
+                State::Down => {}
             }
         }
         self.network.sweep();
@@ -308,9 +307,9 @@ impl World {
     /// Something reaches a process: at once, or when it goes on.
     pub(super) fn tell_process(&mut self, client: usize, fact: Fact) {
         match self.clients[client].state {
-            ProcessState::Running => self.process_takes(client, fact),
-            ProcessState::Paused => self.clients[client].inbox.push_back(fact),
-            ProcessState::Dead => {}
+            State::Running => self.process_takes(client, fact),
+            State::Paused => self.clients[client].inbox.push_back(fact),
+            State::Down => {}
         }
     }
 

@@ -4,13 +4,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::World;
-use super::process::ProcessState;
 use crate::etcd::{Client, ElectionEvent, QueryId};
 use crate::event::{Event, Grant};
 use crate::id::LockId;
 use crate::sim::check::{Stage, Violation};
 use crate::sim::etcd::Cluster;
-use crate::sim::trace::Trace;
+use crate::sim::trace::{State, Trace};
 use crate::time::Instant;
 
 impl World {
@@ -76,14 +75,14 @@ impl World {
 
     /// Whether the client's process runs: it is neither stopped nor dead.
     #[must_use]
-    pub fn runs(&self, client: usize) -> bool {
-        self.clients[client].state == ProcessState::Running
+    pub fn is_running(&self, client: usize) -> bool {
+        self.clients[client].state == State::Running
     }
 
     /// Whether the client's process is dead.
     #[must_use]
     pub fn is_dead(&self, client: usize) -> bool {
-        self.clients[client].state == ProcessState::Dead
+        self.clients[client].state == State::Down
     }
 
     /// Whether the client has said that its shutdown is over, and how many keys and leases may be left.

@@ -119,7 +119,7 @@ impl Play {
 
     /// Whether the application of a client does anything at present.
     fn acts(&self, client: usize) -> bool {
-        self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.runs(client)
+        self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.is_running(client)
     }
 
     fn lock(&self, tag: u32) -> Option<(usize, LockId)> {
