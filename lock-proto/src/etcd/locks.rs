@@ -24,9 +24,6 @@ use crate::redis::{MAX_NAME, MAX_TTL, MIN_TTL};
 use crate::slots::Slots;
 use crate::time::Instant;
 
-/// How often in a row a deadline of one lock may be served at the same time: what follows from one may be due at once as well.
-const SERVED_AT_ONCE: u32 = 8;
-
 /// Whose a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Watcher {
@@ -464,7 +461,6 @@ impl Locks {
 
     /// Does all that is due or follows from what was done: sessions before the locks that hang on them.
     fn settle(&mut self) {
-        let mut served = 0;
         loop {
             if let Some(session) = self.sessions.due(self.now) {
                 self.around(|sessions, around| sessions.timeout(around, session));
@@ -478,11 +474,8 @@ impl Locks {
                 self.deadlines.first().filter(|(at, _)| *at <= self.now && *at < Instant::MAX)
             {
                 self.step(slot, Lock::timeout);
-                // A deadline that has been served has moved, or belongs to what came of it: a lock that is passed on may have something due
-                // at once. Were it not so, this would never end.
-                let again = self.deadlines.first() == Some((at, slot)) && self.sessions.due(self.now).is_none();
-                served = if again { served + 1 } else { 0 };
-                if served > SERVED_AT_ONCE {
+                // A deadline that has been served has moved; were it not so, this would never end.
+                if self.deadlines.first() == Some((at, slot)) && self.sessions.due(self.now).is_none() {
                     debug_assert!(
                         false,
                         "the deadline of {slot} at {at} was served and did not move: {:?}",

@@ -95,7 +95,8 @@ impl Lock {
             let value = hold.waiter.value.clone();
             hold.write =
                 Some(Write { value, proclaim: None, sent: None, asked: ctx.now, call: None, again: None, tries: 0 });
-            return self.write(ctx);
+            // Not the write alone: what was passed on may have more that is due.
+            return self.watch_over(ctx);
         }
         self.prepared(ctx);
     }
