@@ -117,9 +117,10 @@ impl Rig {
         self.client.handle_timeout(self.now);
         // Two may be due at the same time, and a renewal has a deadline of its own until it is answered.
         let due = self.client.outgoing(self.conn).iter().filter(|byte| **byte == b'*').count();
+        assert!(due > 0, "a renewal is due");
         self.write();
         for _ in 0..due {
-            self.client.handle_received(self.now, self.conn, RENEWED);
+            self.answer(RENEWED);
         }
     }
 }
