@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{Process, end_of, free_port};
@@ -370,7 +369,7 @@ impl Etcd {
     ///
     /// If it was killed.
     pub fn pause(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.pause();
     }
 
     /// Lets a paused server go on.
@@ -379,7 +378,7 @@ impl Etcd {
     ///
     /// If it was killed.
     pub fn resume(&self) {
-        self.process.signal(Signal::CONT);
+        self.process.resume();
     }
 
     fn client_url(&self) -> String {

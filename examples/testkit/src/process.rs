@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::{env, io};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::spawn::spawn;
 
@@ -60,11 +61,31 @@ impl Process {
         }
     }
 
+    /// Stops it as by `kill -STOP`, and waits until none of its threads runs any more.
+    ///
     /// # Panics
     ///
     /// If it was killed.
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.child()), signal).expect("a signal to one's own child");
+    pub(crate) fn pause(&self) {
+        let child = WaitId::Pid(self.signal(Signal::STOP));
+        // Not to be taken away: who stops it twice waits twice.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        retry_on_intr(|| waitid(child.clone(), stopped)).expect("one's own child");
+    }
+
+    /// Lets it go on after `pause`.
+    ///
+    /// # Panics
+    ///
+    /// If it was killed.
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) -> Pid {
+        let child = Pid::from_child(self.child());
+        kill_process(child, signal).expect("a signal to one's own child");
+        child
     }
 
     fn child(&self) -> &Child {

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::PATIENCE;
@@ -261,7 +260,7 @@ impl Redis {
     ///
     /// If it was killed.
     pub fn pause(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.pause();
     }
 
     /// Lets a paused server go on.
@@ -270,7 +269,7 @@ impl Redis {
     ///
     /// If it was killed.
     pub fn resume(&self) {
-        self.process.signal(Signal::CONT);
+        self.process.resume();
     }
 
     /// Starts the process on `self.port`, and waits until it answers.

@@ -15,6 +15,18 @@ use alloc::vec;
 const MS: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Eight times as much work takes some eight times as long; the square would be 64. A busy machine may need another try.
+fn assert_linear(most: usize, work: impl Fn(usize)) {
+    let timed = |size| {
+        let start = std::time::Instant::now();
+        work(size);
+        start.elapsed()
+    };
+    let grows = || timed(most).as_secs_f64() / timed(most / 8).as_secs_f64();
+    let tried: Vec<f64> = core::iter::repeat_with(grows).take(5).collect();
+    assert!(tried.iter().any(|times| *times < 20.0), "eight times as much took so many times as long: {tried:?}");
+}
+
 /// A pipe, the time, and the host's side of the contract.
 struct Rig {
     pipe: Pipe,
