@@ -49,6 +49,13 @@ impl Instant {
     pub fn back(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(by)))
     }
+
+    /// This instant moved back to a multiple of the longest power of two nanoseconds that is not above `beat`: beats that differ
+    /// fall together.
+    #[must_use]
+    pub(crate) fn on_beat(self, beat: Duration) -> Self {
+        Self(self.0 & (u64::MAX << nanos(beat).checked_ilog2().unwrap_or(0)))
+    }
 }
 
 impl Add<Duration> for Instant {
@@ -85,6 +92,16 @@ mod tests {
         assert_eq!(Instant::ZERO.back(Duration::from_secs(1)), Instant::ZERO);
         assert_eq!(Instant::ZERO.since(Instant::MAX), Duration::ZERO);
         assert_eq!(Instant::ZERO + Duration::MAX, Instant::MAX);
+    }
+
+    #[test]
+    fn a_beat_is_a_power_of_two() {
+        let at = Instant::from_nanos(0b1_0110_1111);
+        assert_eq!(at.on_beat(Duration::from_nanos(16)), Instant::from_nanos(0b1_0110_0000));
+        assert_eq!(at.on_beat(Duration::from_nanos(31)), Instant::from_nanos(0b1_0110_0000));
+        assert_eq!(at.on_beat(Duration::from_nanos(1)), at);
+        assert_eq!(at.on_beat(Duration::ZERO), at);
+        assert_eq!(Instant::MAX.on_beat(Duration::MAX), Instant::from_nanos(1 << 63));
     }
 
     #[test]

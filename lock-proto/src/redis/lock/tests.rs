@@ -1,5 +1,7 @@
 //! Step tests of one lock through the hub, without any connection: typed requests in, typed replies out.
 
+use alloc::collections::BTreeSet;
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -155,6 +157,28 @@ fn h1_renews_at_a_third_and_each_renewal_moves_the_end() {
         hub.reply(at, call, Reply::Extended);
         assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(at + 9_000 - 92) }]);
     }
+}
+
+/// Locks that were taken one by one are renewed some together: hundreds of writes to a socket would cost more than the renewals.
+#[test]
+fn h1_renewals_that_are_due_nearly_together_leave_together() {
+    let mut hub = Hub::new(1, |c| c);
+    let locks = 200;
+    for at in 0..locks {
+        hub.held(at, Acquire::new(format!("lock:{at}")).ttl(for_ms(9_000)));
+    }
+    let mut wakes = BTreeSet::new();
+    let mut left = locks;
+    while left > 0 {
+        let due = hub.locks.next_deadline().unwrap();
+        // The first are due 2.7 s after they were taken, the last 3.2 s.
+        assert!((2_690..=3_200).contains(&due.since(ms(0)).as_millis()), "{due}");
+        assert!(wakes.insert(due), "{due} was served");
+        hub.locks.handle_timeout(due);
+        hub.drain();
+        left -= hub.requests().len() as u64;
+    }
+    assert!(wakes.len() <= 62, "{}", wakes.len());
 }
 
 #[test]
