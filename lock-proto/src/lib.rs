@@ -92,6 +92,7 @@ mod retry;
 pub mod sim;
 mod slots;
 mod time;
+mod waits;
 
 pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};

@@ -39,10 +39,10 @@ fn catalogue_l2_held_is_a_question_to_the_clock() {
         let mut w = World::redis(1).seed(seed).clock(0, Duration::ZERO, 0).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         let until = w.machine(0).valid_until(lock).unwrap();
-        w.run_for(ms(600));
+        w.run_for(ms(590));
         // From here on no timer of the process runs; the renewal's answer lies in its socket.
         w.cut(0, 0, Way::ToClient);
-        w.run_for(ms(200));
+        w.run_for(ms(210));
         w.pause_client(0);
         w.heal_all();
         w.run_for((until.back(Duration::from_nanos(1))).since(w.now()));

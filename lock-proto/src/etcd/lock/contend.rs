@@ -493,6 +493,7 @@ impl Lock {
 
     /// What was begun for waiters is taken back.
     pub(super) fn nobody_waits(&mut self, ctx: &mut Context<'_>) {
+        self.blocked = None;
         match mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Idle | Stage::Leasing(_) => {}
             Stage::Entering(Enter { session, step }) => match step {

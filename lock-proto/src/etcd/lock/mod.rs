@@ -10,7 +10,7 @@ mod held;
 mod hold;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -30,6 +30,7 @@ use crate::error::Misuse;
 use crate::event::{Answer, Blocked, ErrorClass, Event, Failure, Loss, Release, Renew, Report, ServerError, Wait};
 use crate::id::LockId;
 use crate::time::Instant;
+use crate::waits::Waits;
 
 pub use hold::OwnerKey;
 
@@ -95,7 +96,7 @@ pub(crate) struct Lock {
     queue: Queue,
     waiters: VecDeque<Waiter>,
     /// When waits run out, of those that do.
-    waits: BTreeSet<(Instant, LockId)>,
+    waits: Waits,
     stage: Stage,
     lost: Vec<LostHold>,
     debts: Vec<Debt>,
@@ -113,7 +114,7 @@ impl Lock {
         Self {
             queue,
             waiters: VecDeque::new(),
-            waits: BTreeSet::new(),
+            waits: Waits::new(),
             stage: Stage::Idle,
             lost: Vec::new(),
             debts: Vec::new(),
@@ -199,9 +200,7 @@ impl Lock {
             let report = Report { waited: Duration::ZERO, nodes: Box::default() };
             return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
         }
-        if let Some(deadline) = waiter.deadline() {
-            self.waits.insert((deadline, waiter.id));
-        }
+        self.waits.begin(waiter.id, waiter.deadline());
         let id = waiter.id;
         self.waiters.push_back(waiter);
         if first {
@@ -403,7 +402,7 @@ impl Lock {
             Stage::Waiting(contender) => contender.deadline().map(|at| (at, "another look at the queue")),
             Stage::Held(hold) => Some((hold.deadline(ctx), "a hold")),
         };
-        let waits = self.waits.first().map(|(at, _)| (*at, "end of a wait"));
+        let waits = self.waits.next_end().map(|at| (at, "end of a wait"));
         let releases = self.giving_back.iter().map(|back| back.until).min().map(|at| (at, "end of a release"));
         let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "what is owed"));
         [stage, waits, releases, debts].into_iter().flatten().min()
@@ -429,11 +428,7 @@ impl Lock {
 
     /// Ends the waits that have run out.
     fn end_waits(&mut self, ctx: &mut Context<'_>) {
-        while let Some((at, id)) = self.waits.first().copied() {
-            if at > ctx.now {
-                return;
-            }
-            self.waits.pop_first();
+        while let Some(id) = self.waits.pop_due(ctx.now) {
             let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) else { continue };
             let report = self.report(ctx.now, self.waiters[place].since);
             self.leave_queue(ctx, place);
@@ -444,9 +439,7 @@ impl Lock {
     /// Takes a waiter out of the queue.
     fn leave_queue(&mut self, ctx: &mut Context<'_>, place: usize) {
         let Some(waiter) = self.waiters.remove(place) else { return };
-        if let Some(deadline) = waiter.deadline() {
-            self.waits.remove(&(deadline, waiter.id));
-        }
+        self.waits.end(waiter.id, waiter.deadline());
         if place == 0 {
             self.new_head(ctx, waiter.lease);
         }
@@ -455,17 +448,13 @@ impl Lock {
     /// The next one to get the lock.
     fn next_waiter(&mut self) -> Option<Waiter> {
         let waiter = self.waiters.pop_front()?;
-        if let Some(deadline) = waiter.deadline() {
-            self.waits.remove(&(deadline, waiter.id));
-        }
+        self.waits.end(waiter.id, waiter.deadline());
         Some(waiter)
     }
 
     /// Puts a waiter back to the front, who had been next.
     fn back_to_front(&mut self, waiter: Waiter) {
-        if let Some(deadline) = waiter.deadline() {
-            self.waits.insert((deadline, waiter.id));
-        }
+        self.waits.begin(waiter.id, waiter.deadline());
         self.waiters.push_front(waiter);
     }
 

@@ -216,10 +216,7 @@ impl Lock {
             return self.leave_queue(ctx, 0);
         }
         let blocked = self.why_blocked(quorum);
-        if self.blocked != Some(blocked) {
-            self.blocked = Some(blocked);
-            ctx.tell(head.id, Event::Blocked(blocked));
-        }
+        self.tell_blocked(ctx, blocked);
         if let Some(listening) = &mut self.listening
             && listening.told
         {
@@ -300,10 +297,7 @@ impl Lock {
         if alone || self.yields_until.take().is_none_or(|until| until <= ctx.now) {
             return self.start_round(ctx);
         }
-        if let Some(head) = self.queue.front() {
-            self.blocked = Some(Blocked::Held);
-            ctx.tell(head.id, Event::Blocked(Blocked::Held));
-        }
+        self.tell_blocked(ctx, Blocked::Held);
         // It is a waiter already: it is signalled in its turn, and its own attempt, which sets the marker, is the safety net.
         self.tries = 1;
         self.stage = Stage::Paused { until: ctx.now + ctx.config.poll.every };
@@ -385,10 +379,24 @@ impl Lock {
             // A lock that is held quietly keeps no room for waiters.
             self.queue = VecDeque::new();
         }
-        if let Some(deadline) = waiter.deadline() {
-            self.waits.remove(&(deadline, waiter.id));
-        }
+        self.waits.end(waiter.id, waiter.deadline());
         Some(waiter)
+    }
+
+    /// Puts a waiter back to the front, who had been next.
+    pub(super) fn back_to_front(&mut self, waiter: Waiter) {
+        self.waits.begin(waiter.id, waiter.deadline());
+        self.queue.push_front(waiter);
+    }
+
+    /// Tells the head why it waits, when that changes.
+    fn tell_blocked(&mut self, ctx: &mut Context<'_>, why: Blocked) {
+        if let Some(head) = self.queue.front()
+            && self.blocked != Some(why)
+        {
+            self.blocked = Some(why);
+            ctx.tell(head.id, Event::Blocked(why));
+        }
     }
 
     /// The waiter at `place` has failed.
@@ -420,11 +428,7 @@ impl Lock {
     /// Tells the waiters whose time is up, then lets the next one try.
     pub(super) fn end_waits(&mut self, ctx: &mut Context<'_>) {
         let mut head_left = false;
-        while let Some(&(deadline, id)) = self.waits.first() {
-            if deadline > ctx.now {
-                break;
-            }
-            self.waits.remove(&(deadline, id));
+        while let Some(id) = self.waits.pop_due(ctx.now) {
             if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {
                 self.tell_failure(ctx, place, Failure::TimedOut);
                 self.queue.remove(place);
@@ -438,10 +442,8 @@ impl Lock {
 
     /// A waiter leaves. The round under way goes on for the next one; a new head never sleeps on.
     pub(super) fn leave_queue(&mut self, ctx: &mut Context<'_>, place: usize) {
-        if let Some(waiter) = self.queue.remove(place)
-            && let Some(deadline) = waiter.deadline()
-        {
-            self.waits.remove(&(deadline, waiter.id));
+        if let Some(waiter) = self.queue.remove(place) {
+            self.waits.end(waiter.id, waiter.deadline());
         }
         self.after_leaving(ctx, place == 0);
     }

@@ -108,17 +108,14 @@ impl Lock {
         match hold.extended(ctx.now, quorum) {
             Extended::Done if !held => {
                 hold.holder.phase = Phase::Offered;
-                self.waits.retain(|(_, waiter)| *waiter != id);
+                self.waits.end(id, hold.holder.waiter.deadline());
                 self.offer(ctx);
             }
             Extended::Failed { .. } if !held => {
                 // No full TTL to be had: the waiter goes back to the front, and contends anew.
                 let waiter = hold.holder.waiter;
                 self.give_back_hold(ctx, None);
-                if let Some(deadline) = waiter.deadline() {
-                    self.waits.insert((deadline, waiter.id));
-                }
-                self.queue.push_front(waiter);
+                self.back_to_front(waiter);
                 if matches!(self.stage, Stage::Idle) {
                     self.start_round(ctx);
                 }
@@ -154,10 +151,7 @@ impl Lock {
             Phase::Preparing => {
                 self.delete_from(ctx, hold.number, nodes);
                 let waiter = hold.holder.waiter;
-                if let Some(deadline) = waiter.deadline() {
-                    self.waits.insert((deadline, waiter.id));
-                }
-                self.queue.push_front(waiter);
+                self.back_to_front(waiter);
             }
         }
         if !self.queue.is_empty() {
@@ -183,7 +177,7 @@ impl Lock {
             return;
         }
         if hold.holder.phase == Phase::Preparing {
-            self.waits.retain(|(_, waiter)| *waiter != id);
+            self.waits.end(id, hold.holder.waiter.deadline());
         }
         let alive = ctx.now < hold.keys_until(quorum);
         if alive && !ctx.stopping && !self.queue.is_empty() && hold.may_pass_on(ctx.now) {
@@ -214,10 +208,8 @@ impl Lock {
 
     /// Who has the grant and must get more time before it is told waits on: not longer than it wanted to.
     pub(super) fn wait_on(&mut self, holder: &Holder) {
-        if holder.phase == Phase::Preparing
-            && let Some(deadline) = holder.waiter.deadline()
-        {
-            self.waits.insert((deadline, holder.id()));
+        if holder.phase == Phase::Preparing {
+            self.waits.begin(holder.id(), holder.waiter.deadline());
         }
     }
 

@@ -17,7 +17,7 @@ mod tests;
 mod watchdog;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 pub(crate) use context::NodeSet;
@@ -35,6 +35,7 @@ use super::validity::Ttl;
 use crate::error::Misuse;
 use crate::id::{LockId, NodeId};
 use crate::time::Instant;
+use crate::waits::Waits;
 
 /// One acquisition that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +105,7 @@ pub struct Lock {
     key: Key,
     queue: VecDeque<Waiter>,
     /// When waits run out, of those that do.
-    waits: BTreeSet<(Instant, LockId)>,
+    waits: Waits,
     stage: Stage,
     debts: Debts,
     lost: Vec<EndedHold>,
@@ -129,7 +130,7 @@ impl Lock {
         Self {
             key,
             queue: VecDeque::new(),
-            waits: BTreeSet::new(),
+            waits: Waits::new(),
             stage: Stage::Idle,
             debts: Debts::default(),
             lost: Vec::new(),
@@ -216,9 +217,7 @@ impl Lock {
             let report = Report { waited: core::time::Duration::ZERO, nodes: Box::default() };
             return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
         }
-        if let Some(deadline) = waiter.deadline() {
-            self.waits.insert((deadline, waiter.id));
-        }
+        self.waits.begin(waiter.id, waiter.deadline());
         self.queue.push_back(waiter);
         if first {
             self.begin(ctx);
@@ -300,8 +299,8 @@ impl Lock {
     /// Answers who waits, gives back what is held (requirement U2).
     pub fn shut_down(&mut self, ctx: &mut Context<'_>) {
         self.catch_up(ctx);
+        self.waits.clear();
         while let Some(waiter) = self.queue.pop_back() {
-            self.waits.clear();
             ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
         }
         self.nobody_waits(ctx);
@@ -416,8 +415,8 @@ impl Lock {
                 next = Some((at, why));
             }
         };
-        if let Some((at, _)) = self.waits.first() {
-            or_at(*at, "end of a wait");
+        if let Some(at) = self.waits.next_end() {
+            or_at(at, "end of a wait");
         }
         for back in &self.giving_back {
             or_at(back.until, "end of a release");

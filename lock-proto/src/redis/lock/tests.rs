@@ -293,6 +293,27 @@ fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
     assert!(matches!(hub.one().1, Request::Take { .. }));
 }
 
+/// What an earlier waiter was told is no news to itself only.
+#[test]
+fn a_new_waiter_is_told_what_it_waits_for() {
+    let mut hub = Hub::new(1, |c| c);
+    let busy = Reply::Busy { expires: Expiry::In(for_ms(9_000)) };
+    let first = hub.acquire(0, want());
+    let (call, _) = hub.one();
+    hub.reply(1, call, busy.clone());
+    assert_eq!(hub.told(), [Event::Blocked(Blocked::Held)]);
+    // It leaves with an attempt under way, which the name is remembered for.
+    hub.at(100);
+    let (call, _) = hub.one();
+    hub.locks.abandon(ms(101), first);
+    hub.acquire(102, want());
+    hub.reply(103, call, busy.clone());
+    for (call, _) in hub.requests() {
+        hub.reply(104, call, busy.clone());
+    }
+    assert_eq!(hub.told(), [Event::Blocked(Blocked::Held)]);
+}
+
 /// The releaser that takes the lock straight back leaves those who were woken with nothing, again and again.
 #[test]
 fn a7_who_woke_somebody_stands_in_line_behind_them() {
