@@ -65,6 +65,7 @@ mod clock;
 pub mod etcd;
 mod journal;
 mod network;
+mod record;
 pub mod redis;
 mod rng;
 pub mod scenario;

@@ -95,7 +95,7 @@ impl World {
             let texts: Vec<_> = waiting
                 .map(|(client, lock, record)| {
                     let stage = self.checker.stage(client, lock);
-                    format!("client {client} {lock} ({}) is {stage:?}", record.key.escape_ascii())
+                    format!("client {client} {lock} ({}) is {stage:?}", record.shown())
                 })
                 .collect();
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", texts.join(", ")));

@@ -18,6 +18,7 @@ use core::time::Duration;
 use super::check::{Checker, Permit, Rule, Stage, Violation};
 use super::journal::Journal;
 use super::network::Network;
+use super::record::Record;
 use super::redis::Node;
 use super::rng::Rng;
 use super::trace::{Lane, Point, Recorder, State, Trace, What};
@@ -25,7 +26,7 @@ use crate::error::Misuse;
 use crate::id::LockId;
 use crate::redis::{Acquire, Client, Event, Grant, Wait};
 use crate::time::Instant;
-use process::{Chore, Process, Record};
+use process::{Chore, Process};
 use server::Server;
 
 pub use builder::Builder;
@@ -119,22 +120,21 @@ impl World {
         hold: Option<Duration>,
         write_every: Option<Duration>,
     ) -> Result<LockId, Misuse> {
-        let key: Arc<[u8]> = [&self.clients[client].machine.config().prefix[..], &want.name[..]].concat().into();
+        let name: Arc<[u8]> = [&self.clients[client].machine.config().prefix[..], &want.name[..]].concat().into();
         let local = self.clients[client].local(self.now);
         let lock = self.verb(client, |machine, now| machine.acquire(now, want))?;
-        self.journal.write(self.now, format_args!("c{client} {lock} acquire {}", key.escape_ascii()));
+        self.journal.write(self.now, format_args!("c{client} {lock} acquire {}", name.escape_ascii()));
         let wait_ends = match want.wait {
             Wait::For(time) if !time.is_zero() => Some(self.clients[client].when(local + time)),
             Wait::For(_) | Wait::Try | Wait::Forever => None,
         };
-        self.checker.asked(self.now, client, lock, &key, wait_ends);
-        self.record(client, lock, &key, || Point::Asked);
-        if !self.names.contains(&key) {
-            self.names.insert(key.clone());
+        self.checker.asked(self.now, client, lock, &name, wait_ends);
+        if !self.names.contains(&name) {
+            self.names.insert(name.clone());
         }
-        let (events, times) = (Vec::new(), Vec::new());
-        let record = Record { key, events, times, grant: None, claim, hold, write_every };
+        let record = Record { write_every, ..Record::new(name, claim, hold) };
         self.clients[client].records.insert(lock, record);
+        self.point(client, lock, || Point::Asked);
         self.check();
         self.pump_client(client);
         Ok(lock)
@@ -155,7 +155,7 @@ impl World {
         // Its own time, on its own clock.
         let answer_by = process.when(process.local(self.now) + process.machine.config().release_within);
         self.checker.gives_back(client, lock, Some(answer_by));
-        self.gave_back(client, lock);
+        self.point(client, lock, || Point::GaveBack);
         self.must(client, lock, |machine, now| machine.release(now, lock));
         self.pump_client(client);
     }
@@ -164,7 +164,7 @@ impl World {
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
         if self.checker.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
-            self.gave_back(client, lock);
+            self.point(client, lock, || Point::GaveBack);
         }
         self.checker.abandoned(client, lock);
         let _ = self.verb(client, |machine, now| {
@@ -197,7 +197,7 @@ impl World {
         let held: Vec<LockId> =
             self.checker.live(client).filter(|(_, stage)| stage.is_out()).map(|(id, _)| id).collect();
         for lock in held {
-            self.gave_back(client, lock);
+            self.point(client, lock, || Point::GaveBack);
             self.checker.gives_back(client, lock, Some(stop_by));
         }
         let _ = self.verb(client, |machine, now| {
@@ -453,22 +453,13 @@ impl World {
 
     fn claimed(&mut self, client: usize, lock: LockId) {
         self.checker.claimed(client, lock);
-        if let Some(record) = self.clients[client].records.get(&lock) {
-            let key = record.key.clone();
-            self.record(client, lock, &key, || Point::Claimed);
-        }
+        self.point(client, lock, || Point::Claimed);
     }
 
-    fn gave_back(&mut self, client: usize, lock: LockId) {
-        if let Some(record) = self.clients[client].records.get(&lock) {
-            let key = record.key.clone();
-            self.record(client, lock, &key, || Point::GaveBack);
-        }
-    }
-
-    fn record(&mut self, client: usize, lock: LockId, key: &[u8], point: impl FnOnce() -> Point) {
-        let name = || String::from_utf8_lossy(key).into_owned();
-        self.recorder.note(self.now, || What::Lock { client, lock, name: name(), point: point() });
+    /// Puts into the record how far an acquisition is.
+    fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
+        let Some(record) = self.clients[client].records.get(&lock) else { return };
+        self.recorder.note(self.now, || What::Lock { client, lock, name: record.shown(), point: point() });
     }
 
     fn record_state(&mut self, lane: Lane, state: State) {

@@ -1,7 +1,6 @@
 //! The event loop: what a host does for a machine, for all of them at once.
 
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
@@ -60,7 +59,7 @@ impl World {
         } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
             match plan.remove() {
                 Planned::Chore(client, chore) => self.tell_process(client, Fact::Chore(chore)),
-                Planned::Write(key, permit, message) => self.write_arrives(&key, permit, message),
+                Planned::Write(name, permit, message) => self.write_arrives(&name, permit, message),
             }
         } else if let Some(client) = (0..self.clients.len()).find(|c| self.is_client_due(*c)) {
             self.wake_client(client);
@@ -223,14 +222,14 @@ impl World {
     }
 
     /// A write reaches what a lock protects.
-    fn write_arrives(&mut self, key: &[u8], permit: Permit, message: Option<MessageId>) {
-        let accepted = self.checker.write(self.now, key, permit);
+    fn write_arrives(&mut self, name: &[u8], permit: Permit, message: Option<MessageId>) {
+        let accepted = self.checker.write(self.now, name, permit);
         let Permit { client, lock, fence, .. } = permit;
         let taken = if accepted { "taken" } else { "refused" };
         self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
         self.recorder.fate(message, Fate::Arrived(self.now));
-        let name = || String::from_utf8_lossy(key).into_owned();
-        self.recorder.note(self.now, || What::Write { client, lock, name: name(), fence, accepted });
+        let shown = || format!("{}", name.escape_ascii());
+        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
         self.check();
     }
 
@@ -300,10 +299,10 @@ impl World {
             }
             Chore::Write(permit) => {
                 let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
-                let (key, travel) = (record.key.clone(), self.network.travel());
+                let (name, travel) = (record.name.clone(), self.network.travel());
                 let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
                 let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
-                self.plan(self.now + travel, Planned::Write(key, permit, message));
+                self.plan(self.now + travel, Planned::Write(name, permit, message));
             }
         }
     }
@@ -421,18 +420,18 @@ impl World {
         };
         record.events.push(event.clone());
         record.times.push(now);
-        let (key, claim, hold, write_every) = (record.key.clone(), record.claim, record.hold, record.write_every);
+        let (claim, hold, write_every) = (record.claim, record.hold, record.write_every);
         let mut order = None;
         if let Event::Granted(grant) = &event {
             record.grant = Some(*grant);
             // A quorum has no one order.
             if self.nodes.len() == 1 {
-                order = self.checker.order(&key, format!("{}", grant.token).as_bytes());
+                order = self.checker.order(&record.name, format!("{}", grant.token).as_bytes());
             }
         }
         self.checker.told(now, client, lock, &event, until, order);
         let fence = self.checker.permit(client, lock).and_then(|permit| permit.fence);
-        self.record_told(client, lock, &key, &event, fence, until);
+        self.record_told(client, lock, &event, fence, until);
         self.check();
         if !matches!(event, Event::Granted(_)) {
             return;
@@ -449,22 +448,14 @@ impl World {
         }
     }
 
-    fn record_told(
-        &mut self,
-        client: usize,
-        lock: LockId,
-        key: &[u8],
-        event: &Event,
-        fence: Option<u64>,
-        until: Option<Instant>,
-    ) {
+    fn record_told(&mut self, client: usize, lock: LockId, event: &Event, fence: Option<u64>, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         let point = match event {
             Event::Granted(_) => Point::Granted { fence, valid_until },
             Event::Renewed { .. } => Point::Renewed { valid_until },
-            Event::Lost(why) => return self.record(client, lock, key, || Point::Lost(format!("{why}"))),
+            Event::Lost(why) => return self.point(client, lock, || Point::Lost(format!("{why}"))),
             Event::Withdrawn | Event::Failed(_) | Event::Released(_) => {
-                return self.record(client, lock, key, || Point::Ended(format!("{event:?}")));
+                return self.point(client, lock, || Point::Ended(format!("{event:?}")));
             }
             Event::Blocked(_)
             | Event::ExtendFailed(_)
@@ -472,6 +463,6 @@ impl World {
             | Event::Proclaimed { .. }
             | Event::ProclaimFailed(_) => return,
         };
-        self.record(client, lock, key, || point);
+        self.point(client, lock, || point);
     }
 }

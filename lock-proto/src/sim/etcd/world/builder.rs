@@ -180,7 +180,7 @@ impl Builder {
             rpcs: BTreeMap::new(),
             streams: BTreeMap::new(),
             number: 0,
-            trace: if self.traced { Recorder::on(clients.len(), self.members) } else { Recorder::default() },
+            recorder: if self.traced { Recorder::on(clients.len(), self.members) } else { Recorder::default() },
             told_of: Recorded::default(),
             clients,
             queue_log: QueueLog::default(),

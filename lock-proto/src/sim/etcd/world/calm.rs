@@ -22,7 +22,7 @@ impl World {
     /// nothing is refused, packets travel as fast as at first, and no call waits long to be looked at. Clients that are dead stay so.
     pub fn calm(&mut self) {
         self.note("calm");
-        self.trace.calm(self.now);
+        self.recorder.calm(self.now);
         self.network.quick();
         // A connection on which answers stay out is closed and opened anew, again and again: that is not rest.
         self.late = self.late.min(LATE);

@@ -108,7 +108,7 @@ impl World {
 
     fn set_member(&mut self, member: usize, state: State) {
         self.members[member].state = state;
-        self.trace.note(self.now, || What::State { lane: Lane::Node(member), state });
+        self.recorder.note(self.now, || What::State { lane: Lane::Node(member), state });
     }
 
     /// To the others a stopped member is as good as cut off. An only member has no others.
@@ -255,7 +255,7 @@ impl World {
         }
         if let Some(slept) = self.clients[client].start_clock(self.now) {
             let by = i64::try_from(slept.as_nanos()).unwrap_or(i64::MAX);
-            self.trace.note(self.now, || What::Clock { lane: Lane::Client(client), by: -by });
+            self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by: -by });
             self.checker.slept(self.now, client, slept);
             self.collect();
         }
@@ -286,7 +286,7 @@ impl World {
 
     fn set_process(&mut self, client: usize, state: State) {
         self.clients[client].state = state;
-        self.trace.note(self.now, || What::State { lane: Lane::Client(client), state });
+        self.recorder.note(self.now, || What::State { lane: Lane::Client(client), state });
     }
 
     // ---- the network between clients and members ----
@@ -300,7 +300,7 @@ impl World {
     /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
     pub fn cut(&mut self, client: usize, member: usize, way: Way) {
         self.journal.write(self.now, format_args!("cut c{client} m{member} {way}"));
-        self.trace.note(self.now, || What::Cut { client, node: member, way });
+        self.recorder.note(self.now, || What::Cut { client, node: member, way });
         self.network.cut(client, member, way);
     }
 
@@ -309,7 +309,7 @@ impl World {
         self.journal.write(self.now, format_args!("heal c{client} m{member}"));
         for way in Way::BOTH {
             if self.network.cuts().contains(&(client, member, way)) {
-                self.trace.note(self.now, || What::Healed { client, node: member, way });
+                self.recorder.note(self.now, || What::Healed { client, node: member, way });
             }
         }
         self.network.heal(self.now, |c, n, _| (c, n) == (client, member));

@@ -17,6 +17,7 @@ mod wire;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -30,11 +31,12 @@ use crate::id::LockId;
 use crate::sim::check::{Checker, Rule, Stage, Violation};
 use crate::sim::journal::Journal;
 use crate::sim::network::Network;
+use crate::sim::record::Record;
 use crate::sim::rng::Rng;
 use crate::sim::trace::{Lane, Point, Recorder, What};
 use crate::time::Instant;
 use member::Member;
-use process::{Fact, Observed, Process, Record};
+use process::{Fact, Observed, Process};
 use queue_log::QueueLog;
 use record::Recorded;
 use resource::Resource;
@@ -106,7 +108,7 @@ pub struct World {
     woken: BTreeMap<(Bytes, i64), Vec<usize>>,
     checker: Checker,
     journal: Journal,
-    trace: Recorder,
+    recorder: Recorder,
     told_of: Recorded,
     auto_claim: bool,
     expect_violation: bool,
@@ -171,9 +173,7 @@ impl World {
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
         let claim = self.auto_claim || hold.is_some();
-        let record =
-            Record { name, events: Vec::new(), times: Vec::new(), grant: None, claim, hold, write_every: None };
-        self.clients[client].records.insert(lock, record);
+        self.clients[client].records.insert(lock, Record::new(name, claim, hold));
         self.point(client, lock, || Point::Asked);
         if let Some(value) = candidate {
             self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
@@ -362,13 +362,13 @@ impl World {
     /// Adds a line to the log.
     pub fn note(&mut self, what: &str) {
         self.journal.write(self.now, format_args!("-- {what}"));
-        self.trace.note(self.now, || What::Note { lane: None, text: what.into() });
+        self.recorder.note(self.now, || What::Note { lane: None, text: what.into() });
     }
 
     // ---- inside ----
 
-    fn full_name(&self, client: usize, name: &[u8]) -> Vec<u8> {
-        [&self.clients[client].machine.config().prefix[..], name].concat()
+    fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
+        [&self.clients[client].machine.config().prefix[..], name].concat().into()
     }
 
     fn verb<T>(
@@ -420,7 +420,7 @@ impl World {
     fn collect(&mut self) {
         while let Some(violation) = self.checker.poll_violation() {
             self.journal.write(self.now, format_args!("VIOLATION {violation}"));
-            self.trace.note(self.now, || What::Violation(violation.clone()));
+            self.recorder.note(self.now, || What::Violation(violation.clone()));
             if !self.expect_violation {
                 self.fail(&format!("{violation}"));
             }

@@ -1,17 +1,16 @@
 //! A client process: the machine, its clock, and what its application was told.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
-use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::wire::Wire;
 use crate::etcd::{Client, ElectionEvent, QueryId, StreamId};
-use crate::event::{Event, Grant};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::clock::Clock;
+use crate::sim::record::Record;
 use crate::sim::trace::State;
 use crate::time::Instant;
 
@@ -48,37 +47,13 @@ pub(super) enum Fact {
     Write(LockId),
 }
 
-/// What is known of one acquisition or candidacy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// The name under which it is locked, with the prefix.
-    pub(super) name: Vec<u8>,
-    pub(super) events: Vec<Event>,
-    /// In true time, as many as `events`.
-    pub(super) times: Vec<Instant>,
-    pub(super) grant: Option<Grant>,
-    /// Claim an offer as soon as it comes.
-    pub(super) claim: bool,
-    /// Give it back this long after the grant.
-    pub(super) hold: Option<Duration>,
-    /// While it is held, write this often to what it protects.
-    pub(super) write_every: Option<Duration>,
-}
-
 /// What a question or an observation was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observed {
-    pub(super) name: Vec<u8>,
+    pub(super) name: Arc<[u8]>,
     pub(super) observes: bool,
     pub(super) events: Vec<ElectionEvent>,
     pub(super) over: bool,
-}
-
-impl Record {
-    /// Its name, to be shown.
-    pub(super) fn shown(&self) -> String {
-        format!("{}", self.name.escape_ascii())
-    }
 }
 
 impl Process {

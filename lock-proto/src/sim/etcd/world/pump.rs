@@ -120,7 +120,7 @@ impl World {
             Way::ToNode => (client, member),
             Way::ToClient => (member, client),
         };
-        let message = self.trace.sent(self.now, from, to, || match (&packet, way) {
+        let message = self.recorder.sent(self.now, from, to, || match (&packet, way) {
             (Packet::Open, Way::ToNode) => "connect".into(),
             (Packet::Open, Way::ToClient) => "connected".into(),
             (Packet::Data(wire), _) => wire.label(),
@@ -132,12 +132,12 @@ impl World {
     /// Loses what is under way on a connection.
     pub(super) fn lose(&mut self, id: u64) {
         for message in self.network.lose(id) {
-            self.trace.fate(Some(message), Fate::Lost(self.now));
+            self.recorder.fate(Some(message), Fate::Lost(self.now));
         }
     }
 
     fn deliver(&mut self, arrival: Arrival<Wire>) {
-        self.trace.fate(arrival.posted.message, Fate::Arrived(self.now));
+        self.recorder.fate(arrival.posted.message, Fate::Arrived(self.now));
         let Some(link) = self.network.links.get(&arrival.link) else { return };
         let (client, member, conn) = (link.client, link.node, link.conn);
         match (arrival.way, arrival.posted.packet) {

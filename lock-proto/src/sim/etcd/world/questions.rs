@@ -165,6 +165,6 @@ impl World {
 
     /// What was recorded, if that was [asked for](super::Builder::traced). Nothing is recorded after it.
     pub fn take_trace(&mut self) -> Trace {
-        self.trace.finish(self.now)
+        self.recorder.finish(self.now)
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::World;
@@ -16,7 +16,7 @@ use crate::time::{Instant, nanos};
 /// A write on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Write {
-    name: Vec<u8>,
+    name: Arc<[u8]>,
     permit: Permit,
     owner: OwnerKey,
     message: Option<MessageId>,
@@ -27,7 +27,7 @@ pub(super) struct Resource {
     on_the_way: BTreeMap<(Instant, u64), Write>,
     serial: u64,
     /// The newest grant whose write was accepted, by name.
-    newest: BTreeMap<Vec<u8>, i64>,
+    newest: BTreeMap<Arc<[u8]>, i64>,
     accepted: u64,
     refused: u64,
 }
@@ -59,7 +59,7 @@ impl World {
         let (Some(record), Some(permit)) = (record, self.checker.permit(client, lock)) else { return };
         let name = record.name.clone();
         let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
-        let message = self.trace.sent(self.now, Lane::Client(client), Lane::Resource, label);
+        let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
         let write = Write { name, permit, owner, message };
         self.journal.write(self.now, format_args!("c{client} {lock} writes with {:?}", permit.fence));
         // Some are on their way for longer than any lease lives.
@@ -81,7 +81,7 @@ impl World {
 
     pub(super) fn write_lands(&mut self) {
         let Some((_, Write { name, permit, owner, message })) = self.resource.on_the_way.pop_first() else { return };
-        self.trace.fate(message, Fate::Arrived(self.now));
+        self.recorder.fate(message, Fate::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
         let order = owner.revision;
         // A second resource, elsewhere, looks at the fencing token alone.
@@ -92,7 +92,7 @@ impl World {
         let what = if accepted { "accepted" } else { "refused" };
         self.journal.write(self.now, format_args!("write of c{client} {lock} with {fence:?} {what}"));
         let shown = || format!("{}", name.escape_ascii());
-        self.trace.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
+        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
         if accepted {
             self.resource.accepted += 1;
             let newest = self.resource.newest.entry(name).or_default();
