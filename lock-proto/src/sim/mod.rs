@@ -62,6 +62,7 @@
 mod chance;
 pub mod check;
 mod clock;
+mod common;
 pub mod etcd;
 mod journal;
 mod network;

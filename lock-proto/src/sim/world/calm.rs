@@ -120,18 +120,6 @@ impl World {
         }
     }
 
-    /// Whether a client process is dead.
-    #[must_use]
-    pub fn is_dead(&self, client: usize) -> bool {
-        self.clients[client].state == State::Down
-    }
-
-    /// Whether a client process runs: it is neither stopped nor dead.
-    #[must_use]
-    pub fn is_running(&self, client: usize) -> bool {
-        self.clients[client].state == State::Running
-    }
-
     /// Whether a node is dead.
     #[must_use]
     pub fn is_down(&self, node: usize) -> bool {

@@ -6,6 +6,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::check::{Permit, Rule, Stage};
+use super::super::common::MAX_SPINS;
 use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Fate, Lane, MessageId, Point, State, What};
 use super::super::way::Way;
@@ -16,13 +17,11 @@ use super::server::Inbound;
 use super::{Planned, World};
 use crate::fault::Fault;
 use crate::id::LockId;
-use crate::redis::{Event, Grant, Output};
+use crate::redis::{Event, Output};
 use crate::time::Instant;
 
 /// How long an application takes from seeing that it holds a lock to writing.
 const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
-/// So many steps without time moving are a loop without end.
-const MAX_SPINS: u32 = 100_000;
 
 impl World {
     /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
@@ -40,17 +39,7 @@ impl World {
         for server in &self.nodes {
             next = server.deadline().map_or(next, |at| next.min(at));
         }
-        if next > end {
-            self.now = self.now.max(end);
-            return false;
-        }
-        if next > self.now {
-            self.now = next;
-            self.spins = 0;
-        }
-        self.spins += 1;
-        if self.spins > MAX_SPINS {
-            self.breach("time stands still: a machine wants to be called again and again");
+        if !self.advance(next, end) {
             return false;
         }
         // One thing a step, so that a condition is asked in between.
@@ -330,7 +319,7 @@ impl World {
             }
             self.spins += 1;
             if self.spins > MAX_SPINS {
-                self.breach("a machine asks for more and more without end");
+                self.halt("a machine asks for more and more without end".into());
                 return;
             }
         }
@@ -373,7 +362,7 @@ impl World {
             Output::Connect { node, conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
                 if node.index() >= self.nodes.len() || self.network.find(client, conn).is_some() {
-                    self.breach(&format!("client {client} asks for the connection {conn}, which cannot be"));
+                    self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
                     return;
                 }
                 let id = self.network.open(client, node.index(), conn);
@@ -392,8 +381,7 @@ impl World {
             Output::Stopped { unreleased } => {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} not released"));
                 self.clients[client].stopped = Some(unreleased);
-                self.recorder
-                    .note(self.now, || What::Note { lane: Some(Lane::Client(client)), text: "stopped".into() });
+                self.word(Some(Lane::Client(client)), || "stopped".into());
                 let untold = self.checker.live(client).next();
                 if let Some((lock, stage)) = untold {
                     let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
@@ -408,13 +396,8 @@ impl World {
     fn told(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
         let now = self.now;
-        let process = &mut self.clients[client];
-        let until = if let Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } = &event {
-            Some(process.when(*valid_until))
-        } else {
-            None
-        };
-        let Some(record) = process.records.get_mut(&lock) else {
+        let until = self.valid_until(client, &event);
+        let Some(record) = self.clients[client].records.get_mut(&lock) else {
             self.checker.told(now, client, lock, &event, until, None);
             return self.check();
         };
@@ -440,8 +423,7 @@ impl World {
             self.plan(now + hold, Planned::Chore(client, Chore::Release(lock)));
         }
         if claim {
-            self.must(client, lock, |machine, now| machine.claim(now, lock));
-            self.claimed(client, lock);
+            self.take(client, lock);
             if let Some(every) = write_every {
                 self.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
             }

@@ -257,7 +257,7 @@ impl World {
             let by = i64::try_from(slept.as_nanos()).unwrap_or(i64::MAX);
             self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by: -by });
             self.checker.slept(self.now, client, slept);
-            self.collect();
+            self.check();
         }
         self.set_process(client, State::Running);
         if self.rng.one_in(2) {
@@ -282,11 +282,6 @@ impl World {
             self.forget_conn(client, conn);
             self.close(id);
         }
-    }
-
-    fn set_process(&mut self, client: usize, state: State) {
-        self.clients[client].state = state;
-        self.recorder.note(self.now, || What::State { lane: Lane::Client(client), state });
     }
 
     // ---- the network between clients and members ----

@@ -14,14 +14,12 @@ use crate::etcd::{Output, Rpc, Token};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::sim::check::{Rule, Stage};
+use crate::sim::common::MAX_SPINS;
 use crate::sim::etcd::ClusterOutput;
 use crate::sim::network::{Arrival, Packet, Posted};
 use crate::sim::trace::{Fate, Lane, State};
 use crate::sim::way::Way;
 use crate::time::Instant;
-
-/// So many steps without time moving are a loop without end.
-const MAX_SPINS: u32 = 100_000;
 
 impl World {
     /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
@@ -40,20 +38,10 @@ impl World {
             cluster,
         ];
         let next = next.into_iter().flatten().min().unwrap_or(Instant::MAX);
-        if next > end {
-            self.now = self.now.max(end);
+        if !self.advance(next, end) {
             return false;
         }
-        if next > self.now {
-            self.now = next;
-            self.spins = 0;
-        }
-        self.spins += 1;
         self.steps += 1;
-        if self.spins > MAX_SPINS {
-            self.halt("time stands still: a machine wants to be called again and again".into());
-            return false;
-        }
         // One thing a step, so that a condition is asked in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
@@ -206,7 +194,7 @@ impl World {
             Wire::Send { stream, message } => {
                 self.cluster.handle_send(now, id, stream, &message);
                 if self.cluster.parked_count() > 0 {
-                    self.violated(Rule::Contract, format!("client {client} watches from the past"));
+                    self.report(Rule::Contract, format!("client {client} watches from the past"));
                 }
             }
             Wire::Close { stream } => self.cluster.handle_close(now, id, stream),
@@ -405,7 +393,7 @@ impl World {
             }
             if woken.len() > 1 {
                 let text = format!("clients {woken:?} react to the end of {}", key.escape_ascii());
-                self.violated(Rule::OneWoken, text);
+                self.report(Rule::OneWoken, text);
             }
         }
         // Nobody hears of so old a deletion any more.
@@ -434,7 +422,7 @@ impl World {
         // Whatever is due is still to come.
         if !self.is_due(client) {
             self.checker.up_to_date(self.now, client);
-            self.collect();
+            self.check();
         }
         asked
     }

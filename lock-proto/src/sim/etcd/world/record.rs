@@ -2,7 +2,6 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::String;
 
 use super::World;
 use super::label::lease;
@@ -10,7 +9,7 @@ use super::wire::Wire;
 use crate::etcd::{ElectionEvent, Rpc};
 use crate::event::Event;
 use crate::id::LockId;
-use crate::sim::trace::{Lane, Point, What};
+use crate::sim::trace::{Lane, Point};
 use crate::time::Instant;
 
 /// What the record says of the cluster so far: only what changes is told.
@@ -24,18 +23,7 @@ pub(super) struct Recorded {
 }
 
 impl World {
-    /// A word about a process, or about no one in particular.
-    pub(super) fn word(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
-        self.recorder.note(self.now, || What::Note { lane, text: text() });
-    }
-
-    /// How far an acquisition is.
-    pub(super) fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
-        let Some(record) = self.clients[client].records.get(&lock) else { return };
-        self.recorder.note(self.now, || What::Lock { client, lock, name: record.shown(), point: point() });
-    }
-
-    /// The same for what a machine tells. `until` is the end of validity in true time.
+    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true time.
     pub(super) fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         match event {

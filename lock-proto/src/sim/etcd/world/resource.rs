@@ -104,6 +104,6 @@ impl World {
         } else {
             self.resource.refused += 1;
         }
-        self.collect();
+        self.check();
     }
 }

@@ -14,17 +14,12 @@ impl World {
     pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
         let now = self.now;
-        let process = &mut self.clients[client];
-        let until = if let Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } = &event {
-            Some(process.when(*valid_until))
-        } else {
-            None
-        };
-        let owner = process.machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)));
+        let until = self.valid_until(client, &event);
+        let owner = self.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)));
         // The store's order of grants is that of the revisions that prove them.
         let order = owner.as_ref().map(|owner| owner.revision.unsigned_abs());
         self.checker.told(now, client, lock, &event, until, order);
-        self.collect();
+        self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.events.push(event.clone());
         record.times.push(now);
@@ -41,8 +36,8 @@ impl World {
         let proven = owner.map(|owner| self.queue_log.proves(&Queue::new(b"", &record.name), &owner));
         match proven {
             Some(Ok(())) => {}
-            Some(Err(text)) => self.violated(Rule::Fifo, text),
-            None => self.violated(Rule::Contract, format!("client {client} {lock} was granted without a key")),
+            Some(Err(text)) => self.report(Rule::Fifo, text),
+            None => self.report(Rule::Contract, format!("client {client} {lock} was granted without a key")),
         }
         if let Some(hold) = hold {
             self.plan(self.now + hold, client, Fact::Release(lock));
@@ -65,7 +60,7 @@ impl World {
         let process = &mut self.clients[client];
         let Some(observed) = process.queries.get_mut(&query).filter(|observed| !observed.over) else {
             let text = format!("client {client} tells of {query:?}, which is over: {event:?}");
-            return self.violated(Rule::OneOutcome, text);
+            return self.report(Rule::OneOutcome, text);
         };
         // A question has one answer, an observation goes on until it fails.
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));

@@ -1,0 +1,337 @@
+//! What both worlds, [`World`](super::World) and [`etcd::World`](super::etcd::World), do in the same way.
+
+/// So many steps without time moving are a loop without end.
+pub(super) const MAX_SPINS: u32 = 100_000;
+/// More violations than these are not kept.
+pub(super) const MAX_VIOLATIONS: usize = 100;
+
+/// The methods of a world for which it does not matter what the servers are, for its `impl`.
+///
+/// The world's module has `Client`, its kind of machine, and `Builder` in scope. What differs is its own: `step`, the event loop; `verb`
+/// and `must`, a call of a client's machine; `pump_client`, which carries out what that asks for.
+macro_rules! common {
+    () => {
+        // ---- what applications do ----
+
+        /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
+        pub fn claim(&mut self, client: usize, lock: LockId) {
+            self.journal.write(self.now, format_args!("c{client} {lock} claim"));
+            self.take(client, lock);
+            self.pump_client(client);
+        }
+
+        /// Gives a lock back.
+        pub fn release(&mut self, client: usize, lock: LockId) {
+            self.journal.write(self.now, format_args!("c{client} {lock} release"));
+            let answer_by = self.after(client, self.clients[client].machine.config().release_within);
+            self.checker.gives_back(client, lock, Some(answer_by));
+            self.point(client, lock, || Point::GaveBack);
+            self.must(client, lock, |machine, now| machine.release(now, lock));
+            self.pump_client(client);
+        }
+
+        /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
+        pub fn abandon(&mut self, client: usize, lock: LockId) {
+            self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
+            if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
+                self.point(client, lock, || Point::GaveBack);
+            }
+            self.checker.abandoned(client, lock);
+            let _ = self.verb(client, |machine, now| {
+                machine.abandon(now, lock);
+                Ok(())
+            });
+            self.pump_client(client);
+        }
+
+        /// Asks for more time.
+        pub fn extend(&mut self, client: usize, lock: LockId) {
+            self.journal.write(self.now, format_args!("c{client} {lock} extend"));
+            self.must(client, lock, |machine, now| machine.extend(now, lock));
+            self.pump_client(client);
+        }
+
+        /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.
+        ///
+        /// # Errors
+        ///
+        /// What the verb answers.
+        pub fn try_verb<T>(
+            &mut self,
+            client: usize,
+            verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
+        ) -> Result<T, Misuse> {
+            let done = self.verb(client, verb);
+            self.pump_client(client);
+            done
+        }
+
+        /// Whether locks are claimed as soon as they are offered. Default: yes.
+        pub const fn auto_claim(&mut self, on: bool) {
+            self.auto_claim = on;
+        }
+
+        // ---- time ----
+
+        /// True time since the start.
+        #[must_use]
+        pub const fn now(&self) -> Instant {
+            self.now
+        }
+
+        /// Lets `time` pass.
+        pub fn run_for(&mut self, time: Duration) {
+            let end = self.now + time;
+            while self.step(end) {}
+        }
+
+        /// Lets time pass until `condition` holds, at most this long; whether it did.
+        pub fn run_until(&mut self, within: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
+            let end = self.now + within;
+            loop {
+                if condition(self) {
+                    return true;
+                }
+                if !self.step(end) {
+                    return condition(self);
+                }
+            }
+        }
+
+        /// Lets time pass until `condition` holds.
+        ///
+        /// # Panics
+        ///
+        /// If it does not within this time.
+        #[track_caller]
+        pub fn expect(&mut self, within: Duration, what: &str, condition: impl FnMut(&Self) -> bool) {
+            if !self.run_until(within, condition) {
+                self.fail(&format!("not within {within:?}: {what}"));
+            }
+        }
+
+        // ---- questions ----
+
+        /// Everything that was told of an acquisition so far.
+        #[must_use]
+        pub fn events(&self, client: usize, lock: LockId) -> &[Event] {
+            self.clients[client].records.get(&lock).map_or(&[], |record| &record.events)
+        }
+
+        /// When each of [`events`](Self::events) was told, in true time.
+        #[must_use]
+        pub fn event_times(&self, client: usize, lock: LockId) -> &[Instant] {
+            self.clients[client].records.get(&lock).map_or(&[], |record| &record.times)
+        }
+
+        /// What was granted, if it was.
+        #[must_use]
+        pub fn grant(&self, client: usize, lock: LockId) -> Option<&Grant> {
+            self.clients[client].records.get(&lock)?.grant.as_ref()
+        }
+
+        /// Whether the lock is claimed and valid by the client's own clock, and neither lost nor given back.
+        #[must_use]
+        pub fn is_held(&self, client: usize, lock: LockId) -> bool {
+            let process = &self.clients[client];
+            self.stage(client, lock) == Some(Stage::Held)
+                && process.machine.valid_until(lock).is_some_and(|until| until > process.local(self.now))
+        }
+
+        /// Whether nothing more will be told of it.
+        #[must_use]
+        pub fn is_over(&self, client: usize, lock: LockId) -> bool {
+            self.stage(client, lock) == Some(Stage::Over)
+        }
+
+        /// Where an acquisition stands; `None` if nobody asked for it.
+        #[must_use]
+        pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
+            self.checker.stage(client, lock)
+        }
+
+        /// Every acquisition that this client was asked for.
+        pub fn locks(&self, client: usize) -> impl Iterator<Item = LockId> {
+            self.clients[client].records.keys().copied()
+        }
+
+        /// Whether a client process runs: it is neither stopped nor dead.
+        #[must_use]
+        pub fn is_running(&self, client: usize) -> bool {
+            self.clients[client].state == State::Running
+        }
+
+        /// Whether a client process is dead.
+        #[must_use]
+        pub fn is_dead(&self, client: usize) -> bool {
+            self.clients[client].state == State::Down
+        }
+
+        /// Whether the client has said that its shutdown is over, and how much may be left: locks that it could not release, on etcd keys
+        /// and leases.
+        #[must_use]
+        pub fn stopped(&self, client: usize) -> Option<u32> {
+            self.clients[client].stopped
+        }
+
+        /// The machine of a client.
+        #[must_use]
+        pub fn machine(&self, client: usize) -> &Client {
+            &self.clients[client].machine
+        }
+
+        /// How often a lock was granted in this world.
+        #[must_use]
+        pub const fn grants(&self) -> u64 {
+            self.checker.grants()
+        }
+
+        // ---- checks and log ----
+
+        /// From now on violations are collected, not the end of the run: for scenarios that break the bounds.
+        pub const fn expect_violation(&mut self) {
+            self.expect_violation = true;
+        }
+
+        /// What the checkers have found.
+        #[must_use]
+        pub fn violations(&self) -> &[Violation] {
+            &self.violations
+        }
+
+        /// How often somebody was granted a lock, or more time for it, while another believed to hold it.
+        #[must_use]
+        pub const fn overlaps(&self) -> u64 {
+            self.checker.overlaps()
+        }
+
+        /// Something that the one who drives the world has found.
+        pub fn report(&mut self, rule: Rule, text: String) {
+            self.checker.report(self.now, rule, text);
+            self.check();
+        }
+
+        /// Whether a machine broke its contract, so that nothing happens any more.
+        #[must_use]
+        pub const fn is_halted(&self) -> bool {
+            self.halted
+        }
+
+        /// Adds a line to the log.
+        pub fn note(&mut self, what: &str) {
+            self.journal.write(self.now, format_args!("-- {what}"));
+            self.word(None, || what.into());
+        }
+
+        /// The log so far, as far as it is kept. The same seed and the same calls give the same bytes.
+        #[must_use]
+        pub fn log(&self) -> String {
+            self.journal.text()
+        }
+
+        /// The end of the log, as far as it is kept.
+        #[must_use]
+        pub fn log_tail(&self, lines: usize) -> String {
+            self.journal.tail(lines)
+        }
+
+        /// A digest of every line of the log, and their number.
+        #[must_use]
+        pub const fn log_digest(&self) -> (u64, u64) {
+            self.journal.digest()
+        }
+
+        /// The record of the run so far, if it was asked for by [`Builder::traced`]. It ends here.
+        pub fn take_trace(&mut self) -> Trace {
+            self.recorder.finish(self.now)
+        }
+
+        // ---- inside ----
+
+        /// The key under which a client locks `name`.
+        fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
+            [&self.clients[client].machine.config().prefix[..], name].concat().into()
+        }
+
+        /// True time at which the client's clock will have gone on by this.
+        fn after(&self, client: usize, by: Duration) -> Instant {
+            let process = &self.clients[client];
+            process.when(process.local(self.now) + by)
+        }
+
+        /// The end of validity that an event tells, in true time.
+        fn valid_until(&self, client: usize, event: &Event) -> Option<Instant> {
+            let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else {
+                return None;
+            };
+            Some(self.clients[client].when(*valid_until))
+        }
+
+        /// The application takes what it is offered.
+        fn take(&mut self, client: usize, lock: LockId) {
+            self.must(client, lock, |machine, now| machine.claim(now, lock));
+            self.checker.claimed(client, lock);
+            self.point(client, lock, || Point::Claimed);
+        }
+
+        /// Goes to the time of what comes `next`, at most to `end`; whether that is to happen now.
+        fn advance(&mut self, next: Instant, end: Instant) -> bool {
+            if next > end {
+                self.now = self.now.max(end);
+                return false;
+            }
+            if next > self.now {
+                self.now = next;
+                self.spins = 0;
+            }
+            self.spins += 1;
+            if self.spins > MAX_SPINS {
+                self.halt("time stands still: a machine wants to be called again and again".into());
+            }
+            !self.halted
+        }
+
+        /// Puts into the record how far an acquisition is.
+        fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
+            let Some(record) = self.clients[client].records.get(&lock) else { return };
+            self.recorder.note(self.now, || What::Lock { client, lock, name: record.shown(), point: point() });
+        }
+
+        /// Puts a word about somebody, or about no one in particular, into the record.
+        fn word(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
+            self.recorder.note(self.now, || What::Note { lane, text: text() });
+        }
+
+        /// A client process stops, goes on or dies.
+        fn set_process(&mut self, client: usize, state: State) {
+            self.clients[client].state = state;
+            self.recorder.note(self.now, || What::State { lane: Lane::Client(client), state });
+        }
+
+        /// Takes in what the checkers have found.
+        fn check(&mut self) {
+            while let Some(found) = self.checker.poll_violation() {
+                self.journal.write(self.now, format_args!("VIOLATION {found}"));
+                self.recorder.note(self.now, || What::Violation(found.clone()));
+                if !self.expect_violation {
+                    self.fail(&format!("{found}"));
+                }
+                if self.violations.len() < MAX_VIOLATIONS {
+                    self.violations.push(found);
+                }
+            }
+        }
+
+        /// A machine does what it must never do: no sense in going on.
+        fn halt(&mut self, text: String) {
+            self.halted = true;
+            self.report(Rule::Contract, text);
+        }
+
+        #[track_caller]
+        fn fail(&self, what: &str) -> ! {
+            panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
+        }
+    };
+}
+pub(super) use common;
