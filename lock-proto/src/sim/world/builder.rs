@@ -1,13 +1,14 @@
 //! How a world is made.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::agenda::Agenda;
 use super::super::check::Checker;
 use super::super::clock::Clock;
 use super::super::journal::{Journal, Keep};
@@ -184,8 +185,7 @@ impl Builder {
             violations: Vec::new(),
             recorder,
             names: BTreeSet::new(),
-            plans: BTreeMap::new(),
-            plan_serial: 0,
+            agenda: Agenda::default(),
             spins: 0,
             steps: 0,
             halted: false,

@@ -56,8 +56,7 @@ impl World {
                     Stage::Offered => self.claim(client, lock),
                     Stage::Held | Stage::Lost => {}
                 }
-                let at = self.now + SHORT;
-                self.plan(at, Planned::Chore(client, Chore::Release(lock)));
+                self.agenda.plan(self.now + SHORT, Planned::Chore(client, Chore::Release(lock)));
             }
         }
     }
@@ -76,7 +75,7 @@ impl World {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.network.is_quiet()
-            && self.plans.is_empty()
+            && self.agenda.is_empty()
             && self.clients.iter().all(|process| process.deadline().is_none())
             && self.nodes.iter().all(|server| server.deadline().is_none())
     }

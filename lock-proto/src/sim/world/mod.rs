@@ -8,13 +8,14 @@ mod process;
 mod pump;
 mod server;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::agenda::Agenda;
 use super::check::{Checker, Permit, Rule, Stage, Violation};
 use super::common::{MAX_SPINS, MAX_VIOLATIONS, common};
 use super::journal::Journal;
@@ -59,8 +60,7 @@ pub struct World {
     /// Every key that somebody wanted to lock.
     names: BTreeSet<Arc<[u8]>>,
     /// What will happen by itself.
-    plans: BTreeMap<(Instant, u64), Planned>,
-    plan_serial: u64,
+    agenda: Agenda<Planned>,
     /// Steps since time last moved.
     spins: u32,
     /// How often a machine was called.
@@ -220,11 +220,6 @@ impl World {
         if let Err(misuse) = self.verb(client, verb) {
             self.halt(format!("client {client} {lock}: {misuse}"));
         }
-    }
-
-    fn plan(&mut self, at: Instant, what: Planned) {
-        self.plan_serial += 1;
-        self.plans.insert((at, self.plan_serial), what);
     }
 
     fn set_node(&mut self, node: usize, state: State) {

@@ -30,7 +30,7 @@ impl World {
             return false;
         }
         let mut next = self.network.next_arrival().unwrap_or(Instant::MAX);
-        if let Some((at, _)) = self.plans.first_key_value().map(|(key, _)| *key) {
+        if let Some(at) = self.agenda.next() {
             next = next.min(at);
         }
         for process in &self.clients {
@@ -45,8 +45,8 @@ impl World {
         // One thing a step, so that a condition is asked in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
-        } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
-            match plan.remove() {
+        } else if let Some(planned) = self.agenda.due(self.now) {
+            match planned {
                 Planned::Chore(client, chore) => self.tell_process(client, Fact::Chore(chore)),
                 Planned::Write(name, permit, message) => self.write_arrives(&name, permit, message),
             }
@@ -280,10 +280,10 @@ impl World {
                     && let Some(permit) = self.checker.permit(client, lock)
                 {
                     let thinks = self.rng.duration(&THINKS);
-                    self.plan(self.now + thinks, Planned::Chore(client, Chore::Write(permit)));
+                    self.agenda.plan(self.now + thinks, Planned::Chore(client, Chore::Write(permit)));
                 }
                 if let (Some(every), Some(Stage::Held)) = (every, self.checker.stage(client, lock)) {
-                    self.plan(self.now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
+                    self.agenda.plan(self.now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
                 }
             }
             Chore::Write(permit) => {
@@ -291,7 +291,7 @@ impl World {
                 let (name, travel) = (record.name.clone(), self.network.travel());
                 let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
                 let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
-                self.plan(self.now + travel, Planned::Write(name, permit, message));
+                self.agenda.plan(self.now + travel, Planned::Write(name, permit, message));
             }
         }
     }
@@ -420,12 +420,12 @@ impl World {
             return;
         }
         if let Some(hold) = hold {
-            self.plan(now + hold, Planned::Chore(client, Chore::Release(lock)));
+            self.agenda.plan(now + hold, Planned::Chore(client, Chore::Release(lock)));
         }
         if claim {
             self.take(client, lock);
             if let Some(every) = write_every {
-                self.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
+                self.agenda.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
             }
         }
     }

@@ -16,6 +16,7 @@ use super::record::Recorded;
 use super::resource::Resource;
 use crate::etcd::{Client, Config, Endpoint};
 use crate::id::ClientId;
+use crate::sim::agenda::Agenda;
 use crate::sim::check::Checker;
 use crate::sim::clock::Clock;
 use crate::sim::etcd::{Cluster, ClusterConfig};
@@ -191,8 +192,7 @@ impl Builder {
             auto_claim: true,
             expect_violation: false,
             violations: Vec::new(),
-            plans: BTreeMap::new(),
-            plan_serial: 0,
+            agenda: Agenda::default(),
             spins: 0,
             steps: 0,
             halted: false,

@@ -65,7 +65,7 @@ impl World {
                     Stage::Offered if self.is_running(client) => self.claim(client, lock),
                     Stage::Offered | Stage::Held | Stage::Lost => {}
                 }
-                self.plan(self.now + SHORT, client, Fact::Release(lock));
+                self.agenda.plan(self.now + SHORT, (client, Fact::Release(lock)));
             }
         }
     }
@@ -82,8 +82,8 @@ impl World {
         self.network.is_quiet()
             && self.dawdling.is_empty()
             && self.lingering.is_empty()
-            && self.plans.is_empty()
-            && self.resource.next().is_none()
+            && self.agenda.is_empty()
+            && self.resource.on_the_way.is_empty()
             && self.clients.iter().all(|process| process.deadline().is_none())
             && self.cluster.next_deadline().is_none()
     }

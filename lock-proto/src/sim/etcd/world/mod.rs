@@ -28,6 +28,7 @@ use crate::error::Misuse;
 use crate::etcd::{Client, QueryId, RpcId, StreamId};
 use crate::event::{Acquire, Event, Grant, Wait};
 use crate::id::LockId;
+use crate::sim::agenda::Agenda;
 use crate::sim::check::{Checker, Rule, Stage, Violation};
 use crate::sim::common::{MAX_SPINS, MAX_VIOLATIONS, common};
 use crate::sim::journal::Journal;
@@ -117,8 +118,7 @@ pub struct World {
     expect_violation: bool,
     violations: Vec<Violation>,
     /// What applications will do by themselves.
-    plans: BTreeMap<(Instant, u64), (usize, Fact)>,
-    plan_serial: u64,
+    agenda: Agenda<(usize, Fact)>,
     /// Steps since time last moved.
     spins: u32,
     steps: u64,

@@ -32,8 +32,8 @@ impl World {
             self.network.next_arrival(),
             self.dawdling.first_key_value().map(|((at, _), _)| *at),
             self.lingering.first_key_value().map(|((at, _), _)| *at),
-            self.plans.first_key_value().map(|((at, _), _)| *at),
-            self.resource.next(),
+            self.agenda.next(),
+            self.resource.on_the_way.next(),
             self.clients.iter().filter_map(Process::deadline).min(),
             cluster,
         ];
@@ -55,11 +55,10 @@ impl World {
         } else if let Some(over) = self.lingering.first_entry().filter(|over| over.key().0 <= self.now) {
             let link = over.remove();
             self.linger_ends(link);
-        } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
-            let (client, fact) = plan.remove();
+        } else if let Some((client, fact)) = self.agenda.due(self.now) {
             self.tell_process(client, fact);
-        } else if self.resource.next().is_some_and(|at| at <= self.now) {
-            self.write_lands();
+        } else if let Some(write) = self.resource.on_the_way.due(self.now) {
+            self.write_lands(write);
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_due(*client)) {
             self.time_out(client);
         } else if cluster.is_some_and(|at| at <= self.now) {
@@ -337,7 +336,7 @@ impl World {
                     self.write(client, lock);
                     let every = self.clients[client].records.get(&lock).and_then(|record| record.write_every);
                     if let Some(every) = every {
-                        self.plan(self.now + every, client, Fact::Write(lock));
+                        self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
                     }
                 }
             }

@@ -9,13 +9,14 @@ use super::World;
 use super::process::Fact;
 use crate::etcd::OwnerKey;
 use crate::id::LockId;
+use crate::sim::agenda::Agenda;
 use crate::sim::check::{Permit, Rule};
 use crate::sim::trace::{Fate, Lane, MessageId, What};
-use crate::time::{Instant, nanos};
+use crate::time::nanos;
 
 /// A write on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Write {
+pub(super) struct Write {
     name: Arc<[u8]>,
     permit: Permit,
     owner: OwnerKey,
@@ -24,8 +25,7 @@ struct Write {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
-    on_the_way: BTreeMap<(Instant, u64), Write>,
-    serial: u64,
+    pub(super) on_the_way: Agenda<Write>,
     /// The newest grant whose write was accepted, by name.
     newest: BTreeMap<Arc<[u8]>, i64>,
     accepted: u64,
@@ -33,10 +33,6 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.on_the_way.first_key_value().map(|((at, _), _)| *at)
-    }
-
     pub(super) const fn counts(&self) -> (u64, u64) {
         (self.accepted, self.refused)
     }
@@ -65,8 +61,7 @@ impl World {
         // Some are on their way for longer than any lease lives.
         let longest = if self.rng.one_in(4) { Duration::from_secs(15) } else { Duration::from_millis(20) };
         let at = self.now + Duration::from_nanos(self.rng.below(nanos(longest)));
-        self.resource.serial += 1;
-        self.resource.on_the_way.insert((at, self.resource.serial), write);
+        self.resource.on_the_way.plan(at, write);
         self.pump_client(client);
     }
 
@@ -75,12 +70,12 @@ impl World {
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.write_every = Some(every);
         if self.is_held(client, lock) {
-            self.plan(self.now + every, client, Fact::Write(lock));
+            self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
         }
     }
 
-    pub(super) fn write_lands(&mut self) {
-        let Some((_, Write { name, permit, owner, message })) = self.resource.on_the_way.pop_first() else { return };
+    pub(super) fn write_lands(&mut self, write: Write) {
+        let Write { name, permit, owner, message } = write;
         self.recorder.fate(message, Fate::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
         let order = owner.revision;

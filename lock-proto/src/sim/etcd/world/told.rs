@@ -8,7 +8,6 @@ use crate::etcd::{ElectionEvent, OwnerKey, QueryId, Queue};
 use crate::event::{Event, Grant};
 use crate::id::LockId;
 use crate::sim::check::Rule;
-use crate::time::Instant;
 
 impl World {
     pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
@@ -40,19 +39,14 @@ impl World {
             None => self.report(Rule::Contract, format!("client {client} {lock} was granted without a key")),
         }
         if let Some(hold) = hold {
-            self.plan(self.now + hold, client, Fact::Release(lock));
+            self.agenda.plan(self.now + hold, (client, Fact::Release(lock)));
         }
         if claim {
             self.take(client, lock);
         }
         if let Some(every) = write_every {
-            self.plan(self.now + every, client, Fact::Write(lock));
+            self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
         }
-    }
-
-    pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact) {
-        self.plan_serial += 1;
-        self.plans.insert((at, self.plan_serial), (client, fact));
     }
 
     pub(super) fn heard_of_election(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
