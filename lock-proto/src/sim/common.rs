@@ -1,9 +1,16 @@
 //! What both worlds, [`World`](super::World) and [`etcd::World`](super::etcd::World), do in the same way.
 
+use core::time::Duration;
+
 /// So many steps without time moving are a loop without end.
 pub(super) const MAX_SPINS: u32 = 100_000;
 /// More violations than these are not kept.
 pub(super) const MAX_VIOLATIONS: usize = 100;
+
+/// How far a clock is set, for the record.
+pub(super) fn signed(by: Duration) -> i64 {
+    i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
+}
 
 /// The methods of a world for which it does not matter what the servers are, for its `impl`.
 ///
@@ -69,6 +76,14 @@ macro_rules! common {
         /// Whether locks are claimed as soon as they are offered. Default: yes.
         pub const fn auto_claim(&mut self, on: bool) {
             self.auto_claim = on;
+        }
+
+        /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
+        pub fn pause_client(&mut self, client: usize) {
+            self.journal.write(self.now, format_args!("c{client} paused"));
+            if self.is_running(client) {
+                self.set_process(client, State::Paused);
+            }
         }
 
         // ---- time ----
@@ -302,6 +317,17 @@ macro_rules! common {
             self.recorder.note(self.now, || What::Note { lane, text: text() });
         }
 
+        /// The clock of a client goes on, if it stood still.
+        fn start_clock(&mut self, client: usize) {
+            let process = &mut self.clients[client];
+            let Some(since) = process.asleep.take() else { return };
+            process.clock.stood_still(since, self.now);
+            let slept = self.now.since(since);
+            self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by: -signed(slept) });
+            self.checker.slept(self.now, client, slept);
+            self.check();
+        }
+
         /// A client process stops, goes on or dies.
         fn set_process(&mut self, client: usize, state: State) {
             self.clients[client].state = state;
@@ -334,4 +360,86 @@ macro_rules! common {
         }
     };
 }
-pub(super) use common;
+
+/// The settings of every world, for the `impl` of its `Builder`.
+///
+/// The builder's module has `Config` and `Client`, its kind of machine, and `Process`, what runs one, in scope.
+macro_rules! settings {
+    () => {
+        /// How many client processes there are.
+        pub const fn clients(mut self, count: usize) -> Self {
+            self.clients = count;
+            self
+        }
+
+        /// Where all chance comes from.
+        pub const fn seed(mut self, seed: u64) -> Self {
+            self.seed = seed;
+            self
+        }
+
+        /// How long a packet travels, in each direction.
+        pub const fn latency(mut self, latency: Range<Duration>) -> Self {
+            self.latency = latency;
+            self
+        }
+
+        /// Changes the settings of every client.
+        pub fn config(mut self, change: impl Fn(Config) -> Config + 'static) -> Self {
+            self.config = Box::new(change);
+            self
+        }
+
+        /// Changes the settings of client `i`, after those of all.
+        pub fn config_of(mut self, i: usize, change: impl Fn(Config) -> Config + 'static) -> Self {
+            self.overrides.push((i, Box::new(change)));
+            self
+        }
+
+        /// The clock of client `i` reads `offset` at the start and gains `drift_ppm` µs a second. Without this it reads another time in
+        /// each process, and keeps true pace.
+        pub fn clock(mut self, i: usize, offset: Duration, drift_ppm: i32) -> Self {
+            self.clocks.push((i, nanos(offset), drift_ppm));
+            self
+        }
+
+        /// How much of a log is made. It changes nothing else, and nothing at all is fastest. Default: the last 100 000 lines.
+        pub const fn keep(mut self, keep: Keep) -> Self {
+            self.keep = keep;
+            self
+        }
+
+        /// Whether a [`Trace`](crate::sim::Trace) is made for pictures: see [`World::take_trace`]. Default: no.
+        pub const fn traced(mut self, on: bool) -> Self {
+            self.traced = on;
+            self
+        }
+
+        /// The client processes: these settings, changed as it was asked for.
+        fn processes(&self, now: Instant, rng: &mut Rng, plain: &Config) -> Vec<Process> {
+            let mut clients = Vec::new();
+            for i in 0..self.clients {
+                let mut config = (self.config)(plain.clone());
+                for (_, change) in self.overrides.iter().filter(|(which, _)| *which == i) {
+                    config = change(config);
+                }
+                let set = self.clocks.iter().rev().find(|(which, _, _)| *which == i);
+                // Drawn in any case, so that setting one clock changes nothing else.
+                let anywhere = rng.below(1 << 40);
+                let (offset, drift) = set.map_or((anywhere, 0), |(_, offset, drift)| (*offset, *drift));
+                let id = ClientId::from_bits(u128::from(rng.next()) << 64 | u128::from(rng.next()));
+                match Client::new(Instant::from_nanos(offset), config, id, rng.next()) {
+                    Ok(machine) => clients.push(Process::new(machine, Clock::new(now, offset, drift))),
+                    Err(error) => panic!("client {i} cannot be configured like this: {error}"),
+                }
+            }
+            clients
+        }
+
+        fn recorder(&self, nodes: usize) -> Recorder {
+            if self.traced { Recorder::on(self.clients, nodes) } else { Recorder::default() }
+        }
+    };
+}
+
+pub(super) use {common, settings};

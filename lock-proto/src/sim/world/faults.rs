@@ -5,6 +5,7 @@ use alloc::format;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::common::signed;
 use super::super::network::Packet;
 use super::super::trace::{Fate, Lane, State, What};
 use super::super::way::Way;
@@ -17,10 +18,6 @@ use crate::sim::redis::{Condition, Node};
 
 /// So many requests more are right after a fault.
 const PER_FAULT: u64 = 50;
-
-fn signed(by: Duration) -> i64 {
-    i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
-}
 
 impl World {
     // ---- nodes ----
@@ -139,14 +136,6 @@ impl World {
 
     // ---- clients ----
 
-    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
-    pub fn pause_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} paused"));
-        if self.is_running(client) {
-            self.set_process(client, State::Paused);
-        }
-    }
-
     /// The machine of the client is suspended, and its clock stands still meanwhile, as `CLOCK_MONOTONIC` does on Linux. No host should use such a
     /// clock (requirement T4): what it holds when it goes on it believes to hold still.
     pub fn suspend_client(&mut self, client: usize) {
@@ -160,17 +149,10 @@ impl World {
     /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
-        let process = &mut self.clients[client];
-        if process.state != State::Paused {
+        if self.clients[client].state != State::Paused {
             return;
         }
-        if let Some(since) = process.asleep.take() {
-            process.clock.stood_still(since, self.now);
-            let by = -signed(self.now.since(since));
-            self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by });
-            self.checker.slept(self.now, client, self.now.since(since));
-            self.check();
-        }
+        self.start_clock(client);
         self.set_process(client, State::Running);
         if self.rng.one_in(2) {
             self.wake_client(client);

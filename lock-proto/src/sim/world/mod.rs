@@ -17,7 +17,7 @@ use core::time::Duration;
 
 use super::agenda::Agenda;
 use super::check::{Checker, Permit, Rule, Stage, Violation};
-use super::common::{MAX_SPINS, MAX_VIOLATIONS, common};
+use super::common::{MAX_SPINS, MAX_VIOLATIONS, common, signed};
 use super::journal::Journal;
 use super::network::Network;
 use super::record::Record;

@@ -229,20 +229,12 @@ impl World {
 
     // ---- clients ----
 
-    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
-    pub fn pause_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} paused"));
-        if self.is_running(client) {
-            self.set_process(client, State::Paused);
-        }
-    }
-
     /// The client's machine is suspended, and its clock stands still meanwhile: a host whose clock is not one that counts through suspend
     /// (requirement T4). It breaks the bounds.
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} suspended"));
         if self.is_running(client) {
-            self.clients[client].stop_clock(self.now);
+            self.clients[client].asleep = Some(self.now);
             self.set_process(client, State::Paused);
         }
     }
@@ -253,12 +245,7 @@ impl World {
         if self.clients[client].state != State::Paused {
             return;
         }
-        if let Some(slept) = self.clients[client].start_clock(self.now) {
-            let by = i64::try_from(slept.as_nanos()).unwrap_or(i64::MAX);
-            self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by: -by });
-            self.checker.slept(self.now, client, slept);
-            self.check();
-        }
+        self.start_clock(client);
         self.set_process(client, State::Running);
         if self.rng.one_in(2) {
             self.time_out(client);

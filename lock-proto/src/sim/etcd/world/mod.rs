@@ -30,7 +30,7 @@ use crate::event::{Acquire, Event, Grant, Wait};
 use crate::id::LockId;
 use crate::sim::agenda::Agenda;
 use crate::sim::check::{Checker, Rule, Stage, Violation};
-use crate::sim::common::{MAX_SPINS, MAX_VIOLATIONS, common};
+use crate::sim::common::{MAX_SPINS, MAX_VIOLATIONS, common, signed};
 use crate::sim::journal::Journal;
 use crate::sim::network::Network;
 use crate::sim::record::Record;

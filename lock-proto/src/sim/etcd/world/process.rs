@@ -3,7 +3,6 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use super::wire::Wire;
 use crate::etcd::{Client, ElectionEvent, QueryId, StreamId};
@@ -18,9 +17,8 @@ use crate::time::Instant;
 pub(super) struct Process {
     pub(super) machine: Client,
     pub(super) clock: Clock,
-    pub(super) drift_ppm: i32,
-    /// When the clock stopped, and what it showed: a suspended host whose clock does not count on.
-    pub(super) stood_still: Option<(Instant, u64)>,
+    /// Its clock has been standing still since this true time: a suspended host whose clock does not count on.
+    pub(super) asleep: Option<Instant>,
     pub(super) state: State,
     /// What happened while it was stopped.
     pub(super) inbox: VecDeque<Fact>,
@@ -57,12 +55,11 @@ pub(super) struct Observed {
 }
 
 impl Process {
-    pub(super) fn new(machine: Client, clock: Clock, drift_ppm: i32) -> Self {
+    pub(super) fn new(machine: Client, clock: Clock) -> Self {
         Self {
             machine,
             clock,
-            drift_ppm,
-            stood_still: None,
+            asleep: None,
             state: State::Running,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
@@ -75,7 +72,7 @@ impl Process {
 
     /// The process's own time.
     pub(super) fn local(&self, now: Instant) -> Instant {
-        Instant::from_nanos(self.stood_still.map_or_else(|| self.clock.read(now), |(_, reading)| reading))
+        Instant::from_nanos(self.clock.read(self.asleep.unwrap_or(now)))
     }
 
     /// True time at which its clock shows `local`.
@@ -89,17 +86,5 @@ impl Process {
             State::Running => self.machine.next_deadline().map(|at| self.when(at)),
             State::Paused | State::Down => None,
         }
-    }
-
-    /// Its clock stands still.
-    pub(super) fn stop_clock(&mut self, now: Instant) {
-        self.stood_still.get_or_insert_with(|| (now, self.clock.read(now)));
-    }
-
-    /// Its clock goes on from where it stood; for how long it had stood still, if it had.
-    pub(super) fn start_clock(&mut self, now: Instant) -> Option<Duration> {
-        let (since, reading) = self.stood_still.take()?;
-        self.clock = Clock::new(now, reading, self.drift_ppm);
-        Some(now.since(since))
     }
 }
