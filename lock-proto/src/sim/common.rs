@@ -4,7 +4,7 @@ use core::time::Duration;
 
 /// So many steps without time moving are a loop without end.
 pub(super) const MAX_SPINS: u32 = 100_000;
-/// More violations than these are not kept.
+/// More violations of one rule than these are not kept. Those of the others are: a promise may be broken after one that was none.
 pub(super) const MAX_VIOLATIONS: usize = 100;
 
 /// How far a clock is set, for the record.
@@ -342,7 +342,7 @@ macro_rules! common {
                 if !self.expect_violation {
                     self.fail(&format!("{found}"));
                 }
-                if self.violations.len() < MAX_VIOLATIONS {
+                if self.violations.iter().filter(|known| known.rule == found.rule).count() < MAX_VIOLATIONS {
                     self.violations.push(found);
                 }
             }
@@ -443,3 +443,27 @@ macro_rules! settings {
 }
 
 pub(super) use {common, settings};
+
+#[cfg(test)]
+mod tests {
+    use super::MAX_VIOLATIONS;
+    use crate::sim::{Rule, World, etcd};
+
+    #[test]
+    fn a_rule_that_is_broken_without_end_hides_no_other() {
+        macro_rules! check {
+            ($world:expr) => {
+                let mut w = $world.build();
+                w.expect_violation();
+                for _ in 0..2 * MAX_VIOLATIONS {
+                    w.report(Rule::MutualExclusion, "again".into());
+                }
+                w.report(Rule::Contract, "once".into());
+                assert_eq!(w.violations().len(), MAX_VIOLATIONS + 1);
+                assert_eq!(w.violations().last().map(|found| found.rule), Some(Rule::Contract));
+            };
+        }
+        check!(World::redis(1));
+        check!(etcd::World::cluster(1));
+    }
+}
