@@ -10,5 +10,6 @@ pub mod leader;
 pub mod oversell;
 pub mod serve;
 mod story;
+mod svg;
 mod waiting;
 pub mod with_lock;

@@ -3,6 +3,7 @@
 pub mod duration;
 pub mod exit;
 pub(crate) mod name;
+pub mod runtime;
 
 use core::fmt;
 use core::time::Duration;

@@ -10,8 +10,9 @@ use lexopt::Arg::{Long, Short, Value};
 use lock_proto::redis::Wake;
 
 use super::contender::{Peers, Store};
-use super::job::{Job, Runtime, Workload};
+use super::job::{Job, Workload};
 use super::report;
+use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, choice, text, time, usage};
 
 const HELP: &str = "\

@@ -3,10 +3,11 @@
 use core::num::NonZeroUsize;
 use core::time::Duration;
 
-use lock_proto::driver::{self, ConnectError, Settings};
+use lock_proto::driver::Settings;
 use lock_proto::redis::{DEFAULT_TTL, MAX_TTL, Poll, Wake};
 
 use super::Failed;
+use crate::cli::runtime::Runtime;
 use crate::cli::whole_seconds;
 
 /// What the tasks do.
@@ -39,29 +40,8 @@ impl Workload {
     }
 }
 
-/// An async runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Runtime {
-    /// With a thread for each processor.
-    Tokio,
-    /// smol's global executor.
-    Smol,
-    /// async-std's.
-    AsyncStd,
-}
-
+/// How it runs what is measured.
 impl Runtime {
-    /// Their names.
-    pub(super) const ALL: [(&str, Self); 3] =
-        [("tokio", Self::Tokio), ("smol", Self::Smol), ("async-std", Self::AsyncStd)];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, other)| *other == self).map_or("", |(name, _)| name)
-    }
-
     /// Runs this future to its end.
     ///
     /// # Errors
@@ -95,15 +75,6 @@ impl Runtime {
             Self::Smol => drop(smol::Timer::after(time).await),
             Self::AsyncStd => async_std::task::sleep(time).await,
         }
-    }
-
-    /// A client whose driver this runtime runs.
-    pub(super) fn client(self, settings: Settings) -> Result<driver::Client, ConnectError> {
-        Ok(match self {
-            Self::Tokio => lock_tokio::Client::with_config(settings)?.into_inner(),
-            Self::Smol => lock_smol::Client::with_config(settings)?.into_inner(),
-            Self::AsyncStd => lock_smol::async_std::Client::with_config(settings)?.into_inner(),
-        })
     }
 }
 

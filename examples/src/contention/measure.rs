@@ -15,9 +15,10 @@ use smol::future::or;
 
 use super::contender::Contender;
 use super::counters::{Servers, Sets};
-use super::job::{Job, Runtime, Workload};
+use super::job::{Job, Workload};
 use super::outcome::{Outcome, jain};
 use super::{Failed, process};
+use crate::cli::runtime::Runtime;
 
 /// How long all may take to get ready.
 const READY: Duration = Duration::from_secs(30);

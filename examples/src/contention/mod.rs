@@ -20,7 +20,7 @@ use std::io::Write as _;
 
 use args::Parsed;
 pub use contender::{Contender, Peer, Peers, Store};
-pub use job::{Job, Runtime, Workload};
+pub use job::{Job, Workload};
 pub use measure::{lock_names, measure};
 pub use outcome::Outcome;
 

@@ -9,6 +9,7 @@ use lock_proto::driver::Settings;
 use lock_proto::etcd;
 use lock_proto::redis::{self, DEFAULT_TTL, Endpoint, Poll, Wait, Wake};
 
+use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, choice, text, time, usage, whole_seconds};
 
 /// What `--help` prints.
@@ -38,18 +39,6 @@ exit code: that of the command (128+n if a signal ended it), or
   64 usage   65 the key is in use by something else   69 too few servers answered   75 somebody else has the lock
   76 the lock was lost before the command's end   77 refused by the server   126, 127 the command cannot be run, is not found
 ";
-
-/// An async runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Runtime {
-    /// `lock-tokio`.
-    Tokio,
-    /// `lock-smol` on smol.
-    Smol,
-    /// `lock-smol` on async-std.
-    AsyncStd,
-}
 
 /// Which code drives the machine, and with which settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,12 +182,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
 }
 
 /// `None` for threads.
-const RUNTIMES: [(&str, Option<Runtime>); 4] = [
-    ("tokio", Some(Runtime::Tokio)),
-    ("smol", Some(Runtime::Smol)),
-    ("async-std", Some(Runtime::AsyncStd)),
-    ("blocking", None),
-];
+const RUNTIMES: [(&str, Option<Runtime>); 4] = {
+    let [(tokio, a), (smol, b), (async_std, c)] = Runtime::ALL;
+    [(tokio, Some(a)), (smol, Some(b)), (async_std, Some(c)), ("blocking", None)]
+};
 
 /// The grace: a time, or a fraction of the TTL. More than half of the TTL would end the command before the first renewal is
 /// due.

@@ -9,9 +9,10 @@ use lock_proto::redis::{Failure, Release, Wait};
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
-use super::args::{Args, Runtime};
+use super::args::Args;
 use super::news::{Failed, Held, Holder, News};
 use crate::cli::GOODBYE;
+use crate::cli::runtime::Runtime;
 use crate::waiting::told;
 
 struct Tasks {
@@ -30,22 +31,14 @@ pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sen
     let (stop, stopped) = bounded(1);
     let args = args.clone();
     thread::spawn(move || {
+        let held = async { hold(runtime.client(settings), &args, &news, &stopped).await };
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(async {
-                    let client = lock_tokio::Client::with_config(settings);
-                    hold(client.map(|c| c.into_inner()), &args, &news, &stopped).await
-                }),
+                Ok(runtime) => runtime.block_on(held),
                 Err(error) => News::Failed(Failed::Usage(format!("no tokio runtime: {error}"))),
             },
-            Runtime::Smol => smol::block_on(async {
-                let client = lock_smol::Client::with_config(settings);
-                hold(client.map(|c| c.into_inner()), &args, &news, &stopped).await
-            }),
-            Runtime::AsyncStd => async_std::task::block_on(async {
-                let client = lock_smol::async_std::Client::with_config(settings);
-                hold(client.map(|c| c.into_inner()), &args, &news, &stopped).await
-            }),
+            Runtime::Smol => smol::block_on(held),
+            Runtime::AsyncStd => async_std::task::block_on(held),
         };
         let _ = news.send(end);
     });

@@ -59,12 +59,15 @@
 //! A replica of a node in a [`World`] follows at once or not at all ([`World::stop_replication`], [`World::promote`]); [`redis::Node`] by
 //! itself replicates as Redis does, and has a limit on memory with eviction. Not simulated: Lua other than this library's scripts.
 
+mod agenda;
 mod chance;
 pub mod check;
 mod clock;
+mod common;
 pub mod etcd;
 mod journal;
 mod network;
+mod record;
 pub mod redis;
 mod rng;
 pub mod scenario;

@@ -1,9 +1,10 @@
 //! The pictures.
 
 use super::Report;
+use super::axis::Axis;
 use super::plan::{On, Way};
-use super::svg::{Anchor, Axis, Svg};
 use crate::contention::outcome::{Outcome, Time};
+use crate::svg::{Anchor, Escaped, Svg};
 
 const WIDTH: f64 = 940.0;
 /// Where the titles of the rows end.
@@ -12,6 +13,14 @@ const TITLES: f64 = 118.0;
 /// The colour of a way, and a dashed line for a peer.
 fn class_of(kind: &str, way: &Way) -> String {
     format!("{kind} c-{}{}", way.key, if way.peer.is_some() { " peer" } else { "" })
+}
+
+/// A picture of this height; `label` is for who does not see it.
+fn picture(height: f64, label: &str, drawn: Svg) -> String {
+    let (label, drawn) = (Escaped(label), drawn.into_text());
+    format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{drawn}</svg>"#
+    )
 }
 
 /// How the waits of one scenario are distributed: a row for each way.
@@ -28,9 +37,9 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
     let rows: Vec<_> = report.rows(scenario).collect();
     let bottom = TOP + ROW * rows.len() as f64;
     let title = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
-    let mut svg = Svg::new(WIDTH, bottom + 24.0, &format!("Distribution of the time to get the lock, {title}"));
+    let mut svg = Svg::new();
     for tick in axis.ticks(8) {
-        svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom));
+        svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom), "");
         svg.text("tick", (axis.at(tick), bottom + 16.0), Anchor::Middle, &Time(tick).to_string().replace(".0", ""));
     }
     for (x, head) in NUMBERS.into_iter().zip(["mean", "P50", "P99", "longest"]) {
@@ -38,7 +47,7 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
     }
     for (i, (way, result)) in rows.into_iter().enumerate() {
         let base = TOP + ROW * (i as f64 + 1.0) - 4.0;
-        svg.line("base", (TITLES + 12.0, base), (660.0, base));
+        svg.line("base", (TITLES + 12.0, base), (660.0, base), "");
         svg.text("title", (TITLES, base - 4.0), Anchor::End, way.title);
         let outcome = match result {
             Ok(outcome) if outcome.ops > 0 => outcome,
@@ -57,7 +66,7 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
             svg.text("number", (x, base - 4.0), Anchor::End, &Time(number).to_string());
         }
     }
-    svg.to_string()
+    picture(bottom + 24.0, &format!("Distribution of the time to get the lock, {title}"), svg)
 }
 
 /// Mountains: as high as their part of the waits, the highest of each row as high as the row.
@@ -86,14 +95,14 @@ fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, he
     let mut points = vec![(left, base)];
     points.extend(smooth.iter().enumerate().map(top));
     points.push((right, base));
-    svg.path(&class_of("ridge", way), &points, true);
+    svg.area(&class_of("ridge", way), &points, "");
     for (quantile, high) in [(0.5, height * 0.75), (0.99, height * 0.5)] {
         let x = axis.at(outcome.quantile_us(quantile));
-        svg.line("mark", (x, base), (x, base - high));
+        svg.line("mark", (x, base), (x, base - high), "");
     }
     let longest = outcome.longest_us();
     let words = format!("{}: the longest wait, {}", way.title, Time(longest));
-    svg.dot(&class_of("ring", way), (axis.at(longest), base - 4.0), 3.2, &words);
+    svg.circle(&class_of("ring", way), (axis.at(longest), base - 4.0), 3.2, &words);
 }
 
 /// Locks a second over the number of clients: Redis to the left, etcd to the right.
@@ -109,7 +118,7 @@ pub(super) fn rates(report: &Report) -> String {
     let rates = all.iter().map(|outcome| outcome.rate());
     let highest = rates.chain([bound]).fold(1.0, f64::max);
     let y = Axis::linear(highest * 1.04, (BOTTOM, TOP));
-    let mut svg = Svg::new(WIDTH, BOTTOM + 46.0, "Locks a second over the number of clients");
+    let mut svg = Svg::new();
     for (title, from, to, is_etcd) in [("Redis", 52.0, 392.0, false), ("etcd", 532.0, 838.0, true)] {
         let place = |scenario: usize| {
             let part = (scenario - many.start) as f64 / (many.len().max(2) - 1) as f64;
@@ -117,25 +126,25 @@ pub(super) fn rates(report: &Report) -> String {
         };
         svg.text("panel", (from, TOP - 16.0), Anchor::Start, title);
         for tick in y.ticks(6) {
-            svg.line("grid", (from, y.at(tick)), (to, y.at(tick)));
+            svg.line("grid", (from, y.at(tick)), (to, y.at(tick)), "");
             svg.text("tick", (from - 8.0, y.at(tick) + 4.0), Anchor::End, &number(tick));
         }
         for scenario in many.clone() {
             let clients = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
             svg.text("tick", (place(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
         }
-        svg.line("bound", (from, y.at(bound)), (to, y.at(bound)));
+        svg.line("bound", (from, y.at(bound)), (to, y.at(bound)), "");
         svg.text("note", (from + 4.0, y.at(bound) - 5.0), Anchor::Start, "what the hold alone allows");
         let mut labels = Vec::new();
         for (w, way) in report.plan.ways.iter().enumerate().filter(|(_, way)| (way.on == On::Etcd) == is_etcd) {
             let points = many.clone().filter_map(|s| Some((s, report.cell(w, s).filter(|outcome| outcome.ops > 0)?)));
             let points: Vec<_> = points.map(|(s, outcome)| (place(s), y.at(outcome.rate()), outcome)).collect();
             let line: Vec<_> = points.iter().map(|(x, y, _)| (*x, *y)).collect();
-            svg.path(&class_of("series", way), &line, false);
+            svg.path(&class_of("series", way), &line, "");
             for (x, y, outcome) in &points {
                 let words =
                     format!("{}, {} clients: {} locks a second", way.title, outcome.clients, number(outcome.rate()));
-                svg.dot(&class_of("dot", way), (*x, *y), 4.0, &words);
+                svg.circle(&class_of("dot", way), (*x, *y), 4.0, &words);
             }
             if let Some((_, y, outcome)) = points.last() {
                 labels.push((*y, way, format!("{} {}", way.title, number(outcome.rate()))));
@@ -145,12 +154,12 @@ pub(super) fn rates(report: &Report) -> String {
         let mut free = TOP;
         for (y, way, label) in labels {
             let y = f64::max(y, free);
-            svg.dot(&class_of("dot", way), (to - 6.0, y), 3.0, way.title);
+            svg.circle(&class_of("dot", way), (to - 6.0, y), 3.0, way.title);
             svg.text("label", (to + 2.0, y + 4.0), Anchor::Start, &label);
             free = y + 16.0;
         }
     }
-    svg.to_string()
+    picture(BOTTOM + 46.0, "Locks a second over the number of clients", svg)
 }
 
 /// What is drawn of an outcome in a row of dots.
@@ -208,10 +217,10 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
         None => Axis::linear(1.0, (0.0, 1.0)),
         Some(least) => Axis::decades(values.flatten().map(|value| value.max(least)), (0.0, 1.0)),
     };
-    let mut svg = Svg::new(WIDTH, bottom + 24.0, measure.label);
+    let mut svg = Svg::new();
     for (row, way) in report.plan.ways.iter().enumerate() {
         let y = TOP + ROW * (row as f64 + 0.5);
-        svg.line("base", (TITLES + 12.0, y), (WIDTH, y));
+        svg.line("base", (TITLES + 12.0, y), (WIDTH, y), "");
         svg.text("title", (TITLES, y + 4.0), Anchor::End, way.title);
     }
     for (s, scenario) in report.plan.scenarios.iter().enumerate() {
@@ -223,7 +232,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
                 Some(_) => (measure.shown)(tick).replace(".0 ", " "),
                 None => tick.to_string(),
             };
-            svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom));
+            svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom), "");
             svg.text("tick", (axis.at(tick), bottom + 16.0), Anchor::Middle, &shown);
         }
         for (w, way) in report.plan.ways.iter().enumerate() {
@@ -236,8 +245,8 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             let x = axis.at(value);
             let other = measure.other.and_then(|other| other(outcome)).map(|other| (axis.at(other), other));
             if let Some((far, other)) = other {
-                svg.line(&class_of("span", way), (x, y), (far, y));
-                svg.dot(
+                svg.line(&class_of("span", way), (x, y), (far, y), "");
+                svg.circle(
                     &class_of("ring", way),
                     (far, y),
                     4.0,
@@ -245,7 +254,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
                 );
             }
             let shown = (measure.shown)(value);
-            svg.dot(&class_of("dot", way), (x, y), 4.5, &format!("{}: {shown}", way.title));
+            svg.circle(&class_of("dot", way), (x, y), 4.5, &format!("{}: {shown}", way.title));
             let far = other.map_or(x, |(far, _)| far);
             let (low, high) = (x.min(far), x.max(far));
             // Beside the dots, where there is room.
@@ -256,7 +265,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             }
         }
     }
-    svg.to_string()
+    picture(bottom + 24.0, measure.label, svg)
 }
 
 /// With about three digits, and thousands apart.

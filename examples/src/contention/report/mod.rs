@@ -1,13 +1,13 @@
 //! `contention report`: the two scenarios of the polling-or-watching comparison, for every way to lock that is at hand, measured in one go
 //! on servers of its own, drawn in one page.
 
+mod axis;
 mod charts;
 mod findings;
 mod machine;
 mod page;
 mod plan;
 mod progress;
-mod svg;
 mod text;
 
 use core::num::NonZeroUsize;

@@ -5,8 +5,8 @@ use core::fmt::Write as _;
 use super::Report;
 use super::charts::{self, COMMANDS, CPU, FAIRNESS};
 use super::findings::{findings, headlines};
-use super::svg::Escaped;
 use super::text::{COLUMNS, heading, remark, row};
+use crate::svg::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 

@@ -6,9 +6,10 @@ use lock_proto::sim::trace::{Fate, Lane, Message, State, Trace, What};
 
 use super::axis::{Axis, length};
 use super::layout::{AXIS, BAR, Layout};
+use super::room::{Rows, width};
 use super::story::{Acquisition, Span, Story};
-use super::svg::{Anchor, Rows, Svg, width};
 use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
+use crate::svg::{Anchor, Svg};
 
 /// The column with the names of lanes.
 const NAMES: f64 = 92.0;

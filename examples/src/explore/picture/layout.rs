@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lock_proto::sim::trace::{Lane, Trace, What};
 
 use super::axis::{Axis, length};
+use super::room::{Rows, width};
 use super::story::{Span, Story};
-use super::svg::{Rows, width};
 use super::{NOTE_SIZE, TEXT_SIZE};
 
 /// A bar, and its row.

@@ -5,8 +5,8 @@ mod draw;
 mod layout;
 mod overview;
 mod page;
+mod room;
 mod story;
-mod svg;
 #[cfg(test)]
 mod tests;
 

@@ -4,9 +4,10 @@ use lock_proto::sim::trace::{Lane, State, Trace, What};
 
 use super::axis::Axis;
 use super::draw::colour;
+use super::room::Rows;
 use super::story::{Span, Story};
-use super::svg::{Anchor, Rows, Svg};
 use super::{Finding, NOTE_SIZE, Servers};
+use crate::svg::{Anchor, Svg};
 
 const WIDTH: f64 = 1_180.0;
 const NAMES: f64 = 78.0;

@@ -5,8 +5,8 @@ use lock_proto::sim::scenario::{Bounds, Origin};
 
 use super::axis::seconds;
 use super::story::{Span, Story};
-use super::svg::{Escaped, Svg};
 use super::{COLOURS, Finding, Run};
+use crate::svg::{Escaped, Svg};
 
 const STYLE: &str = include_str!("style.css");
 /// What every picture refers to.

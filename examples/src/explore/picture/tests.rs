@@ -8,8 +8,8 @@ use lock_proto::sim::{Outcome, Plan, Rule, Scenario, Violation, Way};
 use lock_proto::{Instant, LockId};
 
 use super::axis::Axis;
+use super::room::Rows;
 use super::story::{Span, Story};
-use super::svg::{Escaped, Rows};
 use super::{Run, page};
 
 const fn ms(n: u64) -> Instant {
@@ -173,14 +173,6 @@ fn nothing_lies_on_something_else() {
     );
     assert_eq!(rows.try_place(10.5, 20.0, 2), None);
     assert_eq!((rows.try_place(11.0, 20.0, 2), rows.len()), (Some(0), 2));
-}
-
-#[test]
-fn what_xml_does_not_allow_is_escaped() {
-    assert_eq!(
-        Escaped("a<b>&\"c'\u{0}\u{1b}\u{ffff}é\n").to_string(),
-        "a&lt;b&gt;&amp;&quot;c&#39;\\u{0}\\u{1b}\u{fffd}é\n"
-    );
 }
 
 #[test]

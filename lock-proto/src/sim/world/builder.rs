@@ -1,15 +1,17 @@
 //! How a world is made.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::agenda::Agenda;
 use super::super::check::Checker;
 use super::super::clock::Clock;
+use super::super::common::settings;
 use super::super::journal::{Journal, Keep};
 use super::super::network::Network;
 use super::super::redis::{Node, NodeConfig};
@@ -20,10 +22,10 @@ use super::process::Process;
 use super::server::Server;
 use crate::id::ClientId;
 use crate::redis::{Client, Config, Endpoint, Protocol, Target};
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
-/// Settings of one client only.
-type Override = (usize, Box<dyn Fn(Config) -> Config>);
+/// A change of the settings of one client, or of all.
+type Change = Box<dyn Fn(Config) -> Config>;
 
 /// A [`World`] to be. What is not said has a default: one client, latencies from 100 to 500 µs, clocks that agree.
 #[must_use = "a Builder does nothing until `build`"]
@@ -33,8 +35,8 @@ pub struct Builder {
     latency: Range<Duration>,
     nodes: Vec<NodeConfig>,
     endpoints: Vec<Endpoint>,
-    config: Box<dyn Fn(Config) -> Config>,
-    overrides: Vec<Override>,
+    config: Change,
+    overrides: Vec<(usize, Change)>,
     clocks: Vec<(usize, u64, i32)>,
     keep: Keep,
     traced: bool,
@@ -68,24 +70,6 @@ impl Builder {
         }
     }
 
-    /// How many client processes there are.
-    pub const fn clients(mut self, count: usize) -> Self {
-        self.clients = count;
-        self
-    }
-
-    /// Where all chance comes from.
-    pub const fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// How long a packet travels, in each direction.
-    pub const fn latency(mut self, latency: Range<Duration>) -> Self {
-        self.latency = latency;
-        self
-    }
-
     /// Changes the settings of node `i`.
     pub fn node(mut self, i: usize, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
         if let Some(config) = self.nodes.get_mut(i) {
@@ -102,42 +86,13 @@ impl Builder {
         self
     }
 
-    /// Changes the settings of every client.
-    pub fn config(mut self, change: impl Fn(Config) -> Config + 'static) -> Self {
-        self.config = Box::new(change);
-        self
-    }
-
-    /// Changes the settings of client `i`, after those of all.
-    pub fn config_of(mut self, i: usize, change: impl Fn(Config) -> Config + 'static) -> Self {
-        self.overrides.push((i, Box::new(change)));
-        self
-    }
-
-    /// The clock of client `i` reads `offset` at the start and gains `drift_ppm` µs a second. Without this it reads another time in
-    /// each process, and keeps true pace.
-    pub fn clock(mut self, i: usize, offset: Duration, drift_ppm: i32) -> Self {
-        self.clocks.push((i, crate::time::nanos(offset), drift_ppm));
-        self
-    }
-
     /// How many lines of the log are kept; its digest counts all. Default 100 000.
     pub const fn log_limit(mut self, lines: usize) -> Self {
         self.keep = Keep::Lines(lines);
         self
     }
 
-    /// How much of a log is made. It changes nothing else, and nothing at all is fastest.
-    pub const fn keep(mut self, keep: Keep) -> Self {
-        self.keep = keep;
-        self
-    }
-
-    /// Whether a [`Trace`](super::super::Trace) is made: see [`World::take_trace`].
-    pub const fn traced(mut self, on: bool) -> Self {
-        self.traced = on;
-        self
-    }
+    settings!();
 
     /// Makes the world, at time zero.
     ///
@@ -148,28 +103,12 @@ impl Builder {
     pub fn build(self) -> World {
         let mut rng = Rng::new(self.seed);
         let now = Instant::ZERO;
-        let network = Network::new(self.latency, Rng::new(rng.next()));
+        let network = Network::new(self.latency.clone(), Rng::new(rng.next()));
+        let clients = self.processes(now, &mut rng, &Config::new(self.endpoints.iter().cloned()));
+        let recorder = self.recorder(self.nodes.len());
         let monitor = self.keep != Keep::Nothing;
         let node = |config: NodeConfig| Server::new(Node::new(now, config.monitor(monitor)));
         let nodes: Vec<Server> = self.nodes.into_iter().map(node).collect();
-        let mut clients = Vec::new();
-        for i in 0..self.clients {
-            let mut config = (self.config)(Config::new(self.endpoints.iter().cloned()));
-            for (_, change) in self.overrides.iter().filter(|(which, _)| *which == i) {
-                config = change(config);
-            }
-            let set = self.clocks.iter().rev().find(|(which, _, _)| *which == i);
-            // Drawn in any case, so that setting one clock changes nothing else.
-            let anywhere = rng.below(1 << 40);
-            let (offset, drift) = set.map_or((anywhere, 0), |(_, offset, drift)| (*offset, *drift));
-            let clock = Clock::new(now, offset, drift);
-            let id = ClientId::from_bits(u128::from(rng.next()) << 64 | u128::from(rng.next()));
-            match Client::new(Instant::from_nanos(offset), config, id, rng.next()) {
-                Ok(machine) => clients.push(Process::new(machine, clock)),
-                Err(error) => panic!("client {i} cannot be configured like this: {error}"),
-            }
-        }
-        let recorder = if self.traced { Recorder::on(clients.len(), nodes.len()) } else { Recorder::default() };
         let mut world = World {
             seed: self.seed,
             now,
@@ -184,8 +123,7 @@ impl Builder {
             violations: Vec::new(),
             recorder,
             names: BTreeSet::new(),
-            plans: BTreeMap::new(),
-            plan_serial: 0,
+            agenda: Agenda::default(),
             spins: 0,
             steps: 0,
             halted: false,

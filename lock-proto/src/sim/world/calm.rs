@@ -56,8 +56,7 @@ impl World {
                     Stage::Offered => self.claim(client, lock),
                     Stage::Held | Stage::Lost => {}
                 }
-                let at = self.now + SHORT;
-                self.plan(at, Planned::Chore(client, Chore::Release(lock)));
+                self.agenda.plan(self.now + SHORT, Planned::Chore(client, Chore::Release(lock)));
             }
         }
     }
@@ -76,7 +75,7 @@ impl World {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.network.is_quiet()
-            && self.plans.is_empty()
+            && self.agenda.is_empty()
             && self.clients.iter().all(|process| process.deadline().is_none())
             && self.nodes.iter().all(|server| server.deadline().is_none())
     }
@@ -95,7 +94,7 @@ impl World {
             let texts: Vec<_> = waiting
                 .map(|(client, lock, record)| {
                     let stage = self.checker.stage(client, lock);
-                    format!("client {client} {lock} ({}) is {stage:?}", record.key.escape_ascii())
+                    format!("client {client} {lock} ({}) is {stage:?}", record.shown())
                 })
                 .collect();
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", texts.join(", ")));
@@ -118,18 +117,6 @@ impl World {
                 self.report(Rule::Leftover, format!("somebody still waits on node {node}"));
             }
         }
-    }
-
-    /// Whether a client process is dead.
-    #[must_use]
-    pub fn is_dead(&self, client: usize) -> bool {
-        self.clients[client].state == State::Down
-    }
-
-    /// Whether a client process runs: it is neither stopped nor dead.
-    #[must_use]
-    pub fn is_running(&self, client: usize) -> bool {
-        self.clients[client].state == State::Running
     }
 
     /// Whether a node is dead.

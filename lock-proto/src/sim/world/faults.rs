@@ -2,10 +2,10 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::common::signed;
 use super::super::network::Packet;
 use super::super::trace::{Fate, Lane, State, What};
 use super::super::way::Way;
@@ -19,10 +19,6 @@ use crate::sim::redis::{Condition, Node};
 /// So many requests more are right after a fault.
 const PER_FAULT: u64 = 50;
 
-fn signed(by: Duration) -> i64 {
-    i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
-}
-
 impl World {
     // ---- nodes ----
 
@@ -30,8 +26,7 @@ impl World {
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
         if self.nodes[node].state == State::Running {
-            self.nodes[node].state = State::Paused;
-            self.record_state(Lane::Node(node), State::Paused);
+            self.set_node(node, State::Paused);
         }
     }
 
@@ -41,8 +36,7 @@ impl World {
         if self.nodes[node].state != State::Paused {
             return;
         }
-        self.nodes[node].state = State::Running;
-        self.record_state(Lane::Node(node), State::Running);
+        self.set_node(node, State::Running);
         while let Some(inbound) = self.nodes[node].inbox.pop_front() {
             self.node_takes(node, inbound);
             self.pump_node(node);
@@ -55,8 +49,7 @@ impl World {
     /// The server process dies, as by `kill -9`: its connections end, new ones are refused.
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
-        self.nodes[node].state = State::Down;
-        self.record_state(Lane::Node(node), State::Down);
+        self.set_node(node, State::Down);
         self.nodes[node].inbox.clear();
         for id in self.network.of_node(node) {
             if let Some(link) = self.network.links.get_mut(&id) {
@@ -79,8 +72,7 @@ impl World {
             self.nodes[node].node.handle_disconnected(self.now, id);
         }
         self.nodes[node].look();
-        self.nodes[node].state = State::Running;
-        self.record_state(Lane::Node(node), State::Running);
+        self.set_node(node, State::Running);
         self.checker.forget_stored(node);
     }
 
@@ -88,8 +80,7 @@ impl World {
     /// asynchronous.
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
-        let text = || String::from("its replica stays behind");
-        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
+        self.word(Some(Lane::Node(node)), || "its replica stays behind".into());
         self.nodes[node].replica = Some(Box::new(self.nodes[node].node.clone()));
     }
 
@@ -100,8 +91,7 @@ impl World {
         if let Some(replica) = self.nodes[node].replica.take() {
             self.nodes[node].node = *replica;
         }
-        let text = || String::from("its replica takes its place");
-        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
+        self.word(Some(Lane::Node(node)), || "its replica takes its place".into());
         self.restart_node(node, true);
     }
 
@@ -123,8 +113,7 @@ impl World {
 
     /// A node enters or leaves a condition in which it refuses commands.
     pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
-        let text = || format!("{condition:?} {}", if on { "begins" } else { "is over" });
-        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: text() });
+        self.word(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(node, condition, on);
     }
 
@@ -138,7 +127,7 @@ impl World {
     /// Anything else that happens to a node's data from outside: other programs, operators.
     pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("n{node} {what}"));
-        self.recorder.note(self.now, || What::Note { lane: Some(Lane::Node(node)), text: what.into() });
+        self.word(Some(Lane::Node(node)), || what.into());
         let done = change(&mut self.nodes[node].node, self.now);
         self.checker.forget_stored(node);
         self.pump_node(node);
@@ -147,42 +136,24 @@ impl World {
 
     // ---- clients ----
 
-    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
-    pub fn pause_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} paused"));
-        if self.clients[client].state == State::Running {
-            self.clients[client].state = State::Paused;
-            self.record_state(Lane::Client(client), State::Paused);
-        }
-    }
-
     /// The machine of the client is suspended, and its clock stands still meanwhile, as `CLOCK_MONOTONIC` does on Linux. No host should use such a
     /// clock (requirement T4): what it holds when it goes on it believes to hold still.
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} suspended with its clock"));
-        if self.clients[client].state == State::Running {
-            self.clients[client].state = State::Paused;
+        if self.is_running(client) {
             self.clients[client].asleep = Some(self.now);
-            self.record_state(Lane::Client(client), State::Paused);
+            self.set_process(client, State::Paused);
         }
     }
 
     /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
-        let process = &mut self.clients[client];
-        if process.state != State::Paused {
+        if self.clients[client].state != State::Paused {
             return;
         }
-        process.state = State::Running;
-        if let Some(since) = process.asleep.take() {
-            process.clock.stood_still(since, self.now);
-            let by = -signed(self.now.since(since));
-            self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by });
-            self.checker.slept(self.now, client, self.now.since(since));
-            self.check();
-        }
-        self.record_state(Lane::Client(client), State::Running);
+        self.start_clock(client);
+        self.set_process(client, State::Running);
         if self.rng.one_in(2) {
             self.wake_client(client);
         }
@@ -204,9 +175,8 @@ impl World {
     /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
-        if self.clients[client].state != State::Down {
-            self.clients[client].state = State::Down;
-            self.record_state(Lane::Client(client), State::Down);
+        if !self.is_dead(client) {
+            self.set_process(client, State::Down);
         }
         self.clients[client].inbox.clear();
         self.checker.dies(client);
@@ -268,8 +238,7 @@ impl World {
             let (conn, known) = (link.conn, link.node_open);
             link.node_open = false;
             if !core::mem::replace(&mut any, true) {
-                let text = || format!("its connections to node {node} are reset");
-                self.recorder.note(self.now, || What::Note { lane: Some(Lane::Client(client)), text: text() });
+                self.word(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
             }
             for message in self.network.lose(id) {
                 self.recorder.fate(Some(message), Fate::Lost(self.now));

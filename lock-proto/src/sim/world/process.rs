@@ -1,16 +1,16 @@
 //! A client process: the machine, its clock, and what its application was told.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::super::check::Permit;
 use super::super::clock::Clock;
+use super::super::record::Record;
 use super::super::trace::State;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
-use crate::redis::{Client, Event, Grant};
+use crate::redis::Client;
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,23 +50,6 @@ pub(super) enum Chore {
     Look(LockId, Option<Duration>),
     /// Writes to what the lock protects, without another look.
     Write(Permit),
-}
-
-/// What is known of one acquisition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// The key under which it is locked.
-    pub(super) key: Arc<[u8]>,
-    pub(super) events: Vec<Event>,
-    /// In true time, as many as `events`.
-    pub(super) times: Vec<Instant>,
-    pub(super) grant: Option<Grant>,
-    /// Claim an offer as soon as it comes.
-    pub(super) claim: bool,
-    /// Give it back this long after the grant.
-    pub(super) hold: Option<Duration>,
-    /// Look and write this often while it is held.
-    pub(super) write_every: Option<Duration>,
 }
 
 impl Process {

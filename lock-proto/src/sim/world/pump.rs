@@ -1,12 +1,12 @@
 //! The event loop: what a host does for a machine, for all of them at once.
 
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
 use super::super::check::{Permit, Rule, Stage};
+use super::super::common::MAX_SPINS;
 use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Fate, Lane, MessageId, Point, State, What};
 use super::super::way::Way;
@@ -17,13 +17,11 @@ use super::server::Inbound;
 use super::{Planned, World};
 use crate::fault::Fault;
 use crate::id::LockId;
-use crate::redis::{Event, Grant, Output};
+use crate::redis::{Event, Output};
 use crate::time::Instant;
 
 /// How long an application takes from seeing that it holds a lock to writing.
 const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
-/// So many steps without time moving are a loop without end.
-const MAX_SPINS: u32 = 100_000;
 
 impl World {
     /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
@@ -32,7 +30,7 @@ impl World {
             return false;
         }
         let mut next = self.network.next_arrival().unwrap_or(Instant::MAX);
-        if let Some((at, _)) = self.plans.first_key_value().map(|(key, _)| *key) {
+        if let Some(at) = self.agenda.next() {
             next = next.min(at);
         }
         for process in &self.clients {
@@ -41,26 +39,16 @@ impl World {
         for server in &self.nodes {
             next = server.deadline().map_or(next, |at| next.min(at));
         }
-        if next > end {
-            self.now = self.now.max(end);
-            return false;
-        }
-        if next > self.now {
-            self.now = next;
-            self.spins = 0;
-        }
-        self.spins += 1;
-        if self.spins > MAX_SPINS {
-            self.breach("time stands still: a machine wants to be called again and again");
+        if !self.advance(next, end) {
             return false;
         }
         // One thing a step, so that a condition is asked in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
-        } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
-            match plan.remove() {
+        } else if let Some(planned) = self.agenda.due(self.now) {
+            match planned {
                 Planned::Chore(client, chore) => self.tell_process(client, Fact::Chore(chore)),
-                Planned::Write(key, permit, message) => self.write_arrives(&key, permit, message),
+                Planned::Write(name, permit, message) => self.write_arrives(&name, permit, message),
             }
         } else if let Some(client) = (0..self.clients.len()).find(|c| self.is_client_due(*c)) {
             self.wake_client(client);
@@ -223,14 +211,14 @@ impl World {
     }
 
     /// A write reaches what a lock protects.
-    fn write_arrives(&mut self, key: &[u8], permit: Permit, message: Option<MessageId>) {
-        let accepted = self.checker.write(self.now, key, permit);
+    fn write_arrives(&mut self, name: &[u8], permit: Permit, message: Option<MessageId>) {
+        let accepted = self.checker.write(self.now, name, permit);
         let Permit { client, lock, fence, .. } = permit;
         let taken = if accepted { "taken" } else { "refused" };
         self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
         self.recorder.fate(message, Fate::Arrived(self.now));
-        let name = || String::from_utf8_lossy(key).into_owned();
-        self.recorder.note(self.now, || What::Write { client, lock, name: name(), fence, accepted });
+        let shown = || format!("{}", name.escape_ascii());
+        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
         self.check();
     }
 
@@ -292,18 +280,18 @@ impl World {
                     && let Some(permit) = self.checker.permit(client, lock)
                 {
                     let thinks = self.rng.duration(&THINKS);
-                    self.plan(self.now + thinks, Planned::Chore(client, Chore::Write(permit)));
+                    self.agenda.plan(self.now + thinks, Planned::Chore(client, Chore::Write(permit)));
                 }
                 if let (Some(every), Some(Stage::Held)) = (every, self.checker.stage(client, lock)) {
-                    self.plan(self.now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
+                    self.agenda.plan(self.now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
                 }
             }
             Chore::Write(permit) => {
                 let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
-                let (key, travel) = (record.key.clone(), self.network.travel());
+                let (name, travel) = (record.name.clone(), self.network.travel());
                 let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
                 let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
-                self.plan(self.now + travel, Planned::Write(key, permit, message));
+                self.agenda.plan(self.now + travel, Planned::Write(name, permit, message));
             }
         }
     }
@@ -331,7 +319,7 @@ impl World {
             }
             self.spins += 1;
             if self.spins > MAX_SPINS {
-                self.breach("a machine asks for more and more without end");
+                self.halt("a machine asks for more and more without end".into());
                 return;
             }
         }
@@ -374,7 +362,7 @@ impl World {
             Output::Connect { node, conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
                 if node.index() >= self.nodes.len() || self.network.find(client, conn).is_some() {
-                    self.breach(&format!("client {client} asks for the connection {conn}, which cannot be"));
+                    self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
                     return;
                 }
                 let id = self.network.open(client, node.index(), conn);
@@ -393,8 +381,7 @@ impl World {
             Output::Stopped { unreleased } => {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} not released"));
                 self.clients[client].stopped = Some(unreleased);
-                self.recorder
-                    .note(self.now, || What::Note { lane: Some(Lane::Client(client)), text: "stopped".into() });
+                self.word(Some(Lane::Client(client)), || "stopped".into());
                 let untold = self.checker.live(client).next();
                 if let Some((lock, stage)) = untold {
                     let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
@@ -409,62 +396,48 @@ impl World {
     fn told(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
         let now = self.now;
-        let process = &mut self.clients[client];
-        let until = if let Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } = &event {
-            Some(process.when(*valid_until))
-        } else {
-            None
-        };
-        let Some(record) = process.records.get_mut(&lock) else {
+        let until = self.valid_until(client, &event);
+        let Some(record) = self.clients[client].records.get_mut(&lock) else {
             self.checker.told(now, client, lock, &event, until, None);
             return self.check();
         };
         record.events.push(event.clone());
         record.times.push(now);
-        let (key, claim, hold, write_every) = (record.key.clone(), record.claim, record.hold, record.write_every);
+        let (claim, hold, write_every) = (record.claim, record.hold, record.write_every);
         let mut order = None;
         if let Event::Granted(grant) = &event {
             record.grant = Some(*grant);
             // A quorum has no one order.
             if self.nodes.len() == 1 {
-                order = self.checker.order(&key, format!("{}", grant.token).as_bytes());
+                order = self.checker.order(&record.name, format!("{}", grant.token).as_bytes());
             }
         }
         self.checker.told(now, client, lock, &event, until, order);
         let fence = self.checker.permit(client, lock).and_then(|permit| permit.fence);
-        self.record_told(client, lock, &key, &event, fence, until);
+        self.record_told(client, lock, &event, fence, until);
         self.check();
         if !matches!(event, Event::Granted(_)) {
             return;
         }
         if let Some(hold) = hold {
-            self.plan(now + hold, Planned::Chore(client, Chore::Release(lock)));
+            self.agenda.plan(now + hold, Planned::Chore(client, Chore::Release(lock)));
         }
         if claim {
-            self.must(client, lock, |machine, now| machine.claim(now, lock));
-            self.claimed(client, lock);
+            self.take(client, lock);
             if let Some(every) = write_every {
-                self.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
+                self.agenda.plan(now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
             }
         }
     }
 
-    fn record_told(
-        &mut self,
-        client: usize,
-        lock: LockId,
-        key: &[u8],
-        event: &Event,
-        fence: Option<u64>,
-        until: Option<Instant>,
-    ) {
+    fn record_told(&mut self, client: usize, lock: LockId, event: &Event, fence: Option<u64>, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         let point = match event {
             Event::Granted(_) => Point::Granted { fence, valid_until },
             Event::Renewed { .. } => Point::Renewed { valid_until },
-            Event::Lost(why) => return self.record(client, lock, key, || Point::Lost(format!("{why}"))),
+            Event::Lost(why) => return self.point(client, lock, || Point::Lost(format!("{why}"))),
             Event::Withdrawn | Event::Failed(_) | Event::Released(_) => {
-                return self.record(client, lock, key, || Point::Ended(format!("{event:?}")));
+                return self.point(client, lock, || Point::Ended(format!("{event:?}")));
             }
             Event::Blocked(_)
             | Event::ExtendFailed(_)
@@ -472,6 +445,6 @@ impl World {
             | Event::Proclaimed { .. }
             | Event::ProclaimFailed(_) => return,
         };
-        self.record(client, lock, key, || point);
+        self.point(client, lock, || point);
     }
 }

@@ -22,7 +22,7 @@ impl World {
     /// nothing is refused, packets travel as fast as at first, and no call waits long to be looked at. Clients that are dead stay so.
     pub fn calm(&mut self) {
         self.note("calm");
-        self.trace.calm(self.now);
+        self.recorder.calm(self.now);
         self.network.quick();
         // A connection on which answers stay out is closed and opened anew, again and again: that is not rest.
         self.late = self.late.min(LATE);
@@ -65,7 +65,7 @@ impl World {
                     Stage::Offered if self.is_running(client) => self.claim(client, lock),
                     Stage::Offered | Stage::Held | Stage::Lost => {}
                 }
-                self.plan(self.now + SHORT, client, Fact::Release(lock));
+                self.agenda.plan(self.now + SHORT, (client, Fact::Release(lock)));
             }
         }
     }
@@ -82,8 +82,8 @@ impl World {
         self.network.is_quiet()
             && self.dawdling.is_empty()
             && self.lingering.is_empty()
-            && self.plans.is_empty()
-            && self.resource.next().is_none()
+            && self.agenda.is_empty()
+            && self.resource.on_the_way.is_empty()
             && self.clients.iter().all(|process| process.deadline().is_none())
             && self.cluster.next_deadline().is_none()
     }
@@ -101,13 +101,13 @@ impl World {
                     self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
                 })
                 .collect();
-            return self.violated(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
+            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
         }
         // A create whose answer was lost is watched for one more TTL at least.
         let rest = ttl * 3 + Duration::from_secs(10);
         if !self.run_until(rest, |w| w.queue_keys_left().next().is_none()) {
             let left: Vec<_> = self.queue_keys_left().collect();
-            return self.violated(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
+            return self.report(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
         }
         self.stay_quiet(ttl);
         self.end_all(ttl);
@@ -129,11 +129,11 @@ impl World {
             let session = self.clients[client].machine.config().session_ttl.max(Duration::from_secs(1));
             let lives = (ttl * 10).as_millis() / session.as_millis() + 1;
             if u128::from(sent) > lives * 4 + 20 {
-                self.violated(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
+                self.report(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
             }
         }
         for left in self.queue_keys_left().collect::<Vec<_>>() {
-            self.violated(Rule::Leftover, format!("{left} has appeared"));
+            self.report(Rule::Leftover, format!("{left} has appeared"));
         }
     }
 
@@ -149,8 +149,8 @@ impl World {
         for client in alive {
             match self.stopped(client) {
                 Some(0) => {}
-                Some(left) => self.violated(Rule::Leftover, format!("client {client} leaves {left} behind")),
-                None => self.violated(Rule::Liveness, format!("client {client} does not stop")),
+                Some(left) => self.report(Rule::Leftover, format!("client {client} leaves {left} behind")),
+                None => self.report(Rule::Liveness, format!("client {client} does not stop")),
             }
         }
         self.on_cluster("cleared", |cluster, now| cluster.delete(now, ELSE));
@@ -160,14 +160,14 @@ impl World {
             let timers: Vec<_> = self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect();
             let text =
                 format!("no rest at the end: timers {timers:?}, the cluster's {:?}", self.cluster.next_deadline());
-            self.violated(Rule::Leftover, text);
+            self.report(Rule::Leftover, text);
         }
         let (keys, leases) = (self.keys(), self.cluster.leases().len());
         let (connections, streams) = (self.cluster.connection_count(), self.cluster.stream_count());
         if !keys.is_empty() || leases + connections + streams > 0 {
             let text =
                 format!("left at the end: {keys:?}, {leases} leases, {connections} connections, {streams} streams");
-            self.violated(Rule::Leftover, text);
+            self.report(Rule::Leftover, text);
         }
     }
 }

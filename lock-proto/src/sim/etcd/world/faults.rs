@@ -108,7 +108,7 @@ impl World {
 
     fn set_member(&mut self, member: usize, state: State) {
         self.members[member].state = state;
-        self.trace.note(self.now, || What::State { lane: Lane::Node(member), state });
+        self.recorder.note(self.now, || What::State { lane: Lane::Node(member), state });
     }
 
     /// To the others a stopped member is as good as cut off. An only member has no others.
@@ -229,20 +229,12 @@ impl World {
 
     // ---- clients ----
 
-    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
-    pub fn pause_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} paused"));
-        if self.is_running(client) {
-            self.set_process(client, State::Paused);
-        }
-    }
-
     /// The client's machine is suspended, and its clock stands still meanwhile: a host whose clock is not one that counts through suspend
     /// (requirement T4). It breaks the bounds.
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} suspended"));
         if self.is_running(client) {
-            self.clients[client].stop_clock(self.now);
+            self.clients[client].asleep = Some(self.now);
             self.set_process(client, State::Paused);
         }
     }
@@ -253,12 +245,7 @@ impl World {
         if self.clients[client].state != State::Paused {
             return;
         }
-        if let Some(slept) = self.clients[client].start_clock(self.now) {
-            let by = i64::try_from(slept.as_nanos()).unwrap_or(i64::MAX);
-            self.trace.note(self.now, || What::Clock { lane: Lane::Client(client), by: -by });
-            self.checker.slept(self.now, client, slept);
-            self.collect();
-        }
+        self.start_clock(client);
         self.set_process(client, State::Running);
         if self.rng.one_in(2) {
             self.time_out(client);
@@ -284,11 +271,6 @@ impl World {
         }
     }
 
-    fn set_process(&mut self, client: usize, state: State) {
-        self.clients[client].state = state;
-        self.trace.note(self.now, || What::State { lane: Lane::Client(client), state });
-    }
-
     // ---- the network between clients and members ----
 
     /// No packet passes between this client and this member, in either direction.
@@ -300,7 +282,7 @@ impl World {
     /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
     pub fn cut(&mut self, client: usize, member: usize, way: Way) {
         self.journal.write(self.now, format_args!("cut c{client} m{member} {way}"));
-        self.trace.note(self.now, || What::Cut { client, node: member, way });
+        self.recorder.note(self.now, || What::Cut { client, node: member, way });
         self.network.cut(client, member, way);
     }
 
@@ -309,7 +291,7 @@ impl World {
         self.journal.write(self.now, format_args!("heal c{client} m{member}"));
         for way in Way::BOTH {
             if self.network.cuts().contains(&(client, member, way)) {
-                self.trace.note(self.now, || What::Healed { client, node: member, way });
+                self.recorder.note(self.now, || What::Healed { client, node: member, way });
             }
         }
         self.network.heal(self.now, |c, n, _| (c, n) == (client, member));

@@ -17,6 +17,7 @@ mod wire;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -25,16 +26,19 @@ use bytes::Bytes;
 use super::Cluster;
 use crate::error::Misuse;
 use crate::etcd::{Client, QueryId, RpcId, StreamId};
-use crate::event::{Acquire, Wait};
+use crate::event::{Acquire, Event, Grant, Wait};
 use crate::id::LockId;
+use crate::sim::agenda::Agenda;
 use crate::sim::check::{Checker, Rule, Stage, Violation};
+use crate::sim::common::{MAX_SPINS, MAX_VIOLATIONS, common, signed};
 use crate::sim::journal::Journal;
 use crate::sim::network::Network;
+use crate::sim::record::Record;
 use crate::sim::rng::Rng;
-use crate::sim::trace::{Lane, Point, Recorder, What};
+use crate::sim::trace::{Lane, Point, Recorder, State, Trace, What};
 use crate::time::Instant;
 use member::Member;
-use process::{Fact, Observed, Process, Record};
+use process::{Fact, Observed, Process};
 use queue_log::QueueLog;
 use record::Recorded;
 use resource::Resource;
@@ -52,6 +56,8 @@ pub use builder::Builder;
 /// one end for each acquisition, every end told in time. A grant must be proven by a revision at which its key was first in its queue;
 /// local waiters are served in order; one deletion makes at most one waiter react; no client sends without end; no watch begins in the
 /// past. What they find ends the run with the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) is called.
+///
+/// What is said of acquisitions is true of candidacies too; who releases one resigns.
 ///
 /// # Panics
 ///
@@ -106,14 +112,13 @@ pub struct World {
     woken: BTreeMap<(Bytes, i64), Vec<usize>>,
     checker: Checker,
     journal: Journal,
-    trace: Recorder,
+    recorder: Recorder,
     told_of: Recorded,
     auto_claim: bool,
     expect_violation: bool,
     violations: Vec<Violation>,
     /// What applications will do by themselves.
-    plans: BTreeMap<(Instant, u64), (usize, Fact)>,
-    plan_serial: u64,
+    agenda: Agenda<(usize, Fact)>,
     /// Steps since time last moved.
     spins: u32,
     steps: u64,
@@ -171,53 +176,13 @@ impl World {
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
         let claim = self.auto_claim || hold.is_some();
-        let record =
-            Record { name, events: Vec::new(), times: Vec::new(), grant: None, claim, hold, write_every: None };
-        self.clients[client].records.insert(lock, record);
+        self.clients[client].records.insert(lock, Record::new(name, claim, hold));
         self.point(client, lock, || Point::Asked);
         if let Some(value) = candidate {
             self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
         }
         self.pump_client(client);
         lock
-    }
-
-    /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
-    pub fn claim(&mut self, client: usize, lock: LockId) {
-        self.journal.write(self.now, format_args!("c{client} {lock} claim"));
-        self.take(client, lock);
-        self.pump_client(client);
-    }
-
-    /// Gives a lock back, or resigns.
-    pub fn release(&mut self, client: usize, lock: LockId) {
-        self.journal.write(self.now, format_args!("c{client} {lock} release"));
-        let answer_by = self.after(client, self.clients[client].machine.config().release_within);
-        self.checker.gives_back(client, lock, Some(answer_by));
-        self.point(client, lock, || Point::GaveBack);
-        self.must(client, lock, |machine, now| machine.release(now, lock));
-        self.pump_client(client);
-    }
-
-    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
-    pub fn abandon(&mut self, client: usize, lock: LockId) {
-        self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
-        if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
-            self.point(client, lock, || Point::GaveBack);
-        }
-        self.checker.abandoned(client, lock);
-        let _ = self.verb(client, |machine, now| {
-            machine.abandon(now, lock);
-            Ok(())
-        });
-        self.pump_client(client);
-    }
-
-    /// Asks for more time.
-    pub fn extend(&mut self, client: usize, lock: LockId) {
-        self.journal.write(self.now, format_args!("c{client} {lock} extend"));
-        self.must(client, lock, |machine, now| machine.extend(now, lock));
-        self.pump_client(client);
     }
 
     /// A leader proclaims another value.
@@ -288,88 +253,7 @@ impl World {
         self.pump_client(client);
     }
 
-    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.
-    ///
-    /// # Errors
-    ///
-    /// What the verb answers.
-    pub fn try_verb<T>(
-        &mut self,
-        client: usize,
-        verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
-    ) -> Result<T, Misuse> {
-        let done = self.verb(client, verb);
-        self.pump_client(client);
-        done
-    }
-
-    /// Whether locks are claimed as soon as they are offered. Default: yes.
-    pub const fn auto_claim(&mut self, on: bool) {
-        self.auto_claim = on;
-    }
-
-    // ---- time ----
-
-    /// True time since the start.
-    #[must_use]
-    pub const fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Lets `time` pass.
-    pub fn run_for(&mut self, time: Duration) {
-        let end = self.now + time;
-        while self.step(end) {}
-    }
-
-    /// Lets time pass until `condition` holds, at most this long; whether it did.
-    pub fn run_until(&mut self, within: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
-        let end = self.now + within;
-        loop {
-            if condition(self) {
-                return true;
-            }
-            if !self.step(end) {
-                return condition(self);
-            }
-        }
-    }
-
-    /// Lets time pass until `condition` holds.
-    ///
-    /// # Panics
-    ///
-    /// If it does not within this time.
-    #[track_caller]
-    pub fn expect(&mut self, within: Duration, what: &str, condition: impl FnMut(&Self) -> bool) {
-        if !self.run_until(within, condition) {
-            self.fail(&format!("not within {within:?}: {what}"));
-        }
-    }
-
-    // ---- checks and log ----
-
-    /// From now on violations are collected, not the end of the run: for scenarios that break the bounds.
-    pub const fn expect_violation(&mut self) {
-        self.expect_violation = true;
-    }
-
-    /// Something that whoever plays this world has found itself.
-    pub(crate) fn report(&mut self, rule: Rule, text: String) {
-        self.violated(rule, text);
-    }
-
-    /// Adds a line to the log.
-    pub fn note(&mut self, what: &str) {
-        self.journal.write(self.now, format_args!("-- {what}"));
-        self.trace.note(self.now, || What::Note { lane: None, text: what.into() });
-    }
-
     // ---- inside ----
-
-    fn full_name(&self, client: usize, name: &[u8]) -> Vec<u8> {
-        [&self.clients[client].machine.config().prefix[..], name].concat()
-    }
 
     fn verb<T>(
         &mut self,
@@ -386,50 +270,8 @@ impl World {
             self.fail(&format!("client {client} {lock}: {misuse}"));
         }
     }
+}
 
-    /// True time at which the client's clock will have gone on by this.
-    fn after(&self, client: usize, by: Duration) -> Instant {
-        let process = &self.clients[client];
-        process.when(process.local(self.now) + by)
-    }
-
-    /// Where an acquisition stands.
-    fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
-        self.checker.stage(client, lock)
-    }
-
-    /// The application takes what it is offered.
-    fn take(&mut self, client: usize, lock: LockId) {
-        self.must(client, lock, |machine, now| machine.claim(now, lock));
-        self.checker.claimed(client, lock);
-        self.point(client, lock, || Point::Claimed);
-    }
-
-    fn violated(&mut self, rule: Rule, text: String) {
-        self.checker.report(self.now, rule, text);
-        self.collect();
-    }
-
-    /// A machine has broken its contract, and nothing sensible can follow.
-    fn halt(&mut self, text: String) {
-        self.halted = true;
-        self.violated(Rule::Contract, text);
-    }
-
-    /// Takes what the checker has found.
-    fn collect(&mut self) {
-        while let Some(violation) = self.checker.poll_violation() {
-            self.journal.write(self.now, format_args!("VIOLATION {violation}"));
-            self.trace.note(self.now, || What::Violation(violation.clone()));
-            if !self.expect_violation {
-                self.fail(&format!("{violation}"));
-            }
-            self.violations.push(violation);
-        }
-    }
-
-    #[track_caller]
-    fn fail(&self, what: &str) -> ! {
-        panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
-    }
+impl World {
+    common!();
 }

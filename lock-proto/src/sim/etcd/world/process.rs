@@ -1,17 +1,15 @@
 //! A client process: the machine, its clock, and what its application was told.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
-use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use super::wire::Wire;
 use crate::etcd::{Client, ElectionEvent, QueryId, StreamId};
-use crate::event::{Event, Grant};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::clock::Clock;
+use crate::sim::record::Record;
 use crate::sim::trace::State;
 use crate::time::Instant;
 
@@ -19,9 +17,8 @@ use crate::time::Instant;
 pub(super) struct Process {
     pub(super) machine: Client,
     pub(super) clock: Clock,
-    pub(super) drift_ppm: i32,
-    /// When the clock stopped, and what it showed: a suspended host whose clock does not count on.
-    pub(super) stood_still: Option<(Instant, u64)>,
+    /// Its clock has been standing still since this true time: a suspended host whose clock does not count on.
+    pub(super) asleep: Option<Instant>,
     pub(super) state: State,
     /// What happened while it was stopped.
     pub(super) inbox: VecDeque<Fact>,
@@ -48,46 +45,21 @@ pub(super) enum Fact {
     Write(LockId),
 }
 
-/// What is known of one acquisition or candidacy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// The name under which it is locked, with the prefix.
-    pub(super) name: Vec<u8>,
-    pub(super) events: Vec<Event>,
-    /// In true time, as many as `events`.
-    pub(super) times: Vec<Instant>,
-    pub(super) grant: Option<Grant>,
-    /// Claim an offer as soon as it comes.
-    pub(super) claim: bool,
-    /// Give it back this long after the grant.
-    pub(super) hold: Option<Duration>,
-    /// While it is held, write this often to what it protects.
-    pub(super) write_every: Option<Duration>,
-}
-
 /// What a question or an observation was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observed {
-    pub(super) name: Vec<u8>,
+    pub(super) name: Arc<[u8]>,
     pub(super) observes: bool,
     pub(super) events: Vec<ElectionEvent>,
     pub(super) over: bool,
 }
 
-impl Record {
-    /// Its name, to be shown.
-    pub(super) fn shown(&self) -> String {
-        format!("{}", self.name.escape_ascii())
-    }
-}
-
 impl Process {
-    pub(super) fn new(machine: Client, clock: Clock, drift_ppm: i32) -> Self {
+    pub(super) fn new(machine: Client, clock: Clock) -> Self {
         Self {
             machine,
             clock,
-            drift_ppm,
-            stood_still: None,
+            asleep: None,
             state: State::Running,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
@@ -100,7 +72,7 @@ impl Process {
 
     /// The process's own time.
     pub(super) fn local(&self, now: Instant) -> Instant {
-        Instant::from_nanos(self.stood_still.map_or_else(|| self.clock.read(now), |(_, reading)| reading))
+        Instant::from_nanos(self.clock.read(self.asleep.unwrap_or(now)))
     }
 
     /// True time at which its clock shows `local`.
@@ -114,17 +86,5 @@ impl Process {
             State::Running => self.machine.next_deadline().map(|at| self.when(at)),
             State::Paused | State::Down => None,
         }
-    }
-
-    /// Its clock stands still.
-    pub(super) fn stop_clock(&mut self, now: Instant) {
-        self.stood_still.get_or_insert_with(|| (now, self.clock.read(now)));
-    }
-
-    /// Its clock goes on from where it stood; for how long it had stood still, if it had.
-    pub(super) fn start_clock(&mut self, now: Instant) -> Option<Duration> {
-        let (since, reading) = self.stood_still.take()?;
-        self.clock = Clock::new(now, reading, self.drift_ppm);
-        Some(now.since(since))
     }
 }

@@ -14,14 +14,12 @@ use crate::etcd::{Output, Rpc, Token};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::sim::check::{Rule, Stage};
+use crate::sim::common::MAX_SPINS;
 use crate::sim::etcd::ClusterOutput;
 use crate::sim::network::{Arrival, Packet, Posted};
 use crate::sim::trace::{Fate, Lane, State};
 use crate::sim::way::Way;
 use crate::time::Instant;
-
-/// So many steps without time moving are a loop without end.
-const MAX_SPINS: u32 = 100_000;
 
 impl World {
     /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
@@ -34,26 +32,16 @@ impl World {
             self.network.next_arrival(),
             self.dawdling.first_key_value().map(|((at, _), _)| *at),
             self.lingering.first_key_value().map(|((at, _), _)| *at),
-            self.plans.first_key_value().map(|((at, _), _)| *at),
-            self.resource.next(),
+            self.agenda.next(),
+            self.resource.on_the_way.next(),
             self.clients.iter().filter_map(Process::deadline).min(),
             cluster,
         ];
         let next = next.into_iter().flatten().min().unwrap_or(Instant::MAX);
-        if next > end {
-            self.now = self.now.max(end);
+        if !self.advance(next, end) {
             return false;
         }
-        if next > self.now {
-            self.now = next;
-            self.spins = 0;
-        }
-        self.spins += 1;
         self.steps += 1;
-        if self.spins > MAX_SPINS {
-            self.halt("time stands still: a machine wants to be called again and again".into());
-            return false;
-        }
         // One thing a step, so that a condition is asked in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
@@ -67,11 +55,10 @@ impl World {
         } else if let Some(over) = self.lingering.first_entry().filter(|over| over.key().0 <= self.now) {
             let link = over.remove();
             self.linger_ends(link);
-        } else if let Some(plan) = self.plans.first_entry().filter(|plan| plan.key().0 <= self.now) {
-            let (client, fact) = plan.remove();
+        } else if let Some((client, fact)) = self.agenda.due(self.now) {
             self.tell_process(client, fact);
-        } else if self.resource.next().is_some_and(|at| at <= self.now) {
-            self.write_lands();
+        } else if let Some(write) = self.resource.on_the_way.due(self.now) {
+            self.write_lands(write);
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_due(*client)) {
             self.time_out(client);
         } else if cluster.is_some_and(|at| at <= self.now) {
@@ -120,7 +107,7 @@ impl World {
             Way::ToNode => (client, member),
             Way::ToClient => (member, client),
         };
-        let message = self.trace.sent(self.now, from, to, || match (&packet, way) {
+        let message = self.recorder.sent(self.now, from, to, || match (&packet, way) {
             (Packet::Open, Way::ToNode) => "connect".into(),
             (Packet::Open, Way::ToClient) => "connected".into(),
             (Packet::Data(wire), _) => wire.label(),
@@ -132,12 +119,12 @@ impl World {
     /// Loses what is under way on a connection.
     pub(super) fn lose(&mut self, id: u64) {
         for message in self.network.lose(id) {
-            self.trace.fate(Some(message), Fate::Lost(self.now));
+            self.recorder.fate(Some(message), Fate::Lost(self.now));
         }
     }
 
     fn deliver(&mut self, arrival: Arrival<Wire>) {
-        self.trace.fate(arrival.posted.message, Fate::Arrived(self.now));
+        self.recorder.fate(arrival.posted.message, Fate::Arrived(self.now));
         let Some(link) = self.network.links.get(&arrival.link) else { return };
         let (client, member, conn) = (link.client, link.node, link.conn);
         match (arrival.way, arrival.posted.packet) {
@@ -206,7 +193,7 @@ impl World {
             Wire::Send { stream, message } => {
                 self.cluster.handle_send(now, id, stream, &message);
                 if self.cluster.parked_count() > 0 {
-                    self.violated(Rule::Contract, format!("client {client} watches from the past"));
+                    self.report(Rule::Contract, format!("client {client} watches from the past"));
                 }
             }
             Wire::Close { stream } => self.cluster.handle_close(now, id, stream),
@@ -349,7 +336,7 @@ impl World {
                     self.write(client, lock);
                     let every = self.clients[client].records.get(&lock).and_then(|record| record.write_every);
                     if let Some(every) = every {
-                        self.plan(self.now + every, client, Fact::Write(lock));
+                        self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
                     }
                 }
             }
@@ -405,7 +392,7 @@ impl World {
             }
             if woken.len() > 1 {
                 let text = format!("clients {woken:?} react to the end of {}", key.escape_ascii());
-                self.violated(Rule::OneWoken, text);
+                self.report(Rule::OneWoken, text);
             }
         }
         // Nobody hears of so old a deletion any more.
@@ -434,7 +421,7 @@ impl World {
         // Whatever is due is still to come.
         if !self.is_due(client) {
             self.checker.up_to_date(self.now, client);
-            self.collect();
+            self.check();
         }
         asked
     }

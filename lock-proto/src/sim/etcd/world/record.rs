@@ -2,7 +2,6 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::String;
 
 use super::World;
 use super::label::lease;
@@ -10,7 +9,7 @@ use super::wire::Wire;
 use crate::etcd::{ElectionEvent, Rpc};
 use crate::event::Event;
 use crate::id::LockId;
-use crate::sim::trace::{Lane, Point, What};
+use crate::sim::trace::{Lane, Point};
 use crate::time::Instant;
 
 /// What the record says of the cluster so far: only what changes is told.
@@ -24,18 +23,7 @@ pub(super) struct Recorded {
 }
 
 impl World {
-    /// A word about a process, or about no one in particular.
-    pub(super) fn word(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
-        self.trace.note(self.now, || What::Note { lane, text: text() });
-    }
-
-    /// How far an acquisition is.
-    pub(super) fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
-        let Some(record) = self.clients[client].records.get(&lock) else { return };
-        self.trace.note(self.now, || What::Lock { client, lock, name: record.shown(), point: point() });
-    }
-
-    /// The same for what a machine tells. `until` is the end of validity in true time.
+    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true time.
     pub(super) fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         match event {
@@ -70,7 +58,7 @@ impl World {
     /// Whose lease it will be that is asked for here.
     pub(super) fn remember_owner(&mut self, client: usize, wire: &Wire) {
         if let Wire::Call { request: Rpc::Grant(grant), .. } = wire
-            && self.trace.is_on()
+            && self.recorder.is_on()
         {
             self.told_of.owners.insert(grant.id, client);
         }
@@ -78,7 +66,7 @@ impl World {
 
     /// Who leads the cluster from now on, and which leases have begun and ended.
     pub(super) fn record_cluster(&mut self) {
-        if !self.trace.is_on() {
+        if !self.recorder.is_on() {
             return;
         }
         let leader = self.cluster.leader();

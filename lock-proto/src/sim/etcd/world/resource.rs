@@ -2,21 +2,22 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::World;
 use super::process::Fact;
 use crate::etcd::OwnerKey;
 use crate::id::LockId;
+use crate::sim::agenda::Agenda;
 use crate::sim::check::{Permit, Rule};
 use crate::sim::trace::{Fate, Lane, MessageId, What};
-use crate::time::{Instant, nanos};
+use crate::time::nanos;
 
 /// A write on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Write {
-    name: Vec<u8>,
+pub(super) struct Write {
+    name: Arc<[u8]>,
     permit: Permit,
     owner: OwnerKey,
     message: Option<MessageId>,
@@ -24,19 +25,14 @@ struct Write {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
-    on_the_way: BTreeMap<(Instant, u64), Write>,
-    serial: u64,
+    pub(super) on_the_way: Agenda<Write>,
     /// The newest grant whose write was accepted, by name.
-    newest: BTreeMap<Vec<u8>, i64>,
+    newest: BTreeMap<Arc<[u8]>, i64>,
     accepted: u64,
     refused: u64,
 }
 
 impl Resource {
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.on_the_way.first_key_value().map(|((at, _), _)| *at)
-    }
-
     pub(super) const fn counts(&self) -> (u64, u64) {
         (self.accepted, self.refused)
     }
@@ -59,14 +55,13 @@ impl World {
         let (Some(record), Some(permit)) = (record, self.checker.permit(client, lock)) else { return };
         let name = record.name.clone();
         let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
-        let message = self.trace.sent(self.now, Lane::Client(client), Lane::Resource, label);
+        let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
         let write = Write { name, permit, owner, message };
         self.journal.write(self.now, format_args!("c{client} {lock} writes with {:?}", permit.fence));
         // Some are on their way for longer than any lease lives.
         let longest = if self.rng.one_in(4) { Duration::from_secs(15) } else { Duration::from_millis(20) };
         let at = self.now + Duration::from_nanos(self.rng.below(nanos(longest)));
-        self.resource.serial += 1;
-        self.resource.on_the_way.insert((at, self.resource.serial), write);
+        self.resource.on_the_way.plan(at, write);
         self.pump_client(client);
     }
 
@@ -75,13 +70,13 @@ impl World {
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.write_every = Some(every);
         if self.is_held(client, lock) {
-            self.plan(self.now + every, client, Fact::Write(lock));
+            self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
         }
     }
 
-    pub(super) fn write_lands(&mut self) {
-        let Some((_, Write { name, permit, owner, message })) = self.resource.on_the_way.pop_first() else { return };
-        self.trace.fate(message, Fate::Arrived(self.now));
+    pub(super) fn write_lands(&mut self, write: Write) {
+        let Write { name, permit, owner, message } = write;
+        self.recorder.fate(message, Fate::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
         let order = owner.revision;
         // A second resource, elsewhere, looks at the fencing token alone.
@@ -92,7 +87,7 @@ impl World {
         let what = if accepted { "accepted" } else { "refused" };
         self.journal.write(self.now, format_args!("write of c{client} {lock} with {fence:?} {what}"));
         let shown = || format!("{}", name.escape_ascii());
-        self.trace.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
+        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
         if accepted {
             self.resource.accepted += 1;
             let newest = self.resource.newest.entry(name).or_default();
@@ -104,6 +99,6 @@ impl World {
         } else {
             self.resource.refused += 1;
         }
-        self.collect();
+        self.check();
     }
 }

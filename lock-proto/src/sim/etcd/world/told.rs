@@ -8,23 +8,17 @@ use crate::etcd::{ElectionEvent, OwnerKey, QueryId, Queue};
 use crate::event::{Event, Grant};
 use crate::id::LockId;
 use crate::sim::check::Rule;
-use crate::time::Instant;
 
 impl World {
     pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
         let now = self.now;
-        let process = &mut self.clients[client];
-        let until = if let Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } = &event {
-            Some(process.when(*valid_until))
-        } else {
-            None
-        };
-        let owner = process.machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)));
+        let until = self.valid_until(client, &event);
+        let owner = self.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)));
         // The store's order of grants is that of the revisions that prove them.
         let order = owner.as_ref().map(|owner| owner.revision.unsigned_abs());
         self.checker.told(now, client, lock, &event, until, order);
-        self.collect();
+        self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.events.push(event.clone());
         record.times.push(now);
@@ -41,23 +35,18 @@ impl World {
         let proven = owner.map(|owner| self.queue_log.proves(&Queue::new(b"", &record.name), &owner));
         match proven {
             Some(Ok(())) => {}
-            Some(Err(text)) => self.violated(Rule::Fifo, text),
-            None => self.violated(Rule::Contract, format!("client {client} {lock} was granted without a key")),
+            Some(Err(text)) => self.report(Rule::Fifo, text),
+            None => self.report(Rule::Contract, format!("client {client} {lock} was granted without a key")),
         }
         if let Some(hold) = hold {
-            self.plan(self.now + hold, client, Fact::Release(lock));
+            self.agenda.plan(self.now + hold, (client, Fact::Release(lock)));
         }
         if claim {
             self.take(client, lock);
         }
         if let Some(every) = write_every {
-            self.plan(self.now + every, client, Fact::Write(lock));
+            self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
         }
-    }
-
-    pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact) {
-        self.plan_serial += 1;
-        self.plans.insert((at, self.plan_serial), (client, fact));
     }
 
     pub(super) fn heard_of_election(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
@@ -65,7 +54,7 @@ impl World {
         let process = &mut self.clients[client];
         let Some(observed) = process.queries.get_mut(&query).filter(|observed| !observed.over) else {
             let text = format!("client {client} tells of {query:?}, which is over: {event:?}");
-            return self.violated(Rule::OneOutcome, text);
+            return self.report(Rule::OneOutcome, text);
         };
         // A question has one answer, an observation goes on until it fails.
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));

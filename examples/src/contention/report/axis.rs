@@ -1,91 +1,4 @@
-//! Drawing: a picture as text, and axes.
-
-use core::fmt::{self, Write as _};
-
-/// Text in an element or an attribute.
-pub(super) struct Escaped<'a>(pub(super) &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            c => f.write_char(c),
-        })
-    }
-}
-
-/// Where a text stands to its point.
-#[derive(Clone, Copy)]
-pub(super) enum Anchor {
-    Start,
-    Middle,
-    End,
-}
-
-/// A picture. Everything is placed in its own units; classes give colours, so that light and dark are a matter of the page.
-pub(super) struct Svg {
-    width: f64,
-    height: f64,
-    label: String,
-    body: String,
-}
-
-impl Svg {
-    /// `label` is for who does not see it.
-    pub(super) fn new(width: f64, height: f64, label: &str) -> Self {
-        Self { width, height, label: label.to_owned(), body: String::new() }
-    }
-
-    pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        let _ = write!(self.body, r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#);
-    }
-
-    /// Through these points; closed if it is an area.
-    pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)], closed: bool) {
-        let mut d = String::new();
-        for (i, (x, y)) in points.iter().enumerate() {
-            let _ = write!(d, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' });
-        }
-        let end = if closed { "Z" } else { "" };
-        let _ = write!(self.body, r#"<path class="{class}" d="{d}{end}"/>"#);
-    }
-
-    /// With words for who points at it.
-    pub(super) fn dot(&mut self, class: &str, at: (f64, f64), radius: f64, words: &str) {
-        let (x, y) = at;
-        let words = Escaped(words);
-        let _ = write!(
-            self.body,
-            r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{words}</title></circle>"#
-        );
-    }
-
-    pub(super) fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
-        let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
-        };
-        let ((x, y), text) = (at, Escaped(text));
-        let _ =
-            write!(self.body, r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{text}</text>"#);
-    }
-}
-
-impl fmt::Display for Svg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { width, height, label, body } = self;
-        let label = Escaped(label);
-        write!(
-            f,
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{body}</svg>"#
-        )
-    }
-}
+//! Where a value stands in a picture.
 
 /// An axis from a value at one end to a value at the other.
 #[derive(Clone, Copy)]
@@ -147,11 +60,6 @@ impl Axis {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_cannot_become_markup() {
-        assert_eq!(Escaped("<a & \"b\">").to_string(), "&lt;a &amp; &quot;b&quot;&gt;");
-    }
 
     #[test]
     fn a_linear_axis_has_round_ticks() {
