@@ -88,6 +88,21 @@ fuzz-short:
 	@if $(HAS_FUZZ); then $(MAKE) fuzz FUZZ_SECONDS=5; \
 	else echo "no nightly toolchain with cargo-fuzz: the bounded fuzz run is skipped, the corpora were replayed"; fi
 
+# One of 16 parts, every sixteenth mutant; empty for all, which takes a day.
+MUTANTS_SHARD ?= 0/16
+MUTANTS_OUT ?= target/mutants
+# More for cargo-mutants: `--in-place`, `--re NAME`.
+MUTANTS_ARGS ?=
+
+.PHONY: mutants
+mutants: ## Change the machines in one place at a time: does a test fail? Part MUTANTS_SHARD (0/16; empty for all). Needs cargo-mutants.
+	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "needs: cargo install cargo-mutants" >&2; exit 1; }
+	mkdir -p $(MUTANTS_OUT)
+	@# Processor time in seconds and memory in bytes, of each test binary: so ends a mutant that loops for ever, and counts as caught.
+	CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="prlimit --cpu=120 --as=4000000000" \
+		nice -n 19 $(CARGO) mutants --package lock-proto --jobs 1 --output $(MUTANTS_OUT) $(MUTANTS_ARGS) \
+		$(if $(MUTANTS_SHARD),--sharding round-robin --shard $(MUTANTS_SHARD))
+
 .PHONY: bench
 bench: servers ## Measure: the pure machines, the adapters, locks on Redis and on etcd beside others, 100 000 locks. Some minutes.
 	$(CARGO) bench -p lock-proto --bench machine --bench resp --bench timers --bench etcd_queue

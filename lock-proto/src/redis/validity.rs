@@ -135,6 +135,46 @@ mod tests {
     }
 
     #[test]
+    fn the_times_that_follow_from_a_ttl() {
+        let ms = Duration::from_millis;
+        let ttl = Ttl { ms: 1_200 };
+        // Requirements H1, H2 and H5.
+        assert_eq!((ttl.renew_after(), ttl.retry_after(), ttl.claim_within()), (ms(400), ms(100), ms(400)));
+        assert_eq!((ttl.ms(), ttl.duration()), (1_200, ms(1_200)));
+        assert_eq!((ttl.at_risk(&config()), ttl.at_risk(&config().at_risk(ms(7)))), (ms(300), ms(7)));
+        assert_eq!((ttl.patience(&config()), ttl.patience(&config().request_timeout(ms(7)))), (ms(240), ms(7)));
+        // Requirement Q1.
+        let round = |ttl: u64| Ttl { ms: ttl }.round_timeout(&config());
+        assert_eq!((round(1_200), round(100), round(60_000)), (ms(60), ms(10), ms(1_000)));
+        assert_eq!(ttl.round_timeout(&config().round_timeout(ms(7))), ms(7));
+    }
+
+    /// The bounds themselves are allowed (requirements H1, Q1 and Q6).
+    #[test]
+    fn a_ttl_that_just_fits_is_taken_and_one_that_just_does_not_is_refused() {
+        let ms = Duration::from_millis;
+        let drift = |margin: u64| config().drift(Drift { divisor: 100, margin: ms(margin) });
+        // A renewal after 200 ms and two tries of 120 ms each make 440 ms; 6 ms of the 600 ms are lost to the divisor.
+        assert_eq!(Ttl::new(ms(600), Renew::Auto, &drift(154)), Ok(Ttl { ms: 600 }));
+        assert!(matches!(Ttl::new(ms(600), Renew::Auto, &drift(155)), Err(Invalid::Drift { .. })));
+
+        let quorum = |change: fn(Config) -> Config| {
+            let urls = ["redis://a", "redis://b", "redis://c"];
+            change(Config::new(urls.map(|url| url.parse().expect("a URL"))))
+        };
+        assert_eq!(Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.quarantine(ms(600)))), Ok(Ttl { ms: 600 }));
+        let error = Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.quarantine(ms(599))));
+        assert!(matches!(error, Err(Invalid::TtlOverQuarantine { .. })), "{error:?}");
+        assert_eq!(Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.round_timeout(ms(150)))), Ok(Ttl { ms: 600 }));
+        let error = Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.round_timeout(ms(151))));
+        assert!(matches!(error, Err(Invalid::RoundTimeout { .. })), "{error:?}");
+        // One node has neither rounds nor a quarantine.
+        assert!(Ttl::new(ms(600), Renew::Auto, &config().quarantine(ms(599)).round_timeout(ms(151))).is_ok());
+        assert_eq!(Ttl::new(MAX_TTL, Renew::Auto, &config()).map(Ttl::duration), Ok(MAX_TTL));
+        assert_eq!(Ttl::new(ms(600), Renew::AtMost(Duration::ZERO), &config()), Err(Invalid::MaxHold));
+    }
+
+    #[test]
     fn a_ttl_out_of_range_is_refused_with_the_range() {
         let error = Ttl::new(Duration::ZERO, Renew::Auto, &config()).expect_err("zero is too short");
         assert_eq!(alloc::format!("{error}"), "a TTL must be between 50ms and 2592000s, this one is 0ns");
