@@ -67,7 +67,7 @@ impl Bare {
     }
 }
 
-/// A stream of watches, of which one is open at a time.
+/// A stream of watches.
 pub struct Watches {
     peer: Bare,
     send: UnboundedSender<WatchRequest>,
@@ -78,22 +78,32 @@ pub struct Watches {
 impl Watches {
     /// Watches `key` from this revision on until it is deleted.
     pub async fn until_deleted(&mut self, key: Vec<u8>, start_revision: i64) {
+        let watch_id = self.open(key, start_revision).await;
+        self.deleted(watch_id).await;
+        self.ask(WatchAsk::Cancel(WatchCancelRequest { watch_id }));
+    }
+
+    /// Opens a watch on `key` from this revision on; from now on if it is 0.
+    pub async fn open(&mut self, key: Vec<u8>, start_revision: i64) -> i64 {
         let create = WatchCreateRequest { key: key.into(), start_revision, ..WatchCreateRequest::default() };
         self.ask(WatchAsk::Create(create));
-        let watch_id = loop {
+        loop {
             let message = self.next().await;
             if message.created {
                 assert!(!message.canceled, "a watch is refused: {}", message.cancel_reason);
-                break message.watch_id;
+                return message.watch_id;
             }
-        };
+        }
+    }
+
+    /// Waits until the key of this watch is deleted.
+    pub async fn deleted(&mut self, watch_id: i64) {
         loop {
             let message = self.next().await;
             if message.watch_id == watch_id && message.events.iter().any(|event| event.kind == DELETED) {
-                break;
+                return;
             }
         }
-        self.ask(WatchAsk::Cancel(WatchCancelRequest { watch_id }));
     }
 
     fn ask(&self, ask: WatchAsk) {

@@ -12,6 +12,7 @@ use lock_tokio::Client;
 use crate::bare::{Bare, PUT};
 use crate::cost::{Sample, sample};
 use crate::go_way::GoWay;
+use crate::ring::Ring;
 
 /// How the contest went.
 pub struct Outcome {
@@ -149,6 +150,32 @@ pub async fn go_way(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
                 lock.unlock().await;
                 meter.count();
             }
+        }
+    })
+    .await
+}
+
+/// What handing over takes at least.
+pub async fn ring(etcd: &Etcd, size: usize, span: Duration) -> Outcome {
+    let mut ring = Ring::connect(etcd, size).await.into_iter();
+    contest(etcd, size, span, |n, meter, baton| {
+        let mut one = ring.next().expect("one for each");
+        async move {
+            // The first one has the turn to begin with.
+            if n > 0 {
+                one.lock().await;
+            }
+            while meter.goes_on() {
+                baton.granted();
+                baton.releases();
+                // Should the next one not be back in its place, it will be soon.
+                while !one.unlock().await {}
+                one.enter().await;
+                meter.count();
+                one.lock().await;
+            }
+            // The others end in their turn. The last one finds nobody.
+            let _ = one.unlock().await;
         }
     })
     .await

@@ -5,12 +5,13 @@
 //! own counts for each grant: unary calls, and messages on watch streams from the clients and to them. `µs` and `server` are processor time for
 //! each grant, here and on the server.
 //!
-//! With a PART only that one runs, for a profiler: `cycles`, `clients`, `tasks` or `go`.
+//! With a PART only that one runs, for a profiler: `cycles`, `clients`, `ring`, `tasks` or `go`.
 
 mod bare;
 mod contended;
 mod cost;
 mod go_way;
+mod ring;
 mod uncontended;
 
 use std::time::Duration;
@@ -40,9 +41,10 @@ async fn one(etcd: &Etcd, part: &str, span: Duration) {
     let outcome = match part {
         "cycles" => return println!("{:?}", uncontended::ours(etcd, 16, span).await),
         "clients" => contended::clients(etcd, 10, span).await,
+        "ring" => contended::ring(etcd, 10, span).await,
         "tasks" => contended::tasks(etcd, 100, span).await,
         "go" => contended::go_way(etcd, 10, span).await,
-        other => panic!("PART is cycles, clients, tasks or go, and not {other}"),
+        other => panic!("PART is cycles, clients, ring, tasks or go, and not {other}"),
     };
     Outcome::print_head();
     outcome.print(part);
@@ -50,13 +52,15 @@ async fn one(etcd: &Etcd, part: &str, span: Duration) {
 
 async fn contest(etcd: &Etcd, span: Duration) {
     let (mut few, mut disturbed, mut many) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut factor, mut to_go) = (Vec::new(), Vec::new());
+    let (mut factor, mut to_go, mut to_ring) = (Vec::new(), Vec::new(), Vec::new());
     Outcome::print_head();
     for _ in 0..ROUNDS {
         let go = contended::go_way(etcd, 10, span).await;
         go.print("the Go way, 10 sessions");
         let ours = contended::clients(etcd, 10, span).await;
         ours.print("10 clients");
+        let ring = contended::ring(etcd, 10, span).await;
+        ring.print("bare calls in a ring of 10");
         let (written, writes) = contended::while_writing(etcd, contended::clients(etcd, 10, span)).await;
         written.print(&format!("10 clients, {writes:.0} other writes/s"));
         let go_100 = contended::go_way(etcd, 100, span).await;
@@ -67,14 +71,16 @@ async fn contest(etcd: &Etcd, span: Duration) {
         few.push(ours.sample.rate);
         disturbed.push(written.sample.rate);
         to_go.push(ours.sample.rate / go.sample.rate);
+        to_ring.push(ours.sample.rate / ring.sample.rate);
         many.push(tasks.sample.rate);
         factor.push(tasks.sample.rate / go_100.sample.rate);
     }
     println!("medians of {ROUNDS} rounds");
     println!(
-        "10 clients: {:.0} grants/s, {:.1} x the Go way   budget: 500, where that makes about 99",
+        "10 clients: {:.0} grants/s, {:.1} x the Go way   budget: 500, where that makes about 99; {:.2} of the bare calls",
         median(few),
-        median(to_go)
+        median(to_go),
+        median(to_ring)
     );
     println!("10 clients beside other writes: {:.0} grants/s   budget: 500", median(disturbed));
     println!(
