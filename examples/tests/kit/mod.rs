@@ -3,13 +3,14 @@
 
 use core::time::Duration;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use lock_testkit::wait_until;
+use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Longer than anything here takes on a busy machine.
@@ -18,8 +19,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// A running program. Killed when dropped.
 pub(crate) struct Tool {
     child: Child,
-    out: Arc<Mutex<String>>,
-    err: Arc<Mutex<String>>,
+    out: Pipe,
+    err: Pipe,
     started: Instant,
 }
 
@@ -36,8 +37,8 @@ impl Tool {
     /// Starts a program without an input.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let out = collect(child.stdout.take().unwrap());
-        let err = collect(child.stderr.take().unwrap());
+        let out = Pipe::new(child.stdout.take().unwrap());
+        let err = Pipe::new(child.stderr.take().unwrap());
         Self { child, out, err, started: Instant::now() }
     }
 
@@ -50,11 +51,11 @@ impl Tool {
     }
 
     pub(crate) fn out(&self) -> String {
-        self.out.lock().unwrap().clone()
+        self.out.text()
     }
 
     pub(crate) fn err(&self) -> String {
-        self.err.lock().unwrap().clone()
+        self.err.text()
     }
 
     #[track_caller]
@@ -78,6 +79,8 @@ impl Tool {
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
+        // A full pipe would hold it up.
+        let _ = (self.out(), self.err());
         self.child.try_wait().unwrap().is_some()
     }
 
@@ -93,8 +96,6 @@ impl Tool {
         assert!(wait_until(limit, || self.has_ended()), "it does not end: {} / {}", self.out(), self.err());
         let took = self.started.elapsed();
         let status = self.child.wait().unwrap();
-        // The pipes may be read a little later, but a command that outlives the program keeps them open: do not wait for their end.
-        thread::sleep(Duration::from_millis(20));
         Ended { code: status.code().unwrap_or(-1), out: self.out(), err: self.err(), took }
     }
 
@@ -114,18 +115,24 @@ impl Drop for Tool {
     }
 }
 
-fn collect(pipe: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
-    let text = Arc::new(Mutex::new(String::new()));
-    let sink = Arc::clone(&text);
-    thread::spawn(move || {
-        let mut reader = BufReader::new(pipe);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-            sink.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
-            line.clear();
-        }
-    });
-    text
+/// What a program has written so far. Read when it is asked for, so that nothing of a program that has ended is still on its way; and not
+/// to the end, since a command that outlives the program keeps the pipe open.
+struct Pipe(Mutex<(Box<dyn Read + Send>, Vec<u8>)>);
+
+impl Pipe {
+    fn new(from: impl Read + AsFd + Send + 'static) -> Self {
+        ioctl_fionbio(&from, true).unwrap();
+        Self(Mutex::new((Box::new(from), Vec::new())))
+    }
+
+    /// The lines that are complete.
+    fn text(&self) -> String {
+        let (from, read) = &mut *self.0.lock().unwrap();
+        // An error says that there is no more yet.
+        let whole = from.read_to_end(read).is_ok();
+        let lines = read.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        String::from_utf8_lossy(&read[..if whole { read.len() } else { lines }]).into_owned()
+    }
 }
 
 /// A directory for the files that commands write.
