@@ -50,6 +50,10 @@ pub struct Checker {
 struct Client {
     live: BTreeMap<LockId, Life>,
     over: BTreeSet<LockId>,
+    /// When it must have stopped, if it was shut down.
+    stop_by: Option<Instant>,
+    /// It has stopped, or died.
+    gone: bool,
     /// For each node: how full the bucket is, in billionths of a request, and since when.
     buckets: Vec<(u64, Instant)>,
 }
@@ -105,7 +109,9 @@ impl Checker {
     /// is compared with what others hold.
     pub fn slept(&mut self, now: Instant, client: usize, by: Duration) {
         let mut holds = Vec::new();
-        for (lock, life) in &mut self.client(client).live {
+        let known = self.client(client);
+        known.stop_by = known.stop_by.map(|at| at + by);
+        for (lock, life) in &mut known.live {
             life.due = life.due.map(|due| due + by);
             if life.holds(now) {
                 holds.extend(life.due.map(|until| (*lock, until)));
@@ -136,6 +142,32 @@ impl Checker {
         for lock in all {
             self.ends(client, lock);
         }
+        let known = self.client(client);
+        (known.stop_by, known.gone) = (None, true);
+    }
+
+    /// A client is shut down: it must have stopped by this, in true time.
+    pub fn shut_down(&mut self, client: usize, by: Instant) {
+        let known = self.client(client);
+        if !known.gone {
+            known.stop_by = Some(known.stop_by.map_or(by, |earlier| earlier.min(by)));
+        }
+    }
+
+    /// Whether a client was shut down and has not stopped yet.
+    #[must_use]
+    pub fn is_stopping(&self, client: usize) -> bool {
+        self.clients.get(client).is_some_and(|known| known.stop_by.is_some())
+    }
+
+    /// A client has stopped. It tells nothing any more, so all must have been told.
+    pub fn stopped(&mut self, now: Instant, client: usize) {
+        let untold = self.live(client).next();
+        if let Some((lock, stage)) = untold {
+            let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
+            self.report(now, Rule::Told, text);
+        }
+        self.dies(client);
     }
 
     // --- what applications are told ---
@@ -187,7 +219,10 @@ impl Checker {
 
     /// A process has done all that it is to do at `now`: whatever has ended must have been told.
     pub fn up_to_date(&mut self, now: Instant, client: usize) {
-        let Some(known) = self.clients.get(client) else { return };
+        let Some(known) = self.clients.get_mut(client) else { return };
+        if known.stop_by.take_if(|at| *at <= now).is_some() {
+            return self.report(now, Rule::Told, format!("client {client} has not stopped in time"));
+        }
         let late = |life: &&Life| life.due.is_some_and(|at| at <= now);
         let Some((lock, life)) = known.live.iter().find(|(_, life)| late(life)) else { return };
         let what = match life.stage {

@@ -80,6 +80,38 @@ fn a_hold_that_was_given_back_counts_no_more() {
     assert_eq!(rules(&mut c), []);
 }
 
+/// The end of a shutdown is later for a client whose clock stood still meanwhile. Found by `explore --scenario redis-beyond --seed 7000042`:
+/// the checker had forgotten that.
+#[test]
+fn a_client_that_does_not_stop_is_found() {
+    let mut c = Checker::new();
+    c.shut_down(0, at(100));
+    c.shut_down(0, at(200));
+    c.slept(at(60), 0, Duration::from_millis(50));
+    c.up_to_date(at(149), 0);
+    assert!(c.is_stopping(0) && !c.is_stopping(1));
+    assert_eq!(rules(&mut c), []);
+    c.up_to_date(at(150), 0);
+    assert_eq!(rules(&mut c), [Rule::Told]);
+    c.shut_down(1, at(100));
+    c.stopped(at(99), 1);
+    c.up_to_date(at(100), 1);
+    assert!(!c.is_stopping(1));
+    c.shut_down(2, at(100));
+    c.dies(2);
+    c.shut_down(2, at(100));
+    c.up_to_date(at(100), 2);
+    assert_eq!(rules(&mut c), []);
+}
+
+#[test]
+fn a_client_that_stops_has_told_all() {
+    let mut c = Checker::new();
+    c.asked(at(0), 0, A, b"a", None);
+    c.stopped(at(1), 0);
+    assert_eq!(rules(&mut c), [Rule::Told]);
+}
+
 #[test]
 fn an_end_that_nobody_told_is_found() {
     let mut c = Checker::new();

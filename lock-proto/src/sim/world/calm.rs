@@ -64,11 +64,8 @@ impl World {
     /// Whether nobody waits for anything any more: every acquisition is over, every shutdown done.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let stopping = |client: usize| {
-            let process = &self.clients[client];
-            process.stop_by.is_some() && process.stopped.is_none() && process.state != State::Down
-        };
-        (0..self.clients.len()).all(|client| self.checker.live(client).next().is_none() && !stopping(client))
+        (0..self.clients.len())
+            .all(|client| self.checker.live(client).next().is_none() && !self.checker.is_stopping(client))
     }
 
     /// Whether nothing will ever happen again by itself: no timer runs, nothing is under way.

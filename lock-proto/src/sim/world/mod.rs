@@ -148,8 +148,7 @@ impl World {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
         self.word(Some(Lane::Client(client)), || "is shut down".into());
         let stop_by = self.after(client, within);
-        let process = &mut self.clients[client];
-        process.stop_by = Some(process.stop_by.map_or(stop_by, |earlier| earlier.min(stop_by)));
+        self.checker.shut_down(client, stop_by);
         let held: Vec<LockId> =
             self.checker.live(client).filter(|(_, stage)| stage.is_out()).map(|(id, _)| id).collect();
         for lock in held {

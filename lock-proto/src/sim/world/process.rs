@@ -27,8 +27,6 @@ pub(super) struct Process {
     pub(super) records: BTreeMap<LockId, Record>,
     /// Told that the shutdown is over, with the number of locks that could not be released.
     pub(super) stopped: Option<u32>,
-    /// When that must have been told, in true time.
-    pub(super) stop_by: Option<Instant>,
 }
 
 /// Something that reaches a process from outside.
@@ -63,7 +61,6 @@ impl Process {
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             stopped: None,
-            stop_by: None,
         }
     }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::super::check::{Permit, Rule, Stage};
+use super::super::check::{Permit, Stage};
 use super::super::common::MAX_SPINS;
 use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Fate, Lane, MessageId, Point, State, What};
@@ -327,11 +327,6 @@ impl World {
         // Whatever is due is still to come.
         if !self.is_client_due(client) {
             self.checker.up_to_date(self.now, client);
-            let process = &mut self.clients[client];
-            if process.stopped.is_none() && process.stop_by.is_some_and(|at| at <= self.now) {
-                process.stop_by = None;
-                self.checker.report(self.now, Rule::Told, format!("client {client} has not stopped in time"));
-            }
             self.check();
         }
     }
@@ -382,12 +377,7 @@ impl World {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} not released"));
                 self.clients[client].stopped = Some(unreleased);
                 self.word(Some(Lane::Client(client)), || "stopped".into());
-                let untold = self.checker.live(client).next();
-                if let Some((lock, stage)) = untold {
-                    let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
-                    self.checker.report(self.now, Rule::Told, text);
-                }
-                self.checker.dies(client);
+                self.checker.stopped(self.now, client);
                 self.check();
             }
         }

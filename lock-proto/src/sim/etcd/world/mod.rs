@@ -240,6 +240,7 @@ impl World {
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
         self.word(Some(Lane::Client(client)), || "is shut down".into());
+        self.checker.shut_down(client, self.after(client, within));
         // What is held or lost is given back by the machine, and answered.
         let guards = self.checker.live(client).filter(|(_, stage)| matches!(stage, Stage::Held | Stage::Lost));
         for (lock, _) in guards.collect::<Vec<_>>() {

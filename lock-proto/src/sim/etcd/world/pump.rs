@@ -473,6 +473,8 @@ impl World {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} may be left"));
                 self.clients[client].stopped = Some(unreleased);
                 self.word(Some(Lane::Client(client)), || "has stopped".into());
+                self.checker.stopped(self.now, client);
+                self.check();
             }
         }
     }
