@@ -153,15 +153,12 @@ mod tests {
         assert_eq!(Ttl::new(ms(600), Renew::Auto, &drift(154)), Ok(Ttl { ms: 600 }));
         assert!(matches!(Ttl::new(ms(600), Renew::Auto, &drift(155)), Err(Invalid::Drift { .. })));
 
-        let quorum = |change: fn(Config) -> Config| {
-            let urls = ["redis://a", "redis://b", "redis://c"];
-            change(Config::new(urls.map(|url| url.parse().expect("a URL"))))
-        };
-        assert_eq!(Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.quarantine(ms(600)))), Ok(Ttl { ms: 600 }));
-        let error = Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.quarantine(ms(599))));
+        let quorum = || Config::new(["redis://a", "redis://b", "redis://c"].map(|url| url.parse().expect("a URL")));
+        assert_eq!(Ttl::new(ms(600), Renew::Auto, &quorum().quarantine(ms(600))), Ok(Ttl { ms: 600 }));
+        let error = Ttl::new(ms(600), Renew::Auto, &quorum().quarantine(ms(599)));
         assert!(matches!(error, Err(Invalid::TtlOverQuarantine { .. })), "{error:?}");
-        assert_eq!(Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.round_timeout(ms(150)))), Ok(Ttl { ms: 600 }));
-        let error = Ttl::new(ms(600), Renew::Auto, &quorum(|c| c.round_timeout(ms(151))));
+        assert_eq!(Ttl::new(ms(600), Renew::Auto, &quorum().round_timeout(ms(150))), Ok(Ttl { ms: 600 }));
+        let error = Ttl::new(ms(600), Renew::Auto, &quorum().round_timeout(ms(151)));
         assert!(matches!(error, Err(Invalid::RoundTimeout { .. })), "{error:?}");
         // One node has neither rounds nor a quarantine.
         assert!(Ttl::new(ms(600), Renew::Auto, &config().quarantine(ms(599)).round_timeout(ms(151))).is_ok());

@@ -384,6 +384,24 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
 }
 
 #[test]
+fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    let second = hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(300))));
+    hub.acquire(2, want().wait(Wait::For(for_ms(400))));
+    hub.locks.release(ms(50), first).unwrap();
+    hub.drain();
+    // The turn is over when the second is given up.
+    hub.locks.abandon(ms(120), second);
+    hub.drain();
+    hub.told();
+    hub.at(401);
+    assert!(!hub.told().iter().any(|event| matches!(event, Event::Failed(_))));
+    hub.at(402);
+    assert!(matches!(hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+}
+
+#[test]
 fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success() {
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, want());

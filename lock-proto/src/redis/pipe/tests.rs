@@ -181,9 +181,12 @@ fn server(text: &str) -> Cause {
 fn a_plain_connection_is_up_at_once_and_answers_in_order() {
     let (mut rig, conn) = Rig::up();
     let (a, b) = (rig.send(take("a")), rig.send(take("b")));
+    assert_eq!(rig.pipe.in_flight(), 0, "nothing was written yet");
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
+    assert_eq!(rig.pipe.in_flight(), 2);
     rig.receive(conn, b"+OK\r\n$-1\r\n");
     assert_eq!(rig.outputs(), [granted(a), reply(b, Reply::Busy { expires: Expiry::Unknown })]);
+    assert_eq!(rig.pipe.in_flight(), 0);
     assert_eq!(rig.pipe.next_deadline(), None, "nothing is left to wait for");
 }
 
