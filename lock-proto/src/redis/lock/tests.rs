@@ -367,6 +367,18 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 }
 
 #[test]
+fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told() {
+    for (at, at_once) in [(9_000 - 92 - 4_500, true), (9_000 - 92 - 4_499, false)] {
+        let mut hub = Hub::new(1, |c| c.turn(for_ms(60_000), for_ms(5)));
+        let first = hub.held(0, want());
+        hub.acquire(1, want());
+        hub.locks.release(ms(at), first).unwrap();
+        hub.drain();
+        assert_eq!(hub.told().iter().any(|event| matches!(event, Event::Granted(_))), at_once);
+    }
+}
+
+#[test]
 fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
