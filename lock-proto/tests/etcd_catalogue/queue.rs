@@ -231,6 +231,9 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
         w.release(0, held);
         w.run_for(secs(10));
         assert_eq!(was_granted(&w, 1, waits), !fails, "{class:?}");
+        if fails {
+            assert!(w.watched(1).is_empty(), "nothing is watched for nobody: {:?}", w.watched(1));
+        }
         w.end();
     }
 }

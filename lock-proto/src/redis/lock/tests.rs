@@ -534,6 +534,36 @@ fn q2_a_lost_round_gives_back_what_it_won() {
     assert!(deletes.iter().all(|(_, request)| matches!(request, Request::Release { .. })));
 }
 
+/// One node has granted and two are held by others, all after 10 ms: the next round comes after a random delay longer than this one, and
+/// not only after the poll interval.
+#[test]
+fn q2_a_split_vote_is_tried_again_soon() {
+    for votes in [1, 0] {
+        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).poll(Poll::fixed(for_ms(1_000))));
+        hub.acquire(0, want());
+        let takes = hub.requests();
+        for (place, (call, _)) in takes.iter().enumerate() {
+            let busy = Reply::Busy { expires: Expiry::In(for_ms(8_000)) };
+            hub.reply(10, *call, if place < votes { Reply::Granted { fence: None } } else { busy });
+        }
+        let next = hub.locks.next_deadline().unwrap();
+        // Round trip, and jitter of twice that and half the poll interval; or the poll interval less a quarter.
+        let expected = if votes == 1 { ms(20)..ms(20 + 20 + 500) } else { ms(10 + 750)..ms(10 + 1_001) };
+        assert!(expected.contains(&next), "{votes} granted: {next}");
+    }
+}
+
+#[test]
+fn the_number_of_locks_that_are_held_is_told() {
+    let mut hub = Hub::new(1, |c| c);
+    let ids = ["a", "b", "c"].map(|name| hub.held(0, Acquire::new(name)));
+    assert_eq!(hub.locks.held(), 3);
+    for (place, id) in ids.into_iter().enumerate() {
+        hub.locks.release(ms(1), id).unwrap();
+        assert_eq!(hub.locks.held(), 2 - place as u32);
+    }
+}
+
 #[test]
 fn q1_decided_at_the_quorum_and_stragglers_count_as_top_ups() {
     let mut hub = Hub::new(5, |c| c.unknown_age(UnknownAge::Trust));
