@@ -163,6 +163,8 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
     let id = hub.acquire(0, want());
     let (call, _) = hub.one();
     hub.reply(1, call, Reply::Granted { fence: None });
+    hub.at(3_000);
+    assert_eq!(hub.requests(), [], "it is not renewed");
     hub.at(3_001);
     assert!(matches!(hub.told()[..], [Event::Granted(_), Event::Withdrawn]));
     assert!(matches!(hub.one().1, Request::Release { .. }));
@@ -397,7 +399,7 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
 
 #[test]
 fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
-    let mut hub = Hub::new(1, |c| c);
+    let mut hub = Hub::new(1, |c| c.poll(Poll::fixed(for_ms(10_000))));
     let first = hub.held(0, want());
     let second = hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(300))));
     hub.acquire(2, want().wait(Wait::For(for_ms(400))));
@@ -407,10 +409,31 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
     hub.locks.abandon(ms(120), second);
     hub.drain();
     hub.told();
-    hub.at(401);
-    assert!(!hub.told().iter().any(|event| matches!(event, Event::Failed(_))));
+    for (call, request) in hub.requests() {
+        if matches!(request, Request::Release { .. }) {
+            hub.reply(121, call, Reply::Deleted { number: 1, awaited: false });
+        }
+    }
+    hub.at(150);
+    let (call, _) = hub.one();
+    hub.reply(151, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    assert_eq!(hub.locks.next_deadline(), Some(ms(402)), "nothing is left of the second");
     hub.at(402);
-    assert!(matches!(hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+    assert!(matches!(hub.told()[..], [Event::Blocked(_), Event::Failed(Failure::TimedOut(_))]));
+}
+
+#[test]
+fn a5_when_the_head_gives_up_the_next_one_tries_at_once() {
+    let mut hub = Hub::new(1, |c| c.poll(Poll::fixed(for_ms(10_000))));
+    hub.acquire(0, want().wait(Wait::For(for_ms(100))));
+    hub.acquire(1, want());
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { clean: true, .. }));
+    hub.reply(2, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    hub.at(99);
+    assert_eq!(hub.requests(), []);
+    hub.at(100);
+    assert!(matches!(hub.one().1, Request::Take { clean: false, .. }), "only the first attempt is a plain SET");
 }
 
 #[test]

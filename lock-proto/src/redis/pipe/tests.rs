@@ -562,6 +562,16 @@ fn a_wake_connection_blocks_and_is_woken() {
 }
 
 #[test]
+fn a_wake_up_names_the_list_first() {
+    let (mut rig, conn) = Rig::up();
+    rig.pipe.block(rig.now, vec![key("a")], 100 * MS, PATIENCE);
+    rig.written(conn);
+    rig.receive(conn, b"*2\r\n:1\r\n$27\r\na:lock-proto:waiting:signal\r\n");
+    let why = fault(Fault::Protocol(Breach::WrongReply));
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
+}
+
+#[test]
 fn unblock_tells_only_a_refusal() {
     let (mut rig, conn) = Rig::up();
     rig.pipe.unblock(rig.now, 12);
