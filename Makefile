@@ -99,8 +99,8 @@ mutants: ## Change the machines in one place at a time: does a test fail? Part M
 	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "needs: cargo install cargo-mutants" >&2; exit 1; }
 	mkdir -p $(MUTANTS_OUT)
 	@# Processor time in seconds and memory in bytes, of each test binary: so ends a mutant that loops for ever, and counts as caught.
-	CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="prlimit --cpu=120 --as=4000000000" \
-		nice -n 19 $(CARGO) mutants --package lock-proto --jobs 1 --output $(MUTANTS_OUT) $(MUTANTS_ARGS) \
+	env CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="prlimit --cpu=120 --as=4000000000" \
+		nice -n 19 $(CARGO) mutants --package lock-proto --output $(MUTANTS_OUT) $(MUTANTS_ARGS) \
 		$(if $(MUTANTS_SHARD),--sharding round-robin --shard $(MUTANTS_SHARD))
 
 .PHONY: bench

@@ -6,7 +6,7 @@ use core::time::Duration;
 use lock_proto::redis::{
     Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Limits, Locks, LocksOutput, Loss,
     Pipe, PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError, ServerInfo, Target,
-    Wait, Wake,
+    UnknownAge, Wait, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
@@ -468,4 +468,22 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
     hub.acquire(1, &want());
     assert_eq!(hub.told(), [Event::Blocked(Blocked::TooYoung)]);
     assert_eq!(hub.requests(), [], "nobody is asked who may not vote");
+}
+
+/// Requirement Q6: a node that could not tell its age just now may be young; one that will not tell it is out, or trusted by setting.
+#[test]
+fn q6_a_node_that_could_not_tell_its_age_counts_as_young() {
+    for (text, trust, first, later) in
+        [("LOADING later", true, 2, 3), ("NOPERM no", false, 2, 2), ("NOPERM no", true, 3, 3)]
+    {
+        let age = if trust { UnknownAge::Trust } else { UnknownAge::Refuse };
+        for (at, asked) in [(9_999, first), (10_000, later)] {
+            let mut hub = Hub::new(3, |c| c.unknown_age(age));
+            hub.up(0, 0, &server("a", 1_000));
+            hub.up(0, 1, &server("b", 1_000));
+            hub.up(0, 2, &Err(ServerError::classify(text)));
+            hub.acquire(at, &want());
+            assert_eq!(hub.requests().len(), asked, "{text}, {age:?}, at {at} ms");
+        }
+    }
 }

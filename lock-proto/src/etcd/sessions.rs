@@ -289,3 +289,37 @@ pub(crate) fn seconds(ttl: core::time::Duration) -> i64 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     whole.max(1) as i64
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_rounded_up_to_whole_seconds_and_never_zero() {
+        let given = [0, 1, 999, 1_000, 1_001, 2_000].map(|ms| seconds(Duration::from_millis(ms)));
+        assert_eq!(given, [1, 1, 1, 1, 2, 2]);
+        assert_eq!(seconds(Duration::from_nanos(3_000_000_001)), 4);
+    }
+
+    #[test]
+    fn a_slot_that_is_in_use_is_not_given_twice() {
+        let mut sessions = Sessions::new(ClientId::from_bits(1), 1);
+        let mut open = |free: Option<u32>| {
+            sessions.free = free.unwrap_or(sessions.free);
+            sessions.own(Instant::ZERO, 5).0
+        };
+        // The numbers have come round, and the first slots are still in use.
+        assert_eq!([open(None), open(None), open(Some(0)), open(None)], [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn e1_every_lease_has_an_id_of_its_own() {
+        let ids: alloc::collections::BTreeSet<i64> = [0, 1, 1 << 64, (1 << 64) + 1]
+            .into_iter()
+            .flat_map(|client| (1..=100).map(move |number| fresh(ClientId::from_bits(client), number).get()))
+            .collect();
+        assert_eq!((ids.len(), ids.iter().all(|id| *id > 0)), (400, true));
+    }
+}

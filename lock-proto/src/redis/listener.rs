@@ -162,3 +162,198 @@ impl Listener {
         [idle, refused].into_iter().flatten().min()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use alloc::format;
+    use alloc::vec;
+
+    use super::*;
+    use crate::redis::{Endpoint, Identity, Limits, PipeConfig, Poll};
+    use crate::{ClientId, NodeId, Role};
+
+    /// A listener, and the two pipes that it steers. Nobody is at their other ends.
+    struct Rig {
+        listener: Listener,
+        wake: Pipe,
+        commands: Pipe,
+        now: Instant,
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(b"", name.as_bytes())
+    }
+
+    fn keys(names: &[&str]) -> Vec<Key> {
+        names.iter().map(|name| key(name)).collect()
+    }
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let pipe = |role| {
+                let config = PipeConfig {
+                    endpoint: Endpoint::parse("redis://h").unwrap(),
+                    node: NodeId::new(0),
+                    role,
+                    server_info: false,
+                    connect_timeout: ms(2_000),
+                    reconnect: Poll::default(),
+                    limits: Limits::default(),
+                };
+                Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 42)
+            };
+            let listener = Listener::default();
+            Self { listener, wake: pipe(Role::Wake), commands: pipe(Role::Commands), now: Instant::from_millis(1_000) }
+        }
+
+        /// Connected, and waiting for `names`.
+        fn waiting(client: Option<i64>, names: &[&str]) -> Self {
+            let mut rig = Self::new();
+            names.iter().for_each(|name| rig.listener.want(key(name)));
+            assert_eq!(rig.sync(), []);
+            rig.listener.connected(client);
+            assert_eq!(rig.sync(), names.iter().map(|name| Heard::Listening(key(name))).collect::<Vec<_>>());
+            rig
+        }
+
+        fn sync(&mut self) -> Vec<Heard> {
+            let mut heard = Vec::new();
+            self.listener.sync(self.now, &mut self.wake, &mut self.commands, &mut heard);
+            heard
+        }
+
+        /// Whether it asked the server to end the wait.
+        fn unblocks(&mut self) -> bool {
+            let mut expected = self.commands.clone();
+            expected.unblock(self.now, 7);
+            assert_eq!(self.sync(), []);
+            self.commands == expected
+        }
+
+        /// Begins to wait for `names`, for so long.
+        fn blocks(&mut self, names: &[&str], wait: Duration) {
+            let mut expected = self.wake.clone();
+            expected.block(self.now, keys(names), wait, WAIT);
+            self.sync();
+            assert_eq!(self.wake, expected);
+        }
+
+        fn woken(&mut self, list: Option<&Key>) -> Vec<Heard> {
+            let mut heard = Vec::new();
+            self.listener.woken(list.map(Key::signal), &mut heard);
+            heard
+        }
+
+        fn pass(&mut self, by: u64) {
+            self.now = self.now + ms(by);
+        }
+    }
+
+    #[test]
+    fn a7_a_wait_is_left_once_when_what_is_wanted_has_changed() {
+        let mut rig = Rig::waiting(Some(7), &["a", "b"]);
+        assert!(!rig.unblocks(), "it waits for just what is wanted");
+        rig.listener.want(key("c"));
+        assert!(rig.unblocks());
+        assert!(!rig.unblocks(), "the server has been asked");
+        // What was sent on an old connection may be lost.
+        rig.listener.commands_up();
+        assert!(rig.unblocks());
+        assert_eq!(rig.woken(None), []);
+        rig.blocks(&["a", "b", "c"], WAIT);
+        rig.listener.unwant(&key("b"));
+        assert!(rig.unblocks(), "one less");
+        assert_eq!(rig.woken(None), []);
+        rig.sync();
+        rig.listener.unwant(&key("a"));
+        rig.listener.want(key("b"));
+        assert!(rig.unblocks(), "another one");
+    }
+
+    #[test]
+    fn a7_where_a_wait_cannot_be_left_it_is_short() {
+        let mut rig = Rig::waiting(None, &["a"]);
+        rig.listener.want(key("b"));
+        assert!(!rig.unblocks());
+        assert_eq!(rig.woken(None), []);
+        rig.blocks(&["a", "b"], WAIT_WITHOUT_UNBLOCK);
+
+        let mut rig = Rig::waiting(Some(7), &["a"]);
+        rig.listener.want(key("b"));
+        assert!(rig.unblocks());
+        rig.listener.cannot_unblock();
+        assert!(!rig.unblocks());
+        assert_eq!(rig.woken(None), []);
+        rig.blocks(&["a", "b"], WAIT_WITHOUT_UNBLOCK);
+    }
+
+    #[test]
+    fn a7_who_was_woken_is_waited_for_no_more() {
+        let mut rig = Rig::waiting(Some(7), &["a", "b"]);
+        assert_eq!(rig.woken(Some(&key("a"))), [Heard::Signal(key("a"))]);
+        rig.blocks(&["b"], WAIT);
+        assert_eq!(rig.woken(Some(&key("a"))), [], "nobody waits for it");
+    }
+
+    #[test]
+    fn a7_not_more_than_so_many_names_are_waited_for() {
+        let names: Vec<_> = (0..MOST_KEYS + 1).map(|n| format!("{n:03}")).collect();
+        let mut rig = Rig::new();
+        names.iter().for_each(|name| rig.listener.want(key(name)));
+        rig.listener.connected(Some(7));
+        assert_eq!(rig.sync().len(), MOST_KEYS);
+        assert!(!rig.unblocks(), "there is no room for the last");
+        rig.listener.unwant(&key(&names[0]));
+        assert!(rig.unblocks());
+    }
+
+    #[test]
+    fn a7_the_connection_is_open_only_while_somebody_waits_and_a_moment_longer() {
+        let mut rig = Rig::waiting(Some(7), &["a"]);
+        assert_eq!(rig.listener.deadline(), None);
+        rig.listener.unwant(&key("a"));
+        assert!(rig.unblocks());
+        assert_eq!(rig.woken(None), []);
+        rig.sync();
+        assert_eq!(rig.listener.deadline(), Some(rig.now + LINGER));
+        rig.pass(999);
+        rig.sync();
+        assert!(!rig.wake.is_closed());
+        // Somebody waits again: the moment begins anew after that.
+        rig.listener.want(key("a"));
+        rig.blocks(&["a"], WAIT);
+        assert_eq!(rig.listener.deadline(), None);
+        rig.listener.unwant(&key("a"));
+        assert_eq!(rig.woken(None), []);
+        rig.sync();
+        rig.pass(1_000);
+        rig.sync();
+        assert_eq!((rig.wake.is_closed(), rig.listener.deadline()), (true, None));
+        rig.sync();
+        assert_eq!(rig.listener.deadline(), None);
+    }
+
+    #[test]
+    fn a7_a_server_that_does_not_let_us_wait_is_asked_again_after_a_while() {
+        for (text, pause) in [("NOPERM no", REFUSED), ("LOADING later", UNABLE)] {
+            let mut rig = Rig::waiting(Some(7), &["a"]);
+            let mut heard = vec![];
+            rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut heard);
+            assert_eq!((heard, rig.wake.is_closed()), (vec![Heard::Deaf(key("a"))], true));
+            assert_eq!(rig.listener.deadline(), Some(rig.now + pause));
+            rig.now = rig.now + (pause - ms(1));
+            assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], true));
+            rig.pass(1);
+            assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], false));
+            // As long as nobody waits there is nothing to ask for.
+            rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut vec![]);
+            rig.listener.unwant(&key("a"));
+            assert_eq!(rig.listener.deadline(), None);
+        }
+    }
+}

@@ -181,6 +181,7 @@ fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
     let query = w.verb(0, |hub, now| hub.observe(now, b"c")).unwrap();
     w.run_for(ms(10));
     w.shut_down(0, secs(2));
+    assert!(!w.verb(0, |hub, _| hub.is_stopped()), "the store has not confirmed it yet");
     assert_eq!(failure(&w, 0, local), Some(Failure::ShuttingDown));
     assert_eq!(failure(&w, 0, remote), Some(Failure::ShuttingDown));
     assert_eq!(w.heard(0, query).last(), Some(&ElectionEvent::Failed(Failure::ShuttingDown)));
@@ -190,6 +191,7 @@ fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
         assert_eq!(released(&w, 0, lock), Some(Release::Released));
     }
     assert_eq!(w.clients[0].stopped, Some(0));
+    assert!(w.verb(0, |hub, _| hub.is_stopped()));
     assert!(w.store.keys.len() == 1 && w.store.leases.len() == 1 && w.is_held(1, other));
     assert_eq!(w.verb(0, |hub, now| hub.acquire(now, &Acquire::new("d"))), Err(Misuse::ShuttingDown));
     assert_eq!(w.verb(0, |hub, now| hub.leader(now, b"d")), Err(Misuse::ShuttingDown));

@@ -1,6 +1,7 @@
 //! Cases M: the queue of a lock, and its watches.
 
-use lock_proto::redis::{Acquire, Wait};
+use lock_proto::etcd::{Refusal, Reply};
+use lock_proto::redis::{Acquire, ErrorClass, ServerError, Wait};
 
 use super::*;
 use crate::world::{Fate, Kind};
@@ -207,6 +208,32 @@ fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
         w.expect(ms(1_100), "its key is gone", |w| w.queue("a").is_empty());
         w.run_for(secs(30));
         assert!(w.queue("a").is_empty());
+        w.end();
+    }
+}
+
+/// A waiter that polls, and may not read any more, is told so and leaves no key; one that finds the cluster busy waits on.
+#[test]
+fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
+    for (class, fails) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {
+        let mut w = World::new(2);
+        let held = w.hold(0, Acquire::new("a"));
+        let waits = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(100));
+        let reads = w.count(1, Kind::Look);
+        let refusal = Refusal::Error(ServerError { class, text: "no".into() });
+        w.fate(1, Kind::Look, Fate::Answer(Reply::Refused(refusal)));
+        w.deafen(1);
+        w.expect(secs(10), "it has read", |w| w.count(1, Kind::Look) > reads);
+        w.run_for(ms(100));
+        assert_eq!(matches!(failure(&w, 1, waits), Some(Failure::Refused(_))), fails, "{class:?}");
+        assert_eq!(w.queue("a").len(), if fails { 1 } else { 2 }, "{}", w.describe());
+        w.release(0, held);
+        w.run_for(secs(10));
+        assert_eq!(was_granted(&w, 1, waits), !fails, "{class:?}");
+        if fails {
+            assert!(w.watched(1).is_empty(), "nothing is watched for nobody: {:?}", w.watched(1));
+        }
         w.end();
     }
 }

@@ -120,3 +120,33 @@ impl NodeSet {
         self.0.count_ones() as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(nodes: &[u16]) -> NodeSet {
+        let mut set = NodeSet::default();
+        nodes.iter().for_each(|node| set.insert(NodeId::new(*node)));
+        set
+    }
+
+    fn nodes(set: NodeSet) -> Vec<u16> {
+        set.iter().map(|node| node.0).collect()
+    }
+
+    #[test]
+    fn a_set_of_nodes_tells_them_apart() {
+        let mut some = set(&[15, 3, 0, 3]);
+        assert_eq!((nodes(some), some.len()), (alloc::vec![0, 3, 15], 3));
+        assert_eq!([0, 1, 3, 15].map(|node| some.contains(NodeId::new(node))), [true, false, true, true]);
+        assert_eq!(nodes(some.without(set(&[3, 4]))), [0, 15]);
+        some.remove(NodeId::new(3));
+        some.remove(NodeId::new(4));
+        assert_eq!(nodes(some), [0, 15]);
+        // There are never that many; nothing happens to the others.
+        some.insert(NodeId::new(16));
+        some.remove(NodeId::new(16));
+        assert_eq!((nodes(some), some.contains(NodeId::new(16))), (alloc::vec![0, 15], false));
+    }
+}

@@ -348,3 +348,127 @@ impl Debts {
         self.0.iter().all(|(_, debt)| debt.is_clear())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+    use crate::redis::request::ServerError;
+    use crate::redis::{Config, Expiry, Renew};
+
+    const BUSY: Reply = Reply::Busy { expires: Expiry::Never };
+    const DELETED: Reply = Reply::Deleted { number: 5, awaited: false };
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    fn take(number: u64) -> Take {
+        let ttl = Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap();
+        Take { serial: number, number, emitted: ms(0), ttl }
+    }
+
+    /// A debt with these attempts unanswered, whose delete of all up to 5 is under way.
+    fn deleting(takes: &[u64]) -> Debt {
+        let mut debt = Debt::default();
+        takes.iter().for_each(|number| debt.take_sent(take(*number)));
+        assert_eq!(debt.owe(5, true), Send::Now);
+        debt.delete_sent(100, ms(0), 5);
+        debt
+    }
+
+    fn answered(debt: &mut Debt, now: u64, reply: &Reply) -> Send {
+        let delete = debt.delete(100).unwrap();
+        debt.answered(ms(now), delete, reply)
+    }
+
+    fn straggled(debt: &mut Debt, number: u64, reply: &Reply) -> Send {
+        debt.settle(number, reply).unwrap();
+        debt.straggled(reply)
+    }
+
+    fn rejected(class: ErrorClass) -> Reply {
+        Reply::Rejected(ServerError { class, text: "no".into() })
+    }
+
+    #[test]
+    fn a4_the_delete_is_repeated_after_the_last_attempt_that_it_covers() {
+        let mut debt = deleting(&[4, 5, 6]);
+        assert_eq!(answered(&mut debt, 10, &DELETED), Send::No);
+        assert_eq!(straggled(&mut debt, 4, &BUSY), Send::No);
+        // The attempt with the number 6 is alive: it is not waited for.
+        assert_eq!(straggled(&mut debt, 5, &BUSY), Send::Now);
+    }
+
+    #[test]
+    fn a4_a_straggler_that_landed_is_deleted_at_once() {
+        let mut debt = deleting(&[5]);
+        assert_eq!(answered(&mut debt, 10, &Reply::Absent), Send::No);
+        assert_eq!(straggled(&mut debt, 5, &Reply::Granted { fence: None }), Send::Now);
+        // While a delete is under way, it is only if that one did not find it.
+        for (found, then) in [(DELETED, Send::No), (Reply::Absent, Send::Now), (Reply::Taken, Send::Now)] {
+            let mut debt = deleting(&[5]);
+            assert_eq!(straggled(&mut debt, 5, &Reply::Granted { fence: None }), Send::No);
+            assert!(debt.has_found() && debt.may_have_landed());
+            assert_eq!(answered(&mut debt, 10, &found), then, "{found:?}");
+            assert!(!debt.has_found());
+        }
+    }
+
+    #[test]
+    fn a4_an_attempt_that_ended_unknown_is_looked_for_once_more_a_ttl_later() {
+        let mut debt = deleting(&[5]);
+        assert_eq!(straggled(&mut debt, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
+        // What became owed meanwhile needs a younger delete.
+        assert_eq!(answered(&mut debt, 10, &DELETED), Send::Now);
+        debt.delete_sent(100, ms(10), 5);
+        assert_eq!(answered(&mut debt, 20, &Reply::Absent), Send::No);
+        assert_eq!((debt.deadline(), debt.is_only_a_check(), debt.is_clear()), (Some(ms(1_020)), true, false));
+        assert_eq!([1_019, 1_020].map(|now| debt.timeout(ms(now))), [Send::No, Send::Now]);
+        debt.delete_sent(100, ms(1_020), 5);
+        assert_eq!(answered(&mut debt, 1_030, &Reply::Absent), Send::No);
+        assert!(debt.is_clear() && !debt.announces() && !debt.may_have_landed());
+    }
+
+    #[test]
+    fn a4_what_the_server_could_not_do_is_tried_again_with_growing_pauses() {
+        let mut debt = deleting(&[]);
+        for (at, pause) in [(10, 40), (100, 80), (200, 160)] {
+            assert_eq!(answered(&mut debt, at, &rejected(ErrorClass::Transient)), Send::No);
+            assert_eq!((debt.deadline(), debt.is_stalled()), (Some(ms(at + pause)), false));
+            assert_eq!(debt.node_up(), Send::Now);
+            debt.delete_sent(100, ms(at + pause), 5);
+            assert_eq!(debt.node_up(), Send::No);
+        }
+        // A silent node is asked when it is back.
+        assert_eq!(answered(&mut debt, 500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
+        assert_eq!((debt.deadline(), debt.is_stalled(), debt.node_up()), (None, true, Send::Now));
+    }
+
+    #[test]
+    fn what_the_server_does_not_allow_is_given_up_unless_an_attempt_is_out() {
+        let mut debt = deleting(&[]);
+        assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Refused)), Send::No);
+        assert!(debt.is_clear() && !debt.announces());
+        let mut debt = deleting(&[5]);
+        assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Refused)), Send::No);
+        assert_eq!((debt.is_clear(), debt.deadline()), (false, Some(ms(50))));
+    }
+
+    #[test]
+    fn what_is_clear_takes_no_room() {
+        let mut debts = Debts::default();
+        for node in [0, 1, 2] {
+            let _ = debts.of(NodeId::new(node));
+        }
+        debts.of(NodeId::new(1)).found();
+        assert!(!debts.is_empty());
+        debts.tidy();
+        assert_eq!((debts.iter().count(), debts.get(NodeId::new(1)).is_some_and(Debt::has_found)), (1, true));
+        *debts.of(NodeId::new(1)) = Debt::default();
+        assert!(debts.is_empty());
+        debts.tidy();
+        assert_eq!(debts.iter().count(), 0);
+    }
+}

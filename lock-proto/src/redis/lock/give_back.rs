@@ -86,3 +86,94 @@ impl GiveBack {
         (self.until <= now).then_some(Release::Unknown)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::debt::Debt;
+    use super::*;
+    use crate::fault::Fault;
+    use crate::redis::Cause;
+
+    const MINE: Reply = Reply::Deleted { number: 7, awaited: false };
+    const UNKNOWN: Reply = Reply::Unknown(Cause::Fault(Fault::TimedOut));
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    fn set(nodes: &[u16]) -> NodeSet {
+        let mut set = NodeSet::default();
+        nodes.iter().for_each(|node| set.insert(NodeId::new(*node)));
+        set
+    }
+
+    /// A release at `now` of the token 7, which was on `nodes` and valid until 100 ms; its time is over at 1000 ms.
+    fn release(now: u64, nodes: &[u16]) -> GiveBack {
+        let id = LockId { slot: 0, generation: 0 };
+        let hold = EndedHold { id, number: 7, valid_until: ms(100), nodes: set(nodes), others: NodeSet::default() };
+        GiveBack::new(ms(now), &hold, ms(1_000))
+    }
+
+    fn delete(emitted: u64, covers: u64) -> Delete {
+        let mut debt = Debt::default();
+        debt.delete_sent(1, ms(emitted), covers);
+        debt.delete(1).expect("it was sent")
+    }
+
+    /// What is told at 500 ms, after these answers of the nodes 0, 1, 2 to deletes that left with the release.
+    fn outcome(now: u64, nodes: &[u16], answers: &[Reply]) -> Option<Release> {
+        let mut back = release(now, nodes);
+        for (node, reply) in answers.iter().enumerate() {
+            back.answered(NodeId::new(node as u16), delete(now, 7), reply);
+        }
+        back.outcome(ms(500), 3)
+    }
+
+    #[test]
+    fn u1_a_release_is_answered_as_soon_as_a_quorum_is_certain() {
+        let all = &[0, 1, 2];
+        for now in [99, 100] {
+            assert_eq!(outcome(now, all, &[]), None);
+            assert_eq!(outcome(now, all, &[MINE]), None);
+            assert_eq!(outcome(now, all, &[MINE, MINE]), Some(Release::Released));
+            assert_eq!(outcome(now, all, &[Reply::Absent, Reply::Absent, Reply::Absent]), Some(Release::Expired));
+            assert_eq!(outcome(now, all, &[MINE, Reply::Absent, Reply::Absent]), Some(Release::Expired));
+            assert_eq!(outcome(now, all, &[Reply::Taken, Reply::Absent, Reply::Absent]), Some(Release::Expired));
+            assert_eq!(outcome(now, all, &[Reply::Taken, Reply::Taken, Reply::Absent]), Some(Release::Taken));
+        }
+        // What a minority has not said keeps nobody from a lock that was valid when it was given back.
+        assert_eq!(outcome(99, all, &[MINE, Reply::Absent]), Some(Release::Released));
+        assert_eq!(outcome(100, all, &[MINE, Reply::Absent]), None);
+        assert_eq!(outcome(99, all, &[Reply::Absent, Reply::Absent]), None);
+        assert_eq!(outcome(99, &[0, 1], &[MINE]), Some(Release::Released));
+    }
+
+    #[test]
+    fn u1_at_the_end_of_its_time_a_release_is_unknown() {
+        let back = release(99, &[0, 1, 2]);
+        assert_eq!([999, 1_000].map(|now| back.outcome(ms(now), 3)), [None, Some(Release::Unknown)]);
+    }
+
+    #[test]
+    fn u1_gone_after_a_delete_whose_answer_was_lost_counts_as_released() {
+        for (emitted, then) in [(99, Release::Released), (100, Release::Expired)] {
+            for gone in [Reply::Absent, Reply::Taken, Reply::Deleted { number: 6, awaited: false }] {
+                let mut back = release(0, &[0]);
+                back.answered(NodeId::new(0), delete(emitted, 7), &UNKNOWN);
+                assert_eq!(back.outcome(ms(500), 1), None);
+                back.answered(NodeId::new(0), delete(200, 7), &gone);
+                let then = if gone == Reply::Taken && then == Release::Expired { Release::Taken } else { then };
+                assert_eq!(back.outcome(ms(500), 1), Some(then), "{gone:?} after a delete at {emitted} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn u1_only_a_delete_that_covers_the_number_says_anything() {
+        let mut back = release(0, &[0]);
+        back.answered(NodeId::new(0), delete(0, 6), &Reply::Absent);
+        assert_eq!(back.outcome(ms(500), 1), None);
+        back.answered(NodeId::new(0), delete(0, 8), &Reply::Absent);
+        assert_eq!(back.outcome(ms(500), 1), Some(Release::Expired));
+    }
+}

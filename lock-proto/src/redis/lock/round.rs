@@ -172,3 +172,87 @@ impl Vote {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::redis::request::ServerError;
+    use crate::redis::{Config, Renew};
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    /// A round whose deadline is at 60 ms.
+    fn round<const N: usize>(votes: [Vote; N]) -> Round {
+        Round {
+            number: 7,
+            started: ms(0),
+            deadline: Some(ms(60)),
+            ttl: Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap(),
+            votes: votes.into_iter().collect(),
+            fence: None,
+            fence_block: 0,
+            hinted: false,
+        }
+    }
+
+    fn yes(until: u64) -> Vote {
+        Vote::Yes { until: ms(until) }
+    }
+
+    fn busy(left: u64) -> Vote {
+        Vote::No(Answer::Taken(Expiry::In(Duration::from_millis(left))))
+    }
+
+    fn refused(class: ErrorClass) -> Vote {
+        Vote::No(Answer::Rejected(ServerError { class, text: "no".into() }))
+    }
+
+    const ASKED: Vote = Vote::Asked { serial: 1 };
+    const SILENT: Vote = Vote::No(Answer::Silent);
+
+    #[test]
+    fn q2_a_round_is_won_while_the_grants_of_a_quorum_count() {
+        let two = round([yes(100), yes(90), SILENT]);
+        assert_eq!(two.verdict(ms(89), 2), Verdict::Won);
+        assert_eq!(two.verdict(ms(90), 2), Verdict::Lost);
+        // Won is won, also at the deadline.
+        assert_eq!(two.verdict(ms(60), 2), Verdict::Won);
+        assert_eq!(round([yes(100), SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
+    }
+
+    #[test]
+    fn q1_a_round_is_decided_as_early_as_it_can_be() {
+        let open = round([yes(100), ASKED, SILENT]);
+        assert_eq!([59, 60].map(|now| open.verdict(ms(now), 2)), [Verdict::Open, Verdict::Lost]);
+        assert_eq!(round([ASKED, ASKED, ASKED]).verdict(ms(1), 2), Verdict::Open);
+        assert_eq!(round([ASKED, SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
+        // Two grants that count no more: a third may still bring it about.
+        let late = Round { deadline: None, ..round([yes(100), yes(10), ASKED]) };
+        assert_eq!(late.verdict(ms(50), 2), Verdict::Open);
+    }
+
+    #[test]
+    fn a_round_is_hopeless_if_more_refuse_than_a_quorum_can_do_without() {
+        let (used, no) = (|| refused(ErrorClass::KeyInUse), || refused(ErrorClass::Refused));
+        assert_eq!(round([used(), busy(1), ASKED]).hopeless(2), None);
+        assert_eq!(round([no(), refused(ErrorClass::Transient), SILENT]).hopeless(2), None);
+        assert_eq!(round([used(), used(), ASKED]).hopeless(2), Some(Hopeless::KeyInUse));
+        assert_eq!(round([no(), no(), yes(100)]).hopeless(2), Some(Hopeless::Refused));
+        assert_eq!(round([no(), used(), yes(100)]).hopeless(2), Some(Hopeless::Refused));
+        assert_eq!(round([used(), no(), used()]).hopeless(2), Some(Hopeless::KeyInUse));
+    }
+
+    #[test]
+    fn the_next_attempt_is_due_when_enough_of_the_holders_have_ended() {
+        let left = |round: Round| round.free_in(2).map(|left| left.as_millis());
+        assert_eq!(left(round([busy(30), busy(10), busy(20)])), Some(20));
+        assert_eq!(left(round([yes(100), busy(30), busy(20)])), Some(20));
+        assert_eq!(left(round([yes(100), yes(100), busy(20)])), Some(20));
+        assert_eq!(left(round([ASKED, busy(20), SILENT])), None);
+    }
+}

@@ -187,6 +187,8 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
     let id = hub.acquire(0, want());
     let (call, _) = hub.one();
     hub.reply(1, call, Reply::Granted { fence: None });
+    hub.at(3_000);
+    assert_eq!(hub.requests(), [], "it is not renewed");
     hub.at(3_001);
     assert!(matches!(hub.told()[..], [Event::Granted(_), Event::Withdrawn]));
     assert!(matches!(hub.one().1, Request::Release { .. }));
@@ -412,6 +414,18 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 }
 
 #[test]
+fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told() {
+    for (at, at_once) in [(9_000 - 92 - 4_500, true), (9_000 - 92 - 4_499, false)] {
+        let mut hub = Hub::new(1, |c| c.turn(for_ms(60_000), for_ms(5)));
+        let first = hub.held(0, want());
+        hub.acquire(1, want());
+        hub.locks.release(ms(at), first).unwrap();
+        hub.drain();
+        assert_eq!(hub.told().iter().any(|event| matches!(event, Event::Granted(_))), at_once);
+    }
+}
+
+#[test]
 fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
@@ -426,6 +440,45 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
     hub.drain();
     assert!(matches!(&hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
     assert!(matches!(hub.one().1, Request::Release { .. }), "and the lock is given back");
+}
+
+#[test]
+fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
+    let mut hub = Hub::new(1, |c| c.poll(Poll::fixed(for_ms(10_000))));
+    let first = hub.held(0, want());
+    let second = hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(300))));
+    hub.acquire(2, want().wait(Wait::For(for_ms(400))));
+    hub.locks.release(ms(50), first).unwrap();
+    hub.drain();
+    // The turn is over when the second is given up.
+    hub.locks.abandon(ms(120), second);
+    hub.drain();
+    hub.told();
+    for (call, request) in hub.requests() {
+        if matches!(request, Request::Release { .. }) {
+            hub.reply(121, call, Reply::Deleted { number: 1, awaited: false });
+        }
+    }
+    hub.at(150);
+    let (call, _) = hub.one();
+    hub.reply(151, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    assert_eq!(hub.locks.next_deadline(), Some(ms(402)), "nothing is left of the second");
+    hub.at(402);
+    assert!(matches!(hub.told()[..], [Event::Blocked(_), Event::Failed(Failure::TimedOut(_))]));
+}
+
+#[test]
+fn a5_when_the_head_gives_up_the_next_one_tries_at_once() {
+    let mut hub = Hub::new(1, |c| c.poll(Poll::fixed(for_ms(10_000))));
+    hub.acquire(0, want().wait(Wait::For(for_ms(100))));
+    hub.acquire(1, want());
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { clean: true, .. }));
+    hub.reply(2, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    hub.at(99);
+    assert_eq!(hub.requests(), []);
+    hub.at(100);
+    assert!(matches!(hub.one().1, Request::Take { clean: false, .. }), "only the first attempt is a plain SET");
 }
 
 #[test]
@@ -547,6 +600,36 @@ fn q2_a_lost_round_gives_back_what_it_won() {
     let deletes = hub.requests();
     assert_eq!(deletes.len(), 2, "only where something was granted: {deletes:?}");
     assert!(deletes.iter().all(|(_, request)| matches!(request, Request::Release { .. })));
+}
+
+/// One node has granted and two are held by others, all after 10 ms: the next round comes after a random delay longer than this one, and
+/// not only after the poll interval.
+#[test]
+fn q2_a_split_vote_is_tried_again_soon() {
+    for votes in [1, 0] {
+        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).poll(Poll::fixed(for_ms(1_000))));
+        hub.acquire(0, want());
+        let takes = hub.requests();
+        for (place, (call, _)) in takes.iter().enumerate() {
+            let busy = Reply::Busy { expires: Expiry::In(for_ms(8_000)) };
+            hub.reply(10, *call, if place < votes { Reply::Granted { fence: None } } else { busy });
+        }
+        let next = hub.locks.next_deadline().unwrap();
+        // Round trip, and jitter of twice that and half the poll interval; or the poll interval less a quarter.
+        let expected = if votes == 1 { ms(20)..ms(20 + 20 + 500) } else { ms(10 + 750)..ms(10 + 1_001) };
+        assert!(expected.contains(&next), "{votes} granted: {next}");
+    }
+}
+
+#[test]
+fn the_number_of_locks_that_are_held_is_told() {
+    let mut hub = Hub::new(1, |c| c);
+    let ids = ["a", "b", "c"].map(|name| hub.held(0, Acquire::new(name)));
+    assert_eq!(hub.locks.held(), 3);
+    for (place, id) in ids.into_iter().enumerate() {
+        hub.locks.release(ms(1), id).unwrap();
+        assert_eq!(hub.locks.held(), 2 - place as u32);
+    }
 }
 
 #[test]

@@ -427,3 +427,36 @@ fn renew_at(from: Instant, ttl: Ttl, seed: u64, n: u64) -> Instant {
     let third = ttl.renew_after();
     (from + third.saturating_sub(jitter(seed, n, third / 10))).on_beat(ttl.beat())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::redis::Wait;
+
+    /// What the next turn reserves after one that had `block` fencing tokens and left `left`; 64 are configured.
+    fn next_block(block: u32, left: u64) -> Option<u32> {
+        let config = Config::new([]);
+        let ttl = Ttl::new(Duration::from_secs(1), Renew::Auto, &config).unwrap();
+        let (now, id) = (Instant::ZERO, LockId { slot: 0, generation: 0 });
+        let waiter = Waiter { id, ttl, renew: Renew::Auto, wait: Wait::Forever, since: now };
+        let votes = [Vote::Yes { until: Instant::from_millis(900) }].into_iter().collect();
+        let fence = Some(1_000 - left);
+        let round =
+            Round { number: 1, started: now, deadline: None, ttl, votes, fence, fence_block: block, hinted: false };
+        let mut hold = Hold::new(now, &round, Holder::new(now, waiter), &config, 1);
+        hold.fences = Some((1_000 - left, 1_000));
+        hold.next_block(&config)
+    }
+
+    #[test]
+    fn a8_a_turn_that_used_its_block_up_gets_a_larger_one_and_one_that_left_most_of_it_a_smaller_one() {
+        assert_eq!([1, 2].map(|left| next_block(64, left)), [Some(128), None]);
+        assert_eq!([1, 2, 96, 97].map(|left| next_block(128, left)), [Some(256), Some(128), Some(128), None]);
+        assert_eq!([192, 193].map(|left| next_block(256, left)), [Some(256), Some(128)]);
+        assert_eq!([64, 49].map(|left| next_block(64, left)), [None, None], "not less than is configured");
+        assert_eq!(next_block(LARGEST_BLOCK, 1), Some(LARGEST_BLOCK));
+        assert_eq!(next_block(LARGEST_BLOCK / 2, 0), Some(LARGEST_BLOCK));
+        assert_eq!(next_block(2 * LARGEST_BLOCK, 1), Some(2 * LARGEST_BLOCK), "more only where it is configured");
+    }
+}

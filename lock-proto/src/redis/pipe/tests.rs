@@ -193,9 +193,12 @@ fn server(text: &str) -> Cause {
 fn a_plain_connection_is_up_at_once_and_answers_in_order() {
     let (mut rig, conn) = Rig::up();
     let (a, b) = (rig.send(take("a")), rig.send(take("b")));
+    assert_eq!(rig.pipe.in_flight(), 0, "nothing was written yet");
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
+    assert_eq!(rig.pipe.in_flight(), 2);
     rig.receive(conn, b"+OK\r\n$-1\r\n");
     assert_eq!(rig.outputs(), [granted(a), reply(b, Reply::Busy { expires: Expiry::Unknown })]);
+    assert_eq!(rig.pipe.in_flight(), 0);
     assert_eq!(rig.pipe.next_deadline(), None, "nothing is left to wait for");
 }
 
@@ -568,6 +571,16 @@ fn a_wake_connection_blocks_and_is_woken() {
     block(&mut rig, 100 * MS);
     rig.pass(600 * MS);
     assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(fault(Fault::TimedOut))]);
+}
+
+#[test]
+fn a_wake_up_names_the_list_first() {
+    let (mut rig, conn) = Rig::up();
+    rig.pipe.block(rig.now, vec![key("a")], 100 * MS, PATIENCE);
+    rig.written(conn);
+    rig.receive(conn, b"*2\r\n:1\r\n$27\r\na:lock-proto:waiting:signal\r\n");
+    let why = fault(Fault::Protocol(Breach::WrongReply));
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
 }
 
 #[test]

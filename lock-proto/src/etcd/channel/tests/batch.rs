@@ -385,3 +385,21 @@ fn e11_what_has_no_patience_left_is_taken_out_of_the_gathering() {
     assert_eq!(told[0], disconnect(conn));
     assert_eq!(told.len(), 4, "each is answered: {told:?}");
 }
+
+#[test]
+fn what_was_not_sent_is_answered_in_the_order_in_which_it_was_asked_for() {
+    let mut rig = Rig::new(1);
+    let calls = [
+        rig.write("a"),
+        rig.send(grant(1)),
+        rig.write("b"),
+        rig.write("c"),
+        rig.send(grant(2)),
+        rig.send(grant(3)),
+        rig.write("d"),
+    ];
+    let conn = rig.connecting();
+    rig.channel.close(rig.now);
+    let told = rig.all();
+    assert_eq!((&told[0], &told[1..]), (&disconnect(conn), &calls.map(|call| not_sent(call, Fault::NotNeeded))[..]));
+}

@@ -34,7 +34,7 @@ fn e1_the_nth_answer_for_a_lease_answers_its_nth_request() {
         sent(&mut rig, stream, id);
     }
     assert_eq!(rig.all(), []);
-    for (id, ttl) in [(1, 10), (1, 11), (2, 0), (2, 9), (3, 9), (0, 9), (-1, 9), (i64::MIN, 9)] {
+    for (id, ttl) in [(0, 9), (1, 10), (1, 11), (2, 0), (2, 9), (3, 9), (0, 9), (-1, 9), (i64::MIN, 9)] {
         alive(&mut rig, stream, id, ttl);
     }
     // No lease is a TTL of 0 (requirement E1); what nobody asked for is dropped.
