@@ -95,19 +95,23 @@ impl World {
         self.restart_node(node, true);
     }
 
-    /// The wall clock of a node is set forward: keys expire early by so much.
+    /// The wall clock of a node is set forward: keys expire early by so much. Its replica's goes with it: a promotion sets no clock back.
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
-        self.nodes[node].node.jump_forward(self.now, by);
+        for node in self.nodes[node].with_replica() {
+            node.jump_forward(self.now, by);
+        }
         self.nodes[node].look();
     }
 
-    /// The wall clock of a node is set back: keys live longer by so much.
+    /// The wall clock of a node, and that of its replica, is set back: keys live longer by so much.
     pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
-        self.nodes[node].node.jump_back(self.now, by);
+        for node in self.nodes[node].with_replica() {
+            node.jump_back(self.now, by);
+        }
         self.nodes[node].look();
     }
 

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::iter;
 
 use super::super::redis::Node;
 use super::super::trace::State;
@@ -37,6 +38,11 @@ impl Server {
     /// When the node wants to be called; `None` while it does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.next.filter(|_| self.state == State::Running)
+    }
+
+    /// The node, and its replica.
+    pub(super) fn with_replica(&mut self) -> impl Iterator<Item = &mut Node> {
+        iter::once(&mut self.node).chain(self.replica.as_deref_mut())
     }
 
     /// Asks the node when it wants to be called: after every call.

@@ -66,6 +66,13 @@ fn a_plan_can_be_read() {
     assert!(plan.without(0..plan.len() - 1).to_string().contains("then made smaller"));
 }
 
+/// A clock that was set forward, and a replica that had not heard of it, made the token smaller when that was promoted.
+#[test]
+fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
+    let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), 7_000_197).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
 #[test]
 fn a_panic_is_a_finding() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);
