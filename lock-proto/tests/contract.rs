@@ -136,6 +136,7 @@ fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
     assert!(matches!(locks.acquire(ms(0), &Acquire::new([b'x'; 513])), Err(Misuse::Invalid(_))));
     assert!(matches!(locks.acquire(ms(0), &Acquire::new("b").ttl(Duration::ZERO)), Err(Misuse::Invalid(_))));
     assert_eq!(locks, before);
+    assert!(hub().acquire(ms(0), &Acquire::new([b'x'; 512])).is_ok(), "the longest name");
     // Facts about nodes, keys and calls that do not exist.
     let mut other = hub();
     other.acquire(ms(0), &Acquire::new("z")).unwrap();

@@ -4,8 +4,8 @@ use core::fmt::Debug;
 use core::hash::Hash;
 use std::collections::BTreeSet;
 
-use lock_proto::etcd::{ElectionEvent, Found, Locks, LocksOutput, Reply};
-use lock_proto::redis::{Acquire, Renew, Wait};
+use lock_proto::etcd::{ElectionEvent, Found, Locks, LocksOutput, Refusal, Reply};
+use lock_proto::redis::{Acquire, ErrorClass, Renew, ServerError, Wait};
 use lock_proto::{ClientId, Instant, Invalid, Misuse};
 
 use super::*;
@@ -251,4 +251,53 @@ fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
     w.run_for(ms(10));
     assert_eq!(w.verb(0, |hub, now| hub.release(now, waiting)), Err(Misuse::Stale(waiting)));
     w.end();
+}
+
+#[test]
+fn u2_a_shutdown_that_runs_out_of_time_tells_what_is_left() {
+    let mut w = World::new(1);
+    for name in ["a", "b"] {
+        w.hold(0, Acquire::new(name));
+    }
+    w.cut(0);
+    w.shut_down(0, secs(1));
+    w.run_for(secs(2));
+    assert_eq!(w.clients[0].stopped, Some(3), "two locks, and their lease");
+}
+
+#[test]
+fn the_number_of_locks_that_are_held_is_told() {
+    let mut w = World::new(1);
+    let ids = ["a", "b", "c"].map(|name| w.hold(0, Acquire::new(name)));
+    assert_eq!(w.verb(0, |hub, _| hub.held()), 3);
+    for (place, id) in ids.into_iter().enumerate() {
+        w.release(0, id);
+        assert_eq!(w.verb(0, |hub, _| hub.held()), 2 - place as u32);
+    }
+    let longest = w.verb(0, |hub, now| hub.acquire(now, &Acquire::new([b'x'; 512])));
+    assert!(longest.is_ok(), "{longest:?}");
+    w.end();
+}
+
+/// Requirement E1: what the cluster does not allow is not asked for again, and what it could not do is.
+#[test]
+fn e1_a_lease_that_is_refused_for_good_is_not_asked_for_again() {
+    for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {
+        let no = || Fate::Answer(Reply::Refused(Refusal::Error(ServerError { class, text: "no".into() })));
+        let mut w = World::new(1);
+        w.fate(0, Kind::Grant, no());
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
+        w.run_for(secs(1));
+        assert_eq!(matches!(failure(&w, 0, lock), Some(Failure::Refused(_))), refused, "{class:?}");
+        assert_eq!((w.count(0, Kind::Grant), w.is_held(0, lock)), if refused { (1, false) } else { (2, true) });
+        w.end();
+
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a").ttl(secs(30)));
+        w.fate(0, Kind::Revoke, no());
+        w.release(0, lock);
+        w.run_for(secs(5));
+        assert_eq!(w.count(0, Kind::Revoke), if refused { 1 } else { 2 }, "{class:?}");
+        w.end();
+    }
 }

@@ -187,8 +187,9 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
     let id = hub.acquire(0, want());
     let (call, _) = hub.one();
     hub.reply(1, call, Reply::Granted { fence: None });
-    hub.at(3_000);
-    assert_eq!(hub.requests(), [], "it is not renewed");
+    hub.locks.handle_node_up(ms(3_000), NodeId::new(0), None);
+    hub.drain();
+    assert_eq!(hub.requests(), [], "it is not renewed, whatever happens");
     hub.at(3_001);
     assert!(matches!(hub.told()[..], [Event::Granted(_), Event::Withdrawn]));
     assert!(matches!(hub.one().1, Request::Release { .. }));
@@ -583,6 +584,28 @@ fn h2_transient_failures_are_retried_until_the_end_and_a_clear_no_ends_at_once()
     hub.locks.handle_reply(now, call, &Reply::Taken);
     hub.drain();
     assert_eq!(hub.told(), [Event::Lost(Loss::Taken)]);
+}
+
+#[test]
+fn h2_a_renewal_that_failed_is_tried_again_when_the_node_is_back() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, want());
+    hub.at(3_000);
+    let (call, _) = hub.one();
+    hub.reply(3_001, call, Reply::NotSent(Cause::Fault(crate::Fault::Reset)));
+    assert_eq!(hub.requests(), []);
+    hub.locks.handle_node_up(ms(3_010), NodeId::new(0), None);
+    hub.drain();
+    assert!(matches!(hub.one().1, Request::Extend { .. }));
+}
+
+#[test]
+fn a5_a_wait_that_runs_out_during_an_attempt_tells_who_was_silent() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.acquire(0, want().wait(Wait::For(for_ms(100))));
+    hub.at(100);
+    let [Event::Failed(Failure::TimedOut(report))] = &hub.told()[..] else { panic!("not told") };
+    assert_eq!((report.waited, &report.nodes[..]), (for_ms(100), &[Answer::Silent][..]));
 }
 
 #[test]
