@@ -16,7 +16,9 @@ impl Waits {
 
     /// A wait begins, which may have an end.
     pub(crate) fn begin(&mut self, id: LockId, end: Option<Instant>) {
-        self.0.extend(end.map(|end| (end, id)));
+        if let Some(end) = end {
+            self.0.insert((end, id));
+        }
     }
 
     /// The wait that began so is over.
