@@ -203,6 +203,22 @@ fn a_plain_connection_is_up_at_once_and_answers_in_order() {
 }
 
 #[test]
+fn what_the_socket_has_not_taken_is_kept() {
+    let (mut rig, conn) = Rig::up();
+    rig.send(take("a"));
+    let all = rig.pipe.outgoing(conn).to_vec();
+    for taken in [1, 5, all.len() - 7] {
+        let left = rig.pipe.outgoing(conn).to_vec();
+        rig.pipe.consume(conn, taken.min(left.len() - 1));
+        assert_eq!(rig.pipe.outgoing(conn), &left[taken.min(left.len() - 1)..]);
+    }
+    rig.send(take("b"));
+    let last = all[all.len() - 1..].to_vec();
+    let written = rig.written(conn);
+    assert_eq!((&written[..1], commands(&written[1..]).len()), (&last[..], 1));
+}
+
+#[test]
 fn p1_q6_a_login_goes_out_in_one_write_before_any_request() {
     let mut rig = Rig::with("redis://u:pw@h/3?client_name=me", Role::Wake, true);
     let call = rig.send(take("a"));
