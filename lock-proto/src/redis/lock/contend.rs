@@ -392,9 +392,8 @@ impl Lock {
     /// Tells the head why it waits, when that changes.
     fn tell_blocked(&mut self, ctx: &mut Context<'_>, why: Blocked) {
         if let Some(head) = self.queue.front()
-            && self.blocked != Some(why)
+            && self.blocked.replace(why) != Some(why)
         {
-            self.blocked = Some(why);
             ctx.tell(head.id, Event::Blocked(why));
         }
     }
