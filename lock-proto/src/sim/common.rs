@@ -44,11 +44,7 @@ macro_rules! common {
                 self.point(client, lock, || Point::GaveBack);
             }
             self.checker.abandoned(client, lock);
-            let _ = self.verb(client, |machine, now| {
-                machine.abandon(now, lock);
-                Ok(())
-            });
-            self.pump_client(client);
+            self.tell_machine(client, |machine, now| machine.abandon(now, lock));
         }
 
         /// Asks for more time.
@@ -280,6 +276,14 @@ macro_rules! common {
                 return None;
             };
             Some(self.clients[client].when(*valid_until))
+        }
+
+        /// A verb that cannot be refused; what it asks for is carried out.
+        fn tell_machine(&mut self, client: usize, verb: impl FnOnce(&mut Client, Instant)) {
+            let _ = self.try_verb(client, |machine, now| {
+                verb(machine, now);
+                Ok(())
+            });
         }
 
         /// The application takes what it is offered.

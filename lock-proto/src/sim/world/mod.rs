@@ -155,11 +155,7 @@ impl World {
             self.point(client, lock, || Point::GaveBack);
             self.checker.gives_back(client, lock, Some(stop_by));
         }
-        let _ = self.verb(client, |machine, now| {
-            machine.shutdown(now, within);
-            Ok(())
-        });
-        self.pump_client(client);
+        self.tell_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
     // ---- questions ----

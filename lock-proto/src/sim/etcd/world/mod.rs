@@ -229,11 +229,7 @@ impl World {
         if let Some(observed) = self.clients[client].queries.get_mut(&query) {
             observed.over = true;
         }
-        let _ = self.verb(client, |machine, now| {
-            machine.close_query(now, query);
-            Ok(())
-        });
-        self.pump_client(client);
+        self.tell_machine(client, |machine, now| machine.close_query(now, query));
     }
 
     /// Shuts the client down, with this time to release what it holds.
@@ -247,11 +243,7 @@ impl World {
             self.point(client, lock, || Point::GaveBack);
             self.checker.gives_back(client, lock, None);
         }
-        let _ = self.verb(client, |machine, now| {
-            machine.shutdown(now, within);
-            Ok(())
-        });
-        self.pump_client(client);
+        self.tell_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
     // ---- inside ----
