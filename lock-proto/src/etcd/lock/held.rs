@@ -58,15 +58,7 @@ impl Lock {
                 write.proclaim = Some(until);
             }
             None => {
-                hold.write = Some(Write {
-                    value,
-                    proclaim: Some(until),
-                    sent: None,
-                    asked: ctx.now,
-                    call: None,
-                    again: None,
-                    tries: 0,
-                });
+                hold.write = Some(Write { proclaim: Some(until), ..Write::new(ctx.now, value) });
             }
         }
         self.write(ctx);
@@ -93,8 +85,7 @@ impl Lock {
         hold.extending = None;
         if hold.guarded || hold.value != hold.waiter.value || (hold.waiter.candidate && hold.grants > 0) {
             let value = hold.waiter.value.clone();
-            hold.write =
-                Some(Write { value, proclaim: None, sent: None, asked: ctx.now, call: None, again: None, tries: 0 });
+            hold.write = Some(Write::new(ctx.now, value));
             // Not the write alone: what was passed on may have more that is due.
             return self.watch_over(ctx);
         }
@@ -195,15 +186,7 @@ impl Lock {
             // Somebody else has written the key: it must hang on our lease again.
             let value = hold.value.clone();
             hold.key.modified = kv.mod_revision;
-            hold.write = Some(Write {
-                value,
-                proclaim: None,
-                sent: None,
-                asked: ctx.now,
-                call: None,
-                again: Some(ctx.now + ctx.pause(0)),
-                tries: 0,
-            });
+            hold.write = Some(Write { again: Some(ctx.now + ctx.pause(0)), ..Write::new(ctx.now, value) });
         }
     }
 

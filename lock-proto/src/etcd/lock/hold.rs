@@ -56,6 +56,13 @@ pub(super) struct Write {
     pub(super) tries: u32,
 }
 
+impl Write {
+    /// One that is wanted from now on.
+    pub(super) const fn new(now: Instant, value: Bytes) -> Self {
+        Self { value, sent: None, proclaim: None, asked: now, call: None, again: None, tries: 0 }
+    }
+}
+
 /// The request under way for a [`Write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WriteCall {
