@@ -6,7 +6,7 @@ use crate::id::LockId;
 use crate::time::Instant;
 
 /// The ends of the waits that have one, earliest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Waits(BTreeSet<(Instant, LockId)>);
 
 impl Waits {

@@ -70,7 +70,7 @@ impl Ttl {
 
     /// Renewals begin at whole multiples of this, so that many locks are renewed together: a five-hundredth of the TTL at most.
     pub(crate) fn beat(self) -> Duration {
-        Duration::from_nanos(self.ms.saturating_mul(1_000_000) / 512)
+        self.duration() / 512
     }
 
     /// The pause before a renewal that failed is tried again.
