@@ -16,8 +16,13 @@ pub(crate) const fn mix(seed: u64, n: u64) -> u64 {
 /// A duration from zero up to, but not including, `span`; the same for the same `seed` and `n`.
 #[must_use]
 pub(crate) fn jitter(seed: u64, n: u64, span: Duration) -> Duration {
-    let scaled = u128::from(mix(seed, n)) * u128::from(nanos(span));
-    Duration::from_nanos((scaled >> 64) as u64)
+    Duration::from_nanos(jitter_nanos(seed, n, nanos(span)))
+}
+
+/// As [`jitter`], in nanoseconds.
+#[must_use]
+pub(crate) const fn jitter_nanos(seed: u64, n: u64, span: u64) -> u64 {
+    ((mix(seed, n) as u128 * span as u128) >> 64) as u64
 }
 
 /// `first` doubled `times` times, but not above `max`.

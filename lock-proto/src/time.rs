@@ -47,14 +47,24 @@ impl Instant {
     /// This instant moved back by `by`, but not before the origin.
     #[must_use]
     pub fn back(self, by: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(by)))
+        self.before(nanos(by))
     }
 
-    /// This instant moved back to a multiple of the longest power of two nanoseconds that is not above `beat`: beats that differ
-    /// fall together.
-    #[must_use]
-    pub(crate) fn on_beat(self, beat: Duration) -> Self {
-        Self(self.0 & (u64::MAX << nanos(beat).checked_ilog2().unwrap_or(0)))
+    /// So many nanoseconds later.
+    pub(crate) const fn after(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
+    /// So many nanoseconds earlier, but not before the origin.
+    pub(crate) const fn before(self, nanos: u64) -> Self {
+        Self(self.0.saturating_sub(nanos))
+    }
+
+    /// This instant moved back to a multiple of the longest power of two nanoseconds that is not above `beat`, which is in nanoseconds, too:
+    /// beats that differ fall together.
+    pub(crate) const fn on_beat(self, beat: u64) -> Self {
+        let power = if beat == 0 { 0 } else { beat.ilog2() };
+        Self(self.0 & (u64::MAX << power))
     }
 }
 
@@ -62,7 +72,7 @@ impl Add<Duration> for Instant {
     type Output = Self;
 
     fn add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(by)))
+        self.after(nanos(by))
     }
 }
 
@@ -97,11 +107,11 @@ mod tests {
     #[test]
     fn a_beat_is_a_power_of_two() {
         let at = Instant::from_nanos(0b1_0110_1111);
-        assert_eq!(at.on_beat(Duration::from_nanos(16)), Instant::from_nanos(0b1_0110_0000));
-        assert_eq!(at.on_beat(Duration::from_nanos(31)), Instant::from_nanos(0b1_0110_0000));
-        assert_eq!(at.on_beat(Duration::from_nanos(1)), at);
-        assert_eq!(at.on_beat(Duration::ZERO), at);
-        assert_eq!(Instant::MAX.on_beat(Duration::MAX), Instant::from_nanos(1 << 63));
+        assert_eq!(at.on_beat(16), Instant::from_nanos(0b1_0110_0000));
+        assert_eq!(at.on_beat(31), Instant::from_nanos(0b1_0110_0000));
+        assert_eq!(at.on_beat(1), at);
+        assert_eq!(at.on_beat(0), at);
+        assert_eq!(Instant::MAX.on_beat(u64::MAX), Instant::from_nanos(1 << 63));
     }
 
     #[test]

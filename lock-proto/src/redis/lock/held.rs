@@ -37,14 +37,14 @@ impl Lock {
         let quorum = ctx.quorum();
         let Stage::Held(hold) = &mut self.stage else { return };
         let holder = &mut hold.holder;
-        if holder.phase == Phase::Offered && holder.since + holder.ttl().claim_within() <= ctx.now {
+        if holder.phase == Phase::Offered && holder.claim_by() <= ctx.now {
             let id = holder.id();
             ctx.tell(id, Event::Withdrawn);
             return self.return_guard(ctx, id, false);
         }
         let until = hold.valid_until(quorum);
         let holder = &mut hold.holder;
-        if holder.phase == Phase::Held && !holder.warned && until.back(holder.ttl().at_risk(ctx.config)) <= ctx.now {
+        if holder.phase == Phase::Held && !holder.warned && holder.ttl().warn_at(until, ctx.config) <= ctx.now {
             holder.warned = true;
             ctx.tell(holder.id(), Event::AtRisk { valid_until: until });
         }
@@ -114,7 +114,7 @@ impl Lock {
             Extended::Failed { .. } if !held => {
                 // No full TTL to be had: the waiter goes back to the front, and contends anew.
                 let waiter = hold.holder.waiter;
-                self.give_back_hold(ctx, None);
+                self.give_back_hold(ctx, false);
                 self.back_to_front(waiter);
                 if matches!(self.stage, Stage::Idle) {
                     self.start_round(ctx);
@@ -190,7 +190,7 @@ impl Lock {
         if !answer {
             ctx.ended.push(id);
         }
-        self.give_back_hold(ctx, answer.then_some(id));
+        self.give_back_hold(ctx, answer);
     }
 
     /// The next waiter of this client gets the lock, without a command (requirement A8).
@@ -223,24 +223,33 @@ impl Lock {
         }
     }
 
-    /// Gives the lock back to the servers. `answer` is who waits for the outcome.
-    pub(super) fn give_back_hold(&mut self, ctx: &mut Context<'_>, answer: Option<LockId>) {
-        let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
-        #[cfg(test)]
-        if ctx.identity.flaw == Some(crate::redis::request::Flaw::RenewsForEver) {
-            self.stage = Stage::Held(hold.clone());
-        }
-        let nodes = self.nodes_of(&hold);
-        if let Some(id) = answer {
-            let valid_until = hold.keys_until(ctx.quorum());
-            self.await_release(ctx, &EndedHold { id, number: hold.number, valid_until, nodes, others: hold.others() });
-        }
-        self.delete_from(ctx, hold.number, nodes);
+    /// Gives the lock back to the servers. `answer`: its holder waits for the outcome.
+    pub(super) fn give_back_hold(&mut self, ctx: &mut Context<'_>, answer: bool) {
+        let Stage::Held(hold) = &self.stage else { return };
+        let ended = EndedHold {
+            id: hold.holder.id(),
+            number: hold.number,
+            valid_until: hold.keys_until(ctx.quorum()),
+            nodes: self.nodes_of(hold),
+            others: hold.others(),
+        };
         self.fence_block = hold.next_block(ctx.config);
-        if !self.queue.is_empty() {
+        let next = if self.queue.is_empty() {
+            Stage::Idle
+        } else {
             // The turn is over: stay away for one wake-up round, so that other processes get in.
-            self.stage = Stage::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip };
+            Stage::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip }
+        };
+        #[cfg(test)]
+        let next = match ctx.identity.flaw {
+            Some(crate::redis::request::Flaw::RenewsForEver) if next == Stage::Idle => self.stage.clone(),
+            Some(_) | None => next,
+        };
+        self.stage = next;
+        if answer {
+            self.await_release(ctx, &ended);
         }
+        self.delete_from(ctx, ended.number, ended.nodes);
         self.answer_releases(ctx);
     }
 

@@ -15,7 +15,6 @@ use crate::redis::config::Config;
 use crate::redis::event::{Answer, Fence, Loss, Renew};
 use crate::redis::request::Reply;
 use crate::redis::validity::{Ttl, quorum_until};
-use crate::retry::jitter;
 use crate::time::Instant;
 
 /// Tokens that a turn reserves at most: as many as a client can pass a lock on in 100 ms.
@@ -113,6 +112,11 @@ impl Holder {
     pub(crate) const fn renew(&self) -> Renew {
         self.waiter.renew
     }
+
+    /// Until when an offer stands (requirement H5).
+    pub(crate) const fn claim_by(&self) -> Instant {
+        self.ttl().claim_by(self.since)
+    }
 }
 
 /// A token that is held on a quorum of nodes.
@@ -180,7 +184,7 @@ impl Hold {
             ttl: round.ttl,
             fences: round.fence.map(|first| (first, first.saturating_add(round.fence_block.into()))),
             fence_block: round.fence_block,
-            renew_at: renew_at(round.started, holder.ttl(), seed, round.number),
+            renew_at: holder.ttl().renew_at(round.started, seed, round.number),
             turn_end: now + config.turn,
             round_trip: now.since(round.started),
             extending: None,
@@ -245,7 +249,7 @@ impl Hold {
         }
         self.holder = holder;
         self.extending = None;
-        self.renew_at = self.renew_at.min(renew_at(now, holder.ttl(), seed, self.number));
+        self.renew_at = self.renew_at.min(holder.ttl().renew_at(now, seed, self.number));
         let left = self.keys_until(quorum).since(now);
         // Whoever renews by hand, or wants longer than what is left, gets a full TTL of its own before it is told.
         if holder.renew() == Renew::Manual || holder.ttl() > self.ttl || left < holder.ttl().duration() / 2 {
@@ -296,7 +300,7 @@ impl Hold {
     /// The renewal that was due is under way: sets the time of the next.
     pub(crate) fn renewed(&mut self, now: Instant, seed: u64) {
         if self.renewal_due(now) {
-            self.renew_at = renew_at(now, self.holder.ttl(), seed, self.number ^ now.as_nanos());
+            self.renew_at = self.holder.ttl().renew_at(now, seed, self.number ^ now.as_nanos());
         }
     }
 
@@ -313,7 +317,7 @@ impl Hold {
 
     /// A request has its answer: the renewal under way, or an attempt that was still open.
     pub(crate) fn answered(&mut self, now: Instant, node: NodeId, call: Call, reply: &Reply, config: &Config) {
-        let retry_at = now + self.holder.ttl().retry_after();
+        let retry_at = self.holder.ttl().retry_at(now);
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
         if current {
@@ -407,25 +411,18 @@ impl Hold {
         let mut next = until;
         match self.holder.phase {
             Phase::Preparing => {}
-            Phase::Offered => next = next.min(self.holder.since + self.holder.ttl().claim_within()),
+            Phase::Offered => next = next.min(self.holder.claim_by()),
             Phase::Held => {
                 if self.holder.renew() != Renew::Manual || self.shares.iter().any(|share| share.until.is_none()) {
                     next = next.min(self.renew_at);
                 }
                 if !self.holder.warned {
-                    next = next.min(until.back(self.holder.ttl().at_risk(config)));
+                    next = next.min(self.holder.ttl().warn_at(until, config));
                 }
             }
         }
         self.shares.iter().filter(|share| share.call.is_none()).filter_map(Share::retry_at).fold(next, Instant::min)
     }
-}
-
-/// A third of the TTL after `from`, less some jitter. The jitter keeps locks that were taken together apart; the beat has those that are due
-/// nearly at the same time leave in one write, which costs a fraction of as many writes.
-fn renew_at(from: Instant, ttl: Ttl, seed: u64, n: u64) -> Instant {
-    let third = ttl.renew_after();
-    (from + third.saturating_sub(jitter(seed, n, third / 10))).on_beat(ttl.beat())
 }
 
 #[cfg(test)]
