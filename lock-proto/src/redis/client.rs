@@ -323,14 +323,13 @@ impl Client {
     /// Carries what the parts have for each other, until none has anything left: within the call that caused it, not when the host
     /// polls (requirement M3).
     fn route(&mut self) {
-        let mut heard = Vec::new();
         loop {
             self.route_locks();
             let mut quiet = true;
             for index in 0..self.links.len() {
                 if !self.links[index].is_quiet() {
                     quiet = false;
-                    self.route_link(index, &mut heard);
+                    self.route_link(index);
                 }
             }
             if quiet {
@@ -373,7 +372,7 @@ impl Client {
     }
 
     /// From the connections of one node to the hub.
-    fn route_link(&mut self, index: usize, heard: &mut Vec<Heard>) {
+    fn route_link(&mut self, index: usize) {
         let now = self.now;
         let node = NodeId::new(index as u16);
         let link = &mut self.links[index];
@@ -391,29 +390,31 @@ impl Client {
                 PipeOutput::Down(_) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
             }
         }
+        if !link.wake.has_output() && !link.changed {
+            return;
+        }
+        let mut heard = Vec::new();
         while let Some(output) = link.wake.poll_output() {
             link.changed = true;
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
                 PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
-                PipeOutput::Down(_) => link.listener.down(heard),
-                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), heard),
-                PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, heard),
+                PipeOutput::Down(_) => link.listener.down(&mut heard),
+                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut heard),
+                PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, &mut heard),
                 PipeOutput::UnblockRefused(_) | PipeOutput::Reply { .. } => {}
             }
         }
         if link.changed {
             link.changed = false;
-            link.listener.sync(now, &mut link.wake, &mut link.commands, heard);
+            link.listener.sync(now, &mut link.wake, &mut link.commands, &mut heard);
         }
-        if !heard.is_empty() {
-            for heard in heard.drain(..) {
-                match heard {
-                    Heard::Listening(key) => self.locks.handle_listening(now, node, &key),
-                    Heard::Deaf(key) => self.locks.handle_deaf(now, node, &key),
-                    Heard::Signal(key) => self.locks.handle_signal(now, node, &key),
-                }
+        for heard in heard {
+            match heard {
+                Heard::Listening(key) => self.locks.handle_listening(now, node, &key),
+                Heard::Deaf(key) => self.locks.handle_deaf(now, node, &key),
+                Heard::Signal(key) => self.locks.handle_signal(now, node, &key),
             }
         }
     }

@@ -113,7 +113,14 @@ impl NodeSet {
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = NodeId> {
-        (0..u16::BITS as u16).map(NodeId::new).filter(move |node| self.contains(*node))
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let lowest = NodeId::new(left.trailing_zeros() as u16);
+            (left != 0).then(|| {
+                left &= left - 1;
+                lowest
+            })
+        })
     }
 
     pub(crate) const fn len(self) -> usize {

@@ -336,11 +336,12 @@ impl Debts {
 
     /// Forgets what is clear.
     pub(crate) fn tidy(&mut self) {
-        let clear = self.iter().filter(|debt| debt.is_clear()).count();
-        if clear == self.0.len() {
+        if self.0.is_empty() {
+            return;
+        }
+        self.0.retain(|(_, debt)| !debt.is_clear());
+        if self.0.is_empty() {
             self.0 = Vec::new();
-        } else if clear > 0 {
-            self.0.retain(|(_, debt)| !debt.is_clear());
         }
     }
 

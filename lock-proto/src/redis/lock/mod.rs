@@ -317,7 +317,7 @@ impl Lock {
                 }
                 Phase::Offered | Phase::Preparing => {
                     ctx.end(holder.id(), Event::Failed(Failure::ShuttingDown));
-                    self.give_back_hold(ctx, None);
+                    self.give_back_hold(ctx, false);
                 }
             }
         }

@@ -21,7 +21,7 @@ pub(crate) use queue::Waiting;
 use self::frame::Answer;
 use self::handshake::Step;
 use self::short::short;
-use self::wire::{Job, Sent, Wire, breach};
+use self::wire::{Job, Wire, breach};
 use super::burst;
 use super::config::Poll;
 use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError};
@@ -397,19 +397,32 @@ impl Pipe {
     }
 
     fn take_in(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
-        let Some(sent) = self.wire.answered(&answer, &self.config.limits)? else { return Ok(()) };
+        if !self.wire.is_answered(&answer, &self.config.limits)? {
+            return Ok(());
+        }
+        if matches!(answer, Answer::Error(text) if text.starts_with("NOSCRIPT")) && self.wire.send_again() {
+            return Ok(());
+        }
+        let Some(sent) = self.wire.first() else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
         let error = if let Answer::Error(text) = &answer { Some(ServerError::classify(text)) } else { None };
         if let Some(error) = error.as_ref().filter(|error| error.class == ErrorClass::Reconnect) {
             *ending = Some(error.clone().into());
         }
-        match &sent.job {
+        let mut lost = false;
+        match &sent.asked.job {
+            Job::Call { call, request, .. } => {
+                let reply = request.read(answer.value());
+                lost = reply.is_none();
+                // What answered nonsense may have done anything.
+                let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));
+                self.outputs.push_back(PipeOutput::Reply { call: *call, reply });
+            }
             Job::Login(step) => {
                 let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };
                 step.read(&answer, &mut hello)?;
                 self.logged_in_after(unanswered.saturating_sub(1), until, hello);
             }
-            Job::Call { .. } => self.reply(sent, &answer)?,
             Job::Block { .. } => self.outputs.push_back(match (answer, error) {
                 (_, Some(error)) => PipeOutput::BlockRefused(error),
                 (Answer::Nil, _) => PipeOutput::Woken(None),
@@ -422,24 +435,8 @@ impl Pipe {
                 _ => return Err(wrong()),
             },
         }
-        Ok(())
-    }
-
-    fn reply(&mut self, sent: Sent, answer: &Answer<'_>) -> Result<(), Cause> {
-        let unknown_script = matches!(answer, Answer::Error(text) if text.starts_with("NOSCRIPT"));
-        let job = if unknown_script {
-            let Some(job) = self.wire.send_again(sent) else { return Ok(()) };
-            job
-        } else {
-            sent.job
-        };
-        let Job::Call { call, request, .. } = job else { return Ok(()) };
-        let reply = request.read(answer.value());
-        let lost = reply.is_none();
-        // What answered nonsense may have done anything.
-        let reply = reply.unwrap_or_else(|| Reply::Unknown(breach(Breach::WrongReply)));
-        self.outputs.push_back(PipeOutput::Reply { call, reply });
-        if lost { Err(breach(Breach::WrongReply)) } else { Ok(()) }
+        self.wire.done();
+        if lost { Err(wrong()) } else { Ok(()) }
     }
 
     /// The connection is no more; it is opened again after a pause.

@@ -34,12 +34,14 @@ impl<T> Patient<T> {
     }
 
     pub(super) fn pop(&mut self) -> Option<T> {
-        let entry = burst::pop(&mut self.entries)?;
+        if self.entries.is_empty() {
+            return None;
+        }
         if self.minima.front().is_some_and(|(number, _)| *number == self.first) {
             self.minima.pop_front();
         }
         self.first += 1;
-        Some(entry)
+        burst::pop(&mut self.entries)
     }
 
     pub(super) fn front(&self) -> Option<&T> {

@@ -47,8 +47,7 @@ pub(super) struct Asked {
 /// A command that has been encoded. `start` and `end` count the bytes of the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
-    pub(super) job: Job,
-    deadline: Instant,
+    pub(super) asked: Asked,
     start: u64,
     end: u64,
     /// Whether it carries the source of its script.
@@ -151,8 +150,8 @@ impl Wire {
         if let Job::Call { request, .. } = &asked.job {
             self.overtakers.sent(request.key(), start);
         }
-        let Asked { job, deadline } = asked;
-        self.flight.push(Sent { job, deadline, start, end, source }, deadline);
+        let deadline = asked.deadline;
+        self.flight.push(Sent { asked, start, end, source }, deadline);
     }
 
     pub(super) fn consume(&mut self, n: usize) {
@@ -221,11 +220,11 @@ impl Wire {
         }
     }
 
-    /// The command that `answer` answers; `None` for a push, which answers nothing.
-    pub(super) fn answered(&mut self, answer: &Answer<'_>, limits: &Limits) -> Result<Option<Sent>, Cause> {
+    /// Whether `answer` answers the first command in flight: not so a push, which answers nothing.
+    pub(super) fn is_answered(&mut self, answer: &Answer<'_>, limits: &Limits) -> Result<bool, Cause> {
         if *answer == Answer::Push {
             self.pushes += 1;
-            return if self.pushes > limits.pushes { Err(breach(Breach::TooManyPushes)) } else { Ok(None) };
+            return if self.pushes > limits.pushes { Err(breach(Breach::TooManyPushes)) } else { Ok(false) };
         }
         self.pushes = 0;
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
@@ -242,29 +241,43 @@ impl Wire {
                 | Answer::Other => breach(Breach::Unasked),
             });
         }
-        let sent = self.flight.pop();
-        if let Some(sent) = &sent {
-            self.overtakers.answered(sent.start);
-        }
-        Ok(sent)
+        Ok(true)
     }
 
-    /// The server does not know the script of `sent`: it is sent once more, ahead of all that was never sent. Gives the job
-    /// back if it named no script by its hash, or if it would overtake a later command for the same lock, which has been written
-    /// already.
-    pub(super) fn send_again(&mut self, sent: Sent) -> Option<Job> {
-        let Job::Call { call, request, tries } = sent.job else { return Some(sent.job) };
-        let hashed = request.script().filter(|_| !sent.source);
-        let Some(script) = hashed else { return Some(Job::Call { call, request, tries }) };
+    /// The first command in flight.
+    pub(super) fn first(&self) -> Option<&Sent> {
+        self.flight.front()
+    }
+
+    /// The first command in flight has its answer.
+    pub(super) fn done(&mut self) {
+        if let Some(sent) = self.flight.pop() {
+            self.overtakers.answered(sent.start);
+        }
+    }
+
+    /// The server does not know the script of the first command in flight: it is sent once more, ahead of all that was never sent. Not so
+    /// if it named no script by its hash, or if it would overtake a later command for the same lock, which has been written already.
+    pub(super) fn send_again(&mut self) -> bool {
+        let Some(sent) = self.flight.front() else { return false };
+        let start = sent.start;
+        let Job::Call { request, .. } = &sent.asked.job else { return false };
+        let Some(script) = request.script().filter(|_| !sent.source) else { return false };
         let eval = &mut self.evals[usize::from(script.index)];
         // An EVAL that was sent after this command brings the script back.
-        *eval = eval.filter(|start| *start > sent.start);
-        if self.overtakers.any(request.key(), sent.start, &self.flight, self.encoded) {
-            return Some(Job::Call { call, request, tries });
+        *eval = eval.filter(|eval| *eval > start);
+        self.overtakers.answered(start);
+        if self.overtakers.any(request.key(), start, &self.flight, self.encoded) {
+            return false;
         }
-        let job = Job::Call { call, request, tries: tries.saturating_add(1) };
-        self.again.push(Asked { job, deadline: sent.deadline }, sent.deadline);
-        None
+        if let Some(Sent { mut asked, .. }) = self.flight.pop() {
+            if let Job::Call { tries, .. } = &mut asked.job {
+                *tries = tries.saturating_add(1);
+            }
+            let deadline = asked.deadline;
+            self.again.push(asked, deadline);
+        }
+        true
     }
 
     // State.
@@ -280,7 +293,7 @@ impl Wire {
     /// The next command that will never be answered, in the order of sending, and whether some byte of it has left.
     pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
         if let Some(sent) = self.flight.pop() {
-            return Some((sent.job, sent.start < self.consumed));
+            return Some((sent.asked.job, sent.start < self.consumed));
         }
         let asked = self.again.pop().or_else(|| self.queued.pop())?;
         Some((asked.job, false))
@@ -365,7 +378,7 @@ impl Overtakers {
         if self.last.is_empty() {
             self.until = encoded;
             for sent in flight.iter() {
-                if let Job::Call { request, .. } = &sent.job {
+                if let Job::Call { request, .. } = &sent.asked.job {
                     self.last.insert(request.key().clone(), sent.start);
                 }
             }
