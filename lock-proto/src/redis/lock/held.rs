@@ -241,9 +241,10 @@ impl Lock {
             Stage::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip }
         };
         #[cfg(test)]
-        let next = match ctx.identity.flaw {
-            Some(crate::redis::request::Flaw::RenewsForEver) if next == Stage::Idle => self.stage.clone(),
-            Some(_) | None => next,
+        let next = if ctx.identity.flaw == Some(crate::redis::request::Flaw::RenewsForEver) && next == Stage::Idle {
+            self.stage.clone()
+        } else {
+            next
         };
         self.stage = next;
         if answer {
