@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use super::debt::DebtCall;
 use super::hold::Hold;
+use super::kept::Kept;
 use super::{Context, LeaseKind, Lock, Stage, Watched};
 #[cfg(test)]
 use crate::etcd::config::Flaw;
@@ -76,9 +77,11 @@ pub(super) struct Contender {
     /// Something has happened at this revision.
     news: i64,
     own_watch: Watched,
-    /// Who is next before us, and the watch on its key: closed when the key is gone, so that only a reading can tell what comes next.
+    /// Who is next before us, and the watch on its key.
     older: Bytes,
     older_watch: Option<Watched>,
+    /// That key is gone: only a reading can tell what comes next.
+    gone: bool,
     /// When that watch was opened, if it may tell late.
     doubted: Option<Instant>,
     look: Option<u64>,
@@ -119,19 +122,14 @@ impl Contender {
     }
 
     /// Whether the queue is to be read again.
-    pub(super) fn changed(
-        &mut self,
-        ctx: &mut Context<'_>,
-        watch: WatchId,
-        revision: i64,
-        kv: &KeyValue,
-        gone: bool,
-    ) -> bool {
+    pub(super) fn changed(&mut self, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
-        let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
+        // Once: should the key come again, it is younger than ours. And what the last reading did not show is younger than that.
+        let ended = gone && !self.gone && revision > self.known;
+        let older = ended && self.older_watch.is_some_and(|older| older.id == watch);
         if older {
-            // At once, so that it leaves with the reading. Should the key come again, it is younger than ours.
-            self.close_older(ctx);
+            self.gone = true;
+            self.doubted = None;
         }
         if own || older {
             self.news = self.news.max(revision);
@@ -174,9 +172,20 @@ impl Contender {
 
     fn close_older(&mut self, ctx: &mut Context<'_>) {
         self.doubted = None;
+        self.gone = false;
         if let Some(older) = self.older_watch.take() {
             ctx.close_watch(older.id);
         }
+    }
+
+    /// The wait is over: a watch that has told the end of the older key is kept.
+    fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Kept> {
+        let watch = self.older_watch.filter(|older| self.gone && older.open.is_some());
+        let Some(watch) = watch else {
+            self.close_older(ctx);
+            return None;
+        };
+        Some(Kept::new(ctx.now, self.session, mem::take(&mut self.older), watch))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -338,18 +347,18 @@ impl Lock {
             self.stage = Stage::Idle;
             return self.end_try(ctx);
         }
-        // In this order, see [`Contender::opened`].
-        let older_watch = Some(Watched::new(ctx, older.key.clone()));
-        let own_watch = Watched::new(ctx, self.queue.key(lease));
+        let watching = self.watch_queue(ctx, session, self.queue.key(lease), &older.key);
+        let gone = watching.older_gone > revision;
         self.stage = Stage::Waiting(Contender {
             session,
             own,
             value,
             known: revision,
-            news: 0,
-            own_watch,
+            news: watching.own_changed.max(watching.older_gone),
+            own_watch: watching.own,
             older: older.key.clone(),
-            older_watch,
+            older_watch: Some(watching.older),
+            gone,
             doubted: None,
             look: None,
             heard: 0,
@@ -357,6 +366,7 @@ impl Lock {
             tries: 0,
         });
         self.tell_blocked(ctx, Blocked::Held);
+        self.look(ctx);
     }
 
     /// Reads the queue again, if what is known of it may be out of date.
@@ -396,7 +406,8 @@ impl Lock {
                     None => {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
-                        contender.close_older(ctx);
+                        let kept = contender.keep_older(ctx);
+                        self.keep(ctx, kept);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.queue.is_foreign(&older.key) => {
@@ -406,7 +417,8 @@ impl Lock {
                         self.stage = Stage::Idle;
                         return self.fail_foreign(ctx, &older.key);
                     }
-                    Some(older) if older.key == contender.older && contender.older_watch.is_some() => {}
+                    Some(older)
+                        if older.key == contender.older && contender.older_watch.is_some() && !contender.gone => {}
                     Some(older) => {
                         contender.close_older(ctx);
                         contender.older = older.key.clone();
@@ -464,6 +476,7 @@ impl Lock {
             if let Some(watch) = watch {
                 ctx.close_watch(watch.id);
             }
+            self.close_kept(ctx);
             self.stage = Stage::Idle;
             return self.owe_key(ctx, session, own.modified);
         };

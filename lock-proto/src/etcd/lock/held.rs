@@ -347,6 +347,7 @@ impl Lock {
         if let Some(own) = hold.own {
             ctx.close_watch(own.id);
         }
+        self.close_kept(ctx);
         match hold.phase {
             Phase::Held => {
                 ctx.tell(id, Event::Lost(loss));
@@ -408,9 +409,7 @@ impl Lock {
         let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
         let (session, modified) = (hold.session, hold.key.modified);
         let valid_until = hold.until(ctx.until(session));
-        if let Some(own) = hold.own {
-            ctx.close_watch(own.id);
-        }
+        self.keep_own(ctx, session, hold.own);
         if let Some(id) = answer {
             self.await_release(ctx, &LostHold { id, session, modified: Some(modified), valid_until }, true);
         }

@@ -8,6 +8,7 @@ mod context;
 mod debt;
 mod held;
 mod hold;
+mod kept;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -20,6 +21,7 @@ use contend::{Contender, Enter};
 pub(crate) use context::{Context, Watched};
 use debt::{Debt, GiveBack};
 use hold::{Hold, Phase};
+use kept::Kept;
 
 use super::message::KeyValue;
 use super::request::{Queue, Reply};
@@ -105,6 +107,7 @@ pub(crate) struct Lock {
     answer: Answer,
     blocked: Option<Blocked>,
     tries: u32,
+    kept: Option<Kept>,
     /// What it last used: the sessions know of it.
     pub(crate) joined: Vec<(SessionId, bool)>,
 }
@@ -122,6 +125,7 @@ impl Lock {
             answer: Answer::Silent,
             blocked: None,
             tries: 0,
+            kept: None,
             joined: Vec::new(),
         }
     }
@@ -137,6 +141,7 @@ impl Lock {
             && self.lost.is_empty()
             && self.debts.is_empty()
             && self.giving_back.is_empty()
+            && self.kept.is_none()
     }
 
     /// Nothing is left that a shutdown has to wait for: what could still land hangs on a lease that is revoked next.
@@ -242,6 +247,7 @@ impl Lock {
 
     /// Answers who waits, gives back what is held (requirement U2).
     pub(crate) fn shut_down(&mut self, ctx: &mut Context<'_>) {
+        self.close_kept(ctx);
         self.waits.clear();
         while let Some(waiter) = self.waiters.pop_back() {
             ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
@@ -356,9 +362,12 @@ impl Lock {
         if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
             return self.debt_changed(ctx, place, kv, gone);
         }
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.is(watch)) {
+            return kept.told(watch, revision, gone);
+        }
         match &mut self.stage {
             Stage::Waiting(contender) => {
-                if contender.changed(ctx, watch, revision, kv, gone) {
+                if contender.changed(watch, revision, kv, gone) {
                     self.look(ctx);
                 }
             }
@@ -372,7 +381,10 @@ impl Lock {
     }
 
     /// The watch is not open at present.
-    pub(crate) fn deaf(&mut self, ctx: &Context<'_>, watch: WatchId) {
+    pub(crate) fn deaf(&mut self, ctx: &mut Context<'_>, watch: WatchId) {
+        if self.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
+            return self.close_kept(ctx);
+        }
         if let Some(watched) = self.watched(watch) {
             watched.open = None;
         }
@@ -392,6 +404,7 @@ impl Lock {
         }
         self.debts_due(ctx);
         self.end_releases(ctx);
+        self.close_kept_due(ctx);
     }
 
     /// The next thing to happen by itself, and what it is.
@@ -405,7 +418,8 @@ impl Lock {
         let waits = self.waits.next_end().map(|at| (at, "end of a wait"));
         let releases = self.giving_back.iter().map(|back| back.until).min().map(|at| (at, "end of a release"));
         let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "what is owed"));
-        [stage, waits, releases, debts].into_iter().flatten().min()
+        let kept = self.kept.as_ref().map(|kept| (kept.until, "watches that are kept"));
+        [stage, waits, releases, debts, kept].into_iter().flatten().min()
     }
 
     // --- inside ---

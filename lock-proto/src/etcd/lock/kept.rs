@@ -1,0 +1,122 @@
+//! The watches of the last wait, for the next one (requirement E5).
+//!
+//! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
+//! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
+
+use bytes::Bytes;
+use core::time::Duration;
+
+use super::{Context, Lock, Watched};
+use crate::etcd::seam::WatchId;
+use crate::etcd::sessions::SessionId;
+use crate::time::Instant;
+
+/// How long they are kept after a grant, and after its end.
+const KEPT_FOR: Duration = Duration::from_millis(100);
+
+/// See the module. Nobody waits: what they tell is noted, since it may be younger than what the next wait begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kept {
+    session: SessionId,
+    /// That on the own key, unless the holder has it.
+    own: Option<Watched>,
+    older: Bytes,
+    older_watch: Watched,
+    /// When the own key was last changed, and the other one deleted, of what was told: revisions.
+    own_changed: i64,
+    older_gone: i64,
+    pub(super) until: Instant,
+}
+
+impl Kept {
+    /// The watch on a key that was waited for: it has told the end of it, so it will tell the next one without delay.
+    pub(super) fn new(now: Instant, session: SessionId, older: Bytes, older_watch: Watched) -> Self {
+        let until = now + KEPT_FOR;
+        Self { session, own: None, older, older_watch, own_changed: 0, older_gone: 0, until }
+    }
+
+    pub(super) fn is(&self, watch: WatchId) -> bool {
+        self.older_watch.id == watch || self.own.is_some_and(|own| own.id == watch)
+    }
+
+    pub(super) fn told(&mut self, watch: WatchId, revision: i64, gone: bool) {
+        if watch != self.older_watch.id {
+            self.own_changed = self.own_changed.max(revision);
+        } else if gone {
+            self.older_gone = self.older_gone.max(revision);
+        }
+    }
+
+    fn close(&self, ctx: &mut Context<'_>) {
+        if let Some(own) = self.own {
+            ctx.close_watch(own.id);
+        }
+        ctx.close_watch(self.older_watch.id);
+    }
+}
+
+/// What a wait begins with.
+pub(super) struct Watching {
+    pub(super) own: Watched,
+    pub(super) older: Watched,
+    /// What has been told of the own key, and of the end of the other one.
+    pub(super) own_changed: i64,
+    pub(super) older_gone: i64,
+}
+
+impl Lock {
+    pub(super) fn keep(&mut self, ctx: &mut Context<'_>, kept: Option<Kept>) {
+        self.close_kept(ctx);
+        self.kept = kept;
+    }
+
+    pub(super) fn close_kept(&mut self, ctx: &mut Context<'_>) {
+        if let Some(kept) = self.kept.take() {
+            kept.close(ctx);
+        }
+    }
+
+    pub(super) fn close_kept_due(&mut self, ctx: &mut Context<'_>) {
+        if self.kept.as_ref().is_some_and(|kept| kept.until <= ctx.now) {
+            self.close_kept(ctx);
+        }
+    }
+
+    /// The holder does not need the watch on its key any more.
+    pub(super) fn keep_own(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Option<Watched>) {
+        let Some(own) = own else { return };
+        match &mut self.kept {
+            Some(kept) if kept.session == session && kept.own.is_none() && own.open.is_some() => {
+                kept.own = Some(own);
+                kept.until = ctx.now + KEPT_FOR;
+            }
+            Some(_) | None => ctx.close_watch(own.id),
+        }
+    }
+
+    /// Watches the key of `older`, and the own one.
+    pub(super) fn watch_queue(
+        &mut self,
+        ctx: &mut Context<'_>,
+        session: SessionId,
+        own: Bytes,
+        older: &Bytes,
+    ) -> Watching {
+        match self.kept.take() {
+            Some(Kept { session: of, own: Some(own), older: key, older_watch, own_changed, older_gone, .. })
+                if of == session && key == *older =>
+            {
+                Watching { own, older: older_watch, own_changed, older_gone }
+            }
+            kept => {
+                if let Some(kept) = kept {
+                    kept.close(ctx);
+                }
+                // In this order, see [`Contender::opened`](super::contend::Contender::opened).
+                let older = Watched::new(ctx, older.clone());
+                let own = Watched::new(ctx, own);
+                Watching { own, older, own_changed: 0, older_gone: 0 }
+            }
+        }
+    }
+}
