@@ -509,6 +509,11 @@ impl World {
         }
     }
 
+    /// The watch of a client on this key.
+    pub(crate) fn watch_on(&self, client: usize, key: &Bytes) -> WatchId {
+        *self.clients[client].watches.iter().find(|(_, watch)| watch.key == *key).unwrap().0
+    }
+
     /// The keys that a client watches.
     pub(crate) fn watched(&self, client: usize) -> Vec<Bytes> {
         self.clients[client].watches.values().map(|watch| watch.key.clone()).collect()

@@ -80,8 +80,8 @@ pub(super) struct Contender {
     /// Who is next before us, and the watch on its key.
     older: Bytes,
     older_watch: Option<Watched>,
-    /// That key is gone: only a reading can tell what comes next.
-    gone: bool,
+    /// That watch has told something, now or in a wait before: it does not tell late.
+    prompt: bool,
     /// When that watch was opened, if it may tell late.
     doubted: Option<Instant>,
     look: Option<u64>,
@@ -124,11 +124,9 @@ impl Contender {
     /// Whether the queue is to be read again.
     pub(super) fn changed(&mut self, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
-        // Once: should the key come again, it is younger than ours. And what the last reading did not show is younger than that.
-        let ended = gone && !self.gone && revision > self.known;
-        let older = ended && self.older_watch.is_some_and(|older| older.id == watch);
+        let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
         if older {
-            self.gone = true;
+            self.prompt = true;
             self.doubted = None;
         }
         if own || older {
@@ -172,15 +170,15 @@ impl Contender {
 
     fn close_older(&mut self, ctx: &mut Context<'_>) {
         self.doubted = None;
-        self.gone = false;
+        self.prompt = false;
         if let Some(older) = self.older_watch.take() {
             ctx.close_watch(older.id);
         }
     }
 
-    /// The wait is over: a watch that has told the end of the older key is kept.
+    /// The wait is over: a watch that does not tell late is kept for the next one.
     fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Kept> {
-        let watch = self.older_watch.filter(|older| self.gone && older.open.is_some());
+        let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
             return None;
@@ -348,17 +346,16 @@ impl Lock {
             return self.end_try(ctx);
         }
         let watching = self.watch_queue(ctx, session, self.queue.key(lease), &older.key);
-        let gone = watching.older_gone > revision;
         self.stage = Stage::Waiting(Contender {
             session,
             own,
             value,
             known: revision,
-            news: watching.own_changed.max(watching.older_gone),
+            news: watching.news,
             own_watch: watching.own,
             older: older.key.clone(),
             older_watch: Some(watching.older),
-            gone,
+            prompt: watching.prompt,
             doubted: None,
             look: None,
             heard: 0,
@@ -417,8 +414,7 @@ impl Lock {
                         self.stage = Stage::Idle;
                         return self.fail_foreign(ctx, &older.key);
                     }
-                    Some(older)
-                        if older.key == contender.older && contender.older_watch.is_some() && !contender.gone => {}
+                    Some(older) if older.key == contender.older && contender.older_watch.is_some() => {}
                     Some(older) => {
                         contender.close_older(ctx);
                         contender.older = older.key.clone();

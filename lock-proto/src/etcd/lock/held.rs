@@ -409,7 +409,7 @@ impl Lock {
         let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
         let (session, modified) = (hold.session, hold.key.modified);
         let valid_until = hold.until(ctx.until(session));
-        self.keep_own(ctx, session, hold.own);
+        self.keep_own(ctx, hold.own);
         if let Some(id) = answer {
             self.await_release(ctx, &LostHold { id, session, modified: Some(modified), valid_until }, true);
         }

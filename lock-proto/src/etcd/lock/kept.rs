@@ -3,6 +3,7 @@
 //! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
 //! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
 
+use alloc::boxed::Box;
 use bytes::Bytes;
 use core::time::Duration;
 
@@ -22,17 +23,16 @@ pub(super) struct Kept {
     own: Option<Watched>,
     older: Bytes,
     older_watch: Watched,
-    /// When the own key was last changed, and the other one deleted, of what was told: revisions.
-    own_changed: i64,
-    older_gone: i64,
+    /// The revision at which the own key was changed, or the other one deleted, as far as was told.
+    news: i64,
     pub(super) until: Instant,
 }
 
 impl Kept {
-    /// The watch on a key that was waited for: it has told the end of it, so it will tell the next one without delay.
+    /// `older_watch` does not tell late.
     pub(super) fn new(now: Instant, session: SessionId, older: Bytes, older_watch: Watched) -> Self {
         let until = now + KEPT_FOR;
-        Self { session, own: None, older, older_watch, own_changed: 0, older_gone: 0, until }
+        Self { session, own: None, older, older_watch, news: 0, until }
     }
 
     pub(super) fn is(&self, watch: WatchId) -> bool {
@@ -40,10 +40,8 @@ impl Kept {
     }
 
     pub(super) fn told(&mut self, watch: WatchId, revision: i64, gone: bool) {
-        if watch != self.older_watch.id {
-            self.own_changed = self.own_changed.max(revision);
-        } else if gone {
-            self.older_gone = self.older_gone.max(revision);
+        if gone || watch != self.older_watch.id {
+            self.news = self.news.max(revision);
         }
     }
 
@@ -59,15 +57,16 @@ impl Kept {
 pub(super) struct Watching {
     pub(super) own: Watched,
     pub(super) older: Watched,
-    /// What has been told of the own key, and of the end of the other one.
-    pub(super) own_changed: i64,
-    pub(super) older_gone: i64,
+    /// What they have told already.
+    pub(super) news: i64,
+    /// That on the older key does not tell late.
+    pub(super) prompt: bool,
 }
 
 impl Lock {
     pub(super) fn keep(&mut self, ctx: &mut Context<'_>, kept: Option<Kept>) {
         self.close_kept(ctx);
-        self.kept = kept;
+        self.kept = kept.map(Box::new);
     }
 
     pub(super) fn close_kept(&mut self, ctx: &mut Context<'_>) {
@@ -83,10 +82,10 @@ impl Lock {
     }
 
     /// The holder does not need the watch on its key any more.
-    pub(super) fn keep_own(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Option<Watched>) {
+    pub(super) fn keep_own(&mut self, ctx: &mut Context<'_>, own: Option<Watched>) {
         let Some(own) = own else { return };
         match &mut self.kept {
-            Some(kept) if kept.session == session && kept.own.is_none() && own.open.is_some() => {
+            Some(kept) if kept.own.is_none() && own.open.is_some() => {
                 kept.own = Some(own);
                 kept.until = ctx.now + KEPT_FOR;
             }
@@ -102,11 +101,11 @@ impl Lock {
         own: Bytes,
         older: &Bytes,
     ) -> Watching {
-        match self.kept.take() {
-            Some(Kept { session: of, own: Some(own), older: key, older_watch, own_changed, older_gone, .. })
+        match self.kept.take().map(|kept| *kept) {
+            Some(Kept { session: of, own: Some(own), older: key, older_watch, news, .. })
                 if of == session && key == *older =>
             {
-                Watching { own, older: older_watch, own_changed, older_gone }
+                Watching { own, older: older_watch, news, prompt: true }
             }
             kept => {
                 if let Some(kept) = kept {
@@ -115,7 +114,7 @@ impl Lock {
                 // In this order, see [`Contender::opened`](super::contend::Contender::opened).
                 let older = Watched::new(ctx, older.clone());
                 let own = Watched::new(ctx, own);
-                Watching { own, older, own_changed: 0, older_gone: 0 }
+                Watching { own, older, news: 0, prompt: false }
             }
         }
     }

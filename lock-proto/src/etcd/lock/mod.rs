@@ -107,7 +107,8 @@ pub(crate) struct Lock {
     answer: Answer,
     blocked: Option<Blocked>,
     tries: u32,
-    kept: Option<Kept>,
+    /// The watches of the last wait.
+    kept: Option<Box<Kept>>,
     /// What it last used: the sessions know of it.
     pub(crate) joined: Vec<(SessionId, bool)>,
 }

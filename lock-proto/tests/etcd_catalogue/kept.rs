@@ -1,0 +1,250 @@
+//! The watches of a wait that are kept for the next one (requirement E5).
+
+use std::collections::VecDeque;
+
+use lock_proto::etcd::Config;
+use lock_proto::etcd::message::KeyValue;
+use lock_proto::redis::Acquire;
+
+use super::*;
+use crate::world::{Fate, Kind};
+
+/// Clients that lock in turn, each of them in line.
+fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (World, VecDeque<(usize, LockId)>) {
+    let mut w = World::with(clients, change);
+    let mut line = VecDeque::new();
+    for client in 0..clients {
+        line.push_back((client, w.acquire(client, Acquire::new("a"))));
+        w.run_for(ms(10));
+    }
+    (w, line)
+}
+
+/// The holder gives the lock back, and queues again when that is confirmed. Who has it then.
+#[track_caller]
+fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
+    let (client, lock) = line.pop_front().unwrap();
+    give_back(w, client, lock);
+    line.push_back((client, w.acquire(client, Acquire::new("a"))));
+    let (next, lock) = line[0];
+    w.expect(ms(5), "the next one has it", |w| w.is_held(next, lock));
+    next
+}
+
+/// Two clients, where client 0 holds and client 1 has just given back: it was behind client 0 before, and its watches are kept.
+fn gave_back() -> World {
+    gave_back_with(|config| config)
+}
+
+fn gave_back_with(change: impl Fn(Config) -> Config) -> World {
+    let (mut w, mut line) = in_line(2, change);
+    assert_eq!((0..3).map(|_| turn(&mut w, &mut line)).collect::<Vec<_>>(), [1, 0, 1]);
+    w.run_for(ms(5));
+    let (_, lock) = line.pop_front().unwrap();
+    give_back(&mut w, 1, lock);
+    let (_, first) = line[0];
+    w.expect(ms(5), "it is client 0's turn", |w| w.is_held(0, first));
+    assert_eq!(w.watched(1).len(), 2);
+    w
+}
+
+fn holds(w: &World, client: usize) -> bool {
+    w.told(client).iter().any(|(lock, _)| w.is_held(client, *lock))
+}
+
+fn held(w: &World, client: usize) -> LockId {
+    w.told(client).iter().find(|(lock, _)| w.is_held(client, *lock)).unwrap().0
+}
+
+fn release_held(w: &mut World, client: usize) {
+    w.release(client, held(w, client));
+}
+
+fn give_back_held(w: &mut World, client: usize) {
+    let lock = held(w, client);
+    give_back(w, client, lock);
+}
+
+#[test]
+fn e5_who_locks_in_turn_opens_its_watches_once() {
+    for clients in [2, 3, 10] {
+        let (mut w, mut line) = in_line(clients, |config| config);
+        for _ in 0..2 * clients {
+            turn(&mut w, &mut line);
+        }
+        w.run_for(ms(5));
+        let opened = |w: &World| w.clients.iter().map(|client| client.watches_opened.len()).sum::<usize>();
+        let made = |w: &World| (0..clients).map(|client| w.requests(client)).sum::<usize>();
+        let before = (opened(&w), made(&w));
+        for _ in 0..5 * clients {
+            turn(&mut w, &mut line);
+        }
+        w.run_for(ms(5));
+        // A delete, a reading and a create for each.
+        assert_eq!((opened(&w) - before.0, made(&w) - before.1), (0, 15 * clients), "{clients} clients");
+        w.end();
+    }
+}
+
+#[test]
+fn e5_kept_watches_are_closed_soon() {
+    let mut w = gave_back();
+    w.run_for(ms(90));
+    assert_eq!(w.watched(1).len(), 2);
+    w.run_for(ms(20));
+    assert!(w.watched(1).is_empty());
+    // Also while it is held; counted anew from its end.
+    let lock = w.acquire(1, Acquire::new("a"));
+    release_held(&mut w, 0);
+    w.expect(ms(10), "its turn", |w| w.is_held(1, lock));
+    w.run_for(ms(110));
+    let own = w.queue("a")[0].key.clone();
+    assert_eq!(w.watched(1), [own]);
+
+    let mut w = gave_back();
+    let lock = w.acquire(1, Acquire::new("a"));
+    release_held(&mut w, 0);
+    w.expect(ms(10), "its turn", |w| w.is_held(1, lock));
+    w.run_for(ms(80));
+    w.release(1, lock);
+    w.run_for(ms(90));
+    assert_eq!(w.watched(1).len(), 2);
+    w.run_for(ms(20));
+    assert!(w.watched(1).is_empty());
+    w.end();
+}
+
+/// A holder that watches its key anyway, and did not wait.
+#[test]
+fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
+    for want in [Acquire::new("a"), Acquire::new("a").ttl(secs(3))] {
+        let mut w = gave_back_with(|config| config.watch_own_after(Duration::ZERO));
+        give_back_held(&mut w, 0);
+        let kept = w.watched(1);
+        let lock = w.hold(1, want);
+        w.run_for(ms(5));
+        assert_eq!(w.watched(1).len(), 3);
+        give_back(&mut w, 1, lock);
+        assert_eq!(w.watched(1), kept);
+        w.run_for(ms(110));
+        assert!(w.watched(1).is_empty());
+        w.end();
+    }
+}
+
+/// What the kept watches tell may be older than the reading that the wait begins with, or younger: then it must not be missed.
+#[test]
+fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
+    for us in (0..26_000).step_by(250) {
+        let mut w = gave_back();
+        let opened = w.clients[1].watches_opened.len();
+        w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
+        let lock = w.acquire(1, Acquire::new("a"));
+        w.run_for(Duration::from_micros(us));
+        release_held(&mut w, 0);
+        w.expect(ms(24), "its turn", |w| w.is_held(1, lock));
+        assert_eq!(w.clients[1].watches_opened.len(), opened, "after {us} µs");
+        w.end();
+    }
+}
+
+/// The same with the own key: the place in the line is lost.
+#[test]
+fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed() {
+    for wait in [2, 10, 19, 21, 25] {
+        let mut w = gave_back();
+        w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
+        let lock = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(wait));
+        let own = w.queue("a")[1].key.clone();
+        w.delete_by_hand(&own);
+        w.expect(ms(25), "it queues again", |w| w.queue("a").len() == 2);
+        release_held(&mut w, 0);
+        w.expect(ms(5), "its turn", |w| w.is_held(1, lock));
+        w.end();
+    }
+}
+
+/// News of an earlier stay in the line, which was on its way for long.
+#[test]
+fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
+    let mut w = gave_back();
+    let lock = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(5));
+    let keys: Vec<_> = w.queue("a").into_iter().map(|kv| (kv.key, kv.create_revision)).collect();
+    let before = w.count(1, Kind::Look);
+    for (key, created) in keys {
+        let watch = w.watch_on(1, &key);
+        let gone = KeyValue { key, mod_revision: created - 1, ..KeyValue::default() };
+        w.verb(1, |hub, now| hub.handle_changed(now, watch, created - 1, true, &gone));
+    }
+    w.run_for(ms(5));
+    assert_eq!(w.count(1, Kind::Look), before);
+    release_held(&mut w, 0);
+    w.expect(ms(5), "its turn", |w| w.is_held(1, lock));
+    w.end();
+}
+
+/// A watch that broke has missed something.
+#[test]
+fn e5_kept_watches_that_broke_are_not_used() {
+    let mut w = gave_back();
+    let opened = w.clients[1].watches_opened.len();
+    w.break_watches(1);
+    assert!(w.watched(1).is_empty());
+    let lock = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(5));
+    assert_eq!(w.clients[1].watches_opened.len(), opened + 2);
+    release_held(&mut w, 0);
+    w.expect(ms(5), "its turn", |w| w.is_held(1, lock));
+    w.end();
+}
+
+/// So has one that is being opened again when its holder gives the lock back.
+#[test]
+fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
+    let mut w = gave_back();
+    let lock = w.acquire(1, Acquire::new("a"));
+    release_held(&mut w, 0);
+    w.expect(ms(10), "its turn", |w| w.is_held(1, lock));
+    let own = w.watch_on(1, &w.queue("a")[0].key);
+    w.verb(1, |hub, now| hub.handle_deaf(now, own));
+    w.release(1, lock);
+    assert_eq!(w.watched(1).len(), 1);
+    w.hold(0, Acquire::new("a"));
+    let opened = w.clients[1].watches_opened.len();
+    w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(5));
+    assert_eq!((w.clients[1].watches_opened.len(), w.watched(1).len()), (opened + 2, 2));
+    w.end();
+}
+
+/// Behind somebody else, or with another lease, both are opened anew: the own one last, as the witness of the other.
+#[test]
+fn e5_kept_watches_are_for_the_same_keys_only() {
+    for own_lease in [false, true] {
+        let mut w = gave_back();
+        if !own_lease {
+            let third = w.add(world::config());
+            w.acquire(third, Acquire::new("a"));
+            w.run_for(ms(10));
+        }
+        let opened = w.clients[1].watches_opened.len();
+        let want = if own_lease { Acquire::new("a").ttl(secs(3)) } else { Acquire::new("a") };
+        w.acquire(1, want);
+        w.run_for(ms(10));
+        let line: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
+        assert_eq!(w.clients[1].watches_opened[opened..], line[line.len() - 2..]);
+        assert_eq!(w.watched(1).len(), 2, "the others are closed");
+        assert!(!holds(&w, 1));
+        w.end();
+    }
+}
+
+#[test]
+fn e5_a_client_that_ends_closes_what_it_kept() {
+    let mut w = gave_back();
+    w.shut_down(1, secs(1));
+    assert!(w.watched(1).is_empty());
+    w.end();
+}
