@@ -74,7 +74,7 @@ impl Life {
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
             // It was over, or about to be, when it was given back, and what is due is said first.
-            (Event::AtRisk { .. }, Releasing) => Ok(Releasing),
+            (Event::AtRisk { .. } | Event::ProclaimFailed(_), Releasing) => Ok(Releasing),
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
             (
                 Event::Blocked(_)

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 use super::*;
-use crate::event::{Fence, Grant, Loss, Release, Token};
+use crate::event::{Fence, Grant, Loss, Release, Report, Token};
 use crate::id::ClientId;
+use alloc::boxed::Box;
 use alloc::string::ToString as _;
 
 const A: LockId = LockId { slot: 0, generation: 0 };
@@ -78,6 +79,26 @@ fn a_hold_that_was_given_back_counts_no_more() {
     c.abandoned(0, B);
     take(&mut c, 30, 1, A, b"a", 100);
     assert_eq!(rules(&mut c), []);
+}
+
+/// Who stood still has what was due told first, though it gives the lock back as soon as it goes on. Found by `explore --scenario etcd-elections
+/// --seed 20002144`: the checker did not allow for a proclaim whose time had run out.
+#[test]
+fn what_is_due_may_be_told_after_the_lock_was_given_back() {
+    let failed = || Event::ProclaimFailed(Report { waited: Duration::from_secs(2), nodes: Box::default() });
+    let told = |event: &Event| {
+        let mut c = Checker::new();
+        take(&mut c, 0, 0, A, b"a", 100);
+        c.gives_back(0, A, None);
+        c.told(at(50), 0, A, event, None, None);
+        rules(&mut c)
+    };
+    for due in [failed(), Event::AtRisk { valid_until: at(100) }, Event::Lost(Loss::Expired)] {
+        assert_eq!(told(&due), [], "{due:?}");
+    }
+    for late in [RENEWED, Event::Proclaimed { revision: 7 }] {
+        assert_eq!(told(&late), [Rule::OneOutcome], "{late:?}");
+    }
 }
 
 /// The end of a shutdown is later for a client whose clock stood still meanwhile. Found by `explore --scenario redis-beyond --seed 7000042`:
