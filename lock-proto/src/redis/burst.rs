@@ -7,11 +7,11 @@ const KEPT: usize = 4096;
 
 /// Takes the first entry; with the last one the room of a burst is given back.
 pub(crate) fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
-    let entry = queue.pop_front();
+    let entry = queue.pop_front()?;
     if queue.is_empty() && queue.capacity() > KEPT {
         *queue = VecDeque::new();
     }
-    entry
+    Some(entry)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::id::CallId;
 use crate::redis::request::{Cause, Form, Identity, Key, Request, ServerError};
 use crate::redis::script;
 use crate::redis::url::{Endpoint, Protocol};
-use crate::time::{Instant, millis_up};
+use crate::time::{Instant, millis_up, soonest};
 
 /// What is read at once while a frame is incomplete. What is read beyond its end is looked at again, so not too much.
 const CHUNK: usize = 256;
@@ -274,7 +274,7 @@ impl Wire {
     }
 
     pub(super) fn earliest(&self) -> Option<Instant> {
-        [self.flight.earliest(), self.again.earliest(), self.queued.earliest()].into_iter().flatten().min()
+        soonest([self.flight.earliest(), self.again.earliest(), self.queued.earliest()])
     }
 
     /// The next command that will never be answered, in the order of sending, and whether some byte of it has left.
@@ -325,6 +325,8 @@ impl Outbox {
             self.bytes.drain(..self.taken);
             self.taken = 0;
         }
+        // At once as much as nearly every command takes.
+        self.bytes.reserve(256);
         &mut self.bytes
     }
 
