@@ -113,6 +113,8 @@ pub(crate) struct Network<P> {
     pub(crate) links: Links<P>,
     next_link: u64,
     arrivals: Agenda<Arrival<P>>,
+    /// How often a packet was handed over, or its time came.
+    steps: u64,
     cuts: BTreeSet<(usize, usize, Way)>,
     latency: Range<Duration>,
     slow: BTreeMap<(usize, usize, Way), Range<Duration>>,
@@ -126,12 +128,17 @@ impl<P: Payload> Network<P> {
             links: Links(Vec::new()),
             next_link: 1,
             arrivals: Agenda::new(),
+            steps: 0,
             cuts: BTreeSet::new(),
             latency,
             slow: BTreeMap::new(),
             window: 64 * 1024,
             rng,
         }
+    }
+
+    pub(crate) const fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// A new connection, asked for by the client, who has yet to send [`Packet::Open`].
@@ -195,6 +202,7 @@ impl<P: Payload> Network<P> {
         if let Packet::Data(data) = &posted.packet {
             path.in_flight += data.size();
         }
+        self.steps += 1;
         self.arrivals.plan(at, Arrival { link: id, way, posted, frees: false });
     }
 
@@ -206,6 +214,7 @@ impl<P: Payload> Network<P> {
     pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
         loop {
             let mut arrival = self.arrivals.due(now)?;
+            self.steps += 1;
             let Some(link) = self.links.get_mut(&arrival.link) else { continue };
             let path = &mut link.paths[arrival.way.index()];
             // Behind something that is held everything waits, or the order would be lost.
