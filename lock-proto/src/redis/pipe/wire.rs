@@ -325,8 +325,6 @@ impl Outbox {
             self.bytes.drain(..self.taken);
             self.taken = 0;
         }
-        // At once as much as nearly every command takes.
-        self.bytes.reserve(256);
         &mut self.bytes
     }
 
