@@ -78,9 +78,12 @@ corpus: ## Replay what fuzzing has found so far.
 fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target. Needs a nightly toolchain and cargo-fuzz.
 	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
 	@# What is found goes to fuzz/artifacts (crashes) and a scratch folder (inputs); the committed corpora stay as they are.
+	@# Flags: see fuzz/README.md.
 	for target in $$($(CARGO) +nightly fuzz list); do \
 		mkdir -p fuzz/scratch/$$target; \
-		$(CARGO) +nightly fuzz run --sanitizer none --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+		entropic=1; [[ $$target != *_ops ]] || entropic=0; \
+		$(CARGO) +nightly fuzz run --sanitizer none --no-trace-compares --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -entropic=$$entropic -print_final_stats=1; \
 	done
 
 .PHONY: fuzz-short

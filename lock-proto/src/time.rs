@@ -82,6 +82,14 @@ impl fmt::Display for Instant {
     }
 }
 
+/// The first of these that there are.
+pub(crate) fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Instant> {
+    all.into_iter().fold(None, |first, at| match (first, at) {
+        (Some(first), Some(at)) => Some(first.min(at)),
+        (first, at) => first.or(at),
+    })
+}
+
 /// Whole nanoseconds of `d`, saturating.
 pub(crate) fn nanos(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000_000).saturating_add(d.subsec_nanos().into())

@@ -382,3 +382,23 @@ fn the_same_seed_gives_the_same_bytes() {
     assert_eq!(run(77), run(77));
     assert_ne!(run(77).0, run(78).0);
 }
+
+#[test]
+fn the_next_deadline_is_the_same_with_its_reason_and_without() {
+    let settings = |c: Config| c.poll(Poll::fixed(ms(30))).wake(Wake::Notify);
+    let mut w = World::redis(3).clients(3).seed(9).config(settings).build();
+    for i in 0..9 {
+        w.acquire_for(i % 3, Acquire::new("a").ttl(secs(1)), ms(40));
+    }
+    w.kill_node(1);
+    let mut asked = 0;
+    w.run_until(secs(5), |w| {
+        for client in 0..3 {
+            let machine = w.machine(client);
+            assert_eq!(machine.next_deadline(), machine.next_deadline_reason().map(|(at, _)| at));
+            asked += 1;
+        }
+        false
+    });
+    assert!(asked > 100);
+}

@@ -15,7 +15,7 @@ use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
 use crate::retry::mix;
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
 /// Everything that a client of one or several Redis nodes does, without doing any I/O.
 ///
@@ -252,7 +252,12 @@ impl Client {
     /// When `handle_timeout` is to be called; now, while output is queued. `None`: not before something else happens.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.next_deadline_reason().map(|(at, _)| at)
+        if !self.out.is_empty() {
+            return Some(self.now);
+        }
+        let of_link =
+            |link: &Link| soonest([link.commands.next_deadline(), link.wake.next_deadline(), link.listener.deadline()]);
+        self.links.iter().map(of_link).fold(self.locks.next_deadline(), |first, at| soonest([first, at]))
     }
 
     /// [`next_deadline`](Self::next_deadline), and what it is for.

@@ -17,7 +17,7 @@ use super::validity::Ttl;
 use crate::deadlines::Deadlines;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, ClientId, LockId, NodeId};
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
 /// The slot of calls that belong to no lock.
 const NO_LOCK: u32 = u32::MAX;
@@ -280,7 +280,12 @@ impl Locks {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.next_deadline_reason().map(|(at, _)| at)
+        if !self.out.is_empty() {
+            return Some(self.now);
+        }
+        let first = self.deadlines.first().map(|(at, _)| at);
+        let stop = self.stopping.filter(|_| !self.stopped);
+        soonest([first, stop]).filter(|at| *at < Instant::MAX)
     }
 
     /// [`next_deadline`](Self::next_deadline) and what it is for.

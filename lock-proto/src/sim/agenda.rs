@@ -1,37 +1,57 @@
 //! What is still to come.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::VecDeque;
 
 use crate::time::Instant;
 
 /// What happens by itself when its time comes; what comes at the same time comes in the order in which it was planned.
+///
+/// There is never much to come, and what is planned last mostly comes last: a sorted queue is faster than a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agenda<T> {
-    plans: BTreeMap<(Instant, u64), T>,
-    serial: u64,
+    plans: VecDeque<(Instant, T)>,
 }
 
 impl<T> Default for Agenda<T> {
     fn default() -> Self {
-        Self { plans: BTreeMap::new(), serial: 0 }
+        Self::new()
     }
 }
 
 impl<T> Agenda<T> {
+    pub(super) const fn new() -> Self {
+        Self { plans: VecDeque::new() }
+    }
+
     pub(super) fn plan(&mut self, at: Instant, what: T) {
-        self.serial += 1;
-        self.plans.insert((at, self.serial), what);
+        let place = self.plans.iter().rposition(|(earlier, _)| *earlier <= at).map_or(0, |before| before + 1);
+        self.plans.insert(place, (at, what));
     }
 
     /// When the next thing comes.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.plans.first_key_value().map(|((at, _), _)| *at)
+        self.plans.front().map(|(at, _)| *at)
     }
 
     /// Takes the next thing whose time has come.
     pub(super) fn due(&mut self, now: Instant) -> Option<T> {
-        let plan = self.plans.first_entry().filter(|plan| plan.key().0 <= now)?;
-        Some(plan.remove())
+        if self.next()? > now {
+            return None;
+        }
+        self.plans.pop_front().map(|(_, what)| what)
+    }
+
+    /// Everything, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.plans.iter().map(|(_, what)| what)
+    }
+
+    /// Takes out what is not to come, in order.
+    pub(super) fn extract(&mut self, which: impl Fn(&T) -> bool) -> impl Iterator<Item = T> {
+        let plans = core::mem::take(&mut self.plans);
+        let (out, stays): (VecDeque<_>, _) = plans.into_iter().partition(|(_, what)| which(what));
+        self.plans = stays;
+        out.into_iter().map(|(_, what)| what)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,8 +71,20 @@ mod tests {
             agenda.plan(at, what);
         }
         assert_eq!((agenda.next(), agenda.due(Instant::ZERO)), (Some(early), None));
+        assert!(agenda.iter().eq(&['b', 'a', 'c']));
         assert_eq!([agenda.due(early), agenda.due(early), agenda.due(early)], [Some('b'), Some('a'), None]);
         assert_eq!(agenda.due(late), Some('c'));
         assert!(agenda.is_empty());
+    }
+
+    #[test]
+    fn what_is_taken_out_does_not_come() {
+        let mut agenda = Agenda::default();
+        for what in 0..6 {
+            agenda.plan(Instant::from_millis(10 - what), what);
+        }
+        assert!(agenda.extract(|what| what % 2 == 0).eq([4, 2, 0]));
+        assert!(agenda.iter().eq(&[5, 3, 1]));
+        assert_eq!(agenda.next(), Some(Instant::from_millis(5)));
     }
 }

@@ -191,6 +191,18 @@ macro_rules! common {
             &self.clients[client].machine
         }
 
+        /// How often a machine was called so far: a verb of a client, something that reaches a client or a server, a deadline of one.
+        #[must_use]
+        pub const fn steps(&self) -> u64 {
+            self.steps
+        }
+
+        /// The same of the network: a packet is handed to it, and the time comes at which it arrives (or is held back by a cut).
+        #[must_use]
+        pub const fn network_steps(&self) -> u64 {
+            self.network.steps()
+        }
+
         /// How often a lock was granted in this world.
         #[must_use]
         pub const fn grants(&self) -> u64 {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::agenda::Agenda;
 use super::rng::Rng;
 use super::trace::MessageId;
 use super::way::Way;
@@ -69,10 +70,10 @@ impl<P> Links<P> {
         self.0.iter().map(|(id, link)| (*id, link))
     }
 
-    /// Those after this one.
-    fn after(&self, id: u64) -> impl Iterator<Item = (u64, &Link<P>)> {
-        let from = self.0.partition_point(|(other, _)| *other <= id);
-        self.0[from..].iter().map(|(id, link)| (*id, link))
+    /// The first one from this place on for which it holds, with its place.
+    fn next(&self, from: usize, which: impl Fn(&Link<P>) -> bool) -> Option<(usize, u64, &Link<P>)> {
+        let (skipped, (id, link)) = self.0.get(from..)?.iter().enumerate().find(|(_, (_, link))| which(link))?;
+        Some((from + skipped, *id, link))
     }
 }
 
@@ -111,8 +112,9 @@ pub(crate) struct Arrival<P> {
 pub(crate) struct Network<P> {
     pub(crate) links: Links<P>,
     next_link: u64,
-    arrivals: BTreeMap<(Instant, u64), Arrival<P>>,
-    serial: u64,
+    arrivals: Agenda<Arrival<P>>,
+    /// How often a packet was handed over, or its time came.
+    steps: u64,
     cuts: BTreeSet<(usize, usize, Way)>,
     latency: Range<Duration>,
     slow: BTreeMap<(usize, usize, Way), Range<Duration>>,
@@ -125,14 +127,18 @@ impl<P: Payload> Network<P> {
         Self {
             links: Links(Vec::new()),
             next_link: 1,
-            arrivals: BTreeMap::new(),
-            serial: 0,
+            arrivals: Agenda::new(),
+            steps: 0,
             cuts: BTreeSet::new(),
             latency,
             slow: BTreeMap::new(),
             window: 64 * 1024,
             rng,
         }
+    }
+
+    pub(crate) const fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// A new connection, asked for by the client, who has yet to send [`Packet::Open`].
@@ -167,15 +173,14 @@ impl<P: Payload> Network<P> {
         self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id).collect()
     }
 
-    /// The first connection of a client after this one that it has been told is open.
-    pub(crate) fn next_of_client(&self, client: usize, after: u64) -> Option<(u64, &Link<P>)> {
-        let mine = |link: &Link<P>| link.client == client && link.client_open && link.established;
-        self.links.after(after).find(|(_, link)| mine(link))
+    /// The first connection of a client, from this place on, that it has been told is open: its place, and itself.
+    pub(crate) fn next_of_client(&self, client: usize, from: usize) -> Option<(usize, u64, &Link<P>)> {
+        self.links.next(from, |link| link.client == client && link.client_open && link.established)
     }
 
-    /// The first connection of a node after this one.
-    pub(crate) fn next_of_node(&self, node: usize, after: u64) -> Option<u64> {
-        self.links.after(after).find(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id)
+    /// The first connection of a node, from this place on: its place, and its number.
+    pub(crate) fn next_of_node(&self, node: usize, from: usize) -> Option<(usize, u64)> {
+        self.links.next(from, |link| link.node == node && link.node_open).map(|(place, id, _)| (place, id))
     }
 
     /// How many bytes the sender's kernel still takes.
@@ -197,19 +202,19 @@ impl<P: Payload> Network<P> {
         if let Packet::Data(data) = &posted.packet {
             path.in_flight += data.size();
         }
-        self.serial += 1;
-        self.arrivals.insert((at, self.serial), Arrival { link: id, way, posted, frees: false });
+        self.steps += 1;
+        self.arrivals.plan(at, Arrival { link: id, way, posted, frees: false });
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Instant> {
-        self.arrivals.first_key_value().map(|((at, _), _)| *at)
+        self.arrivals.next()
     }
 
     /// The next packet that is due. What meets a cut is held back there.
     pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
         loop {
-            let due = self.arrivals.first_entry().filter(|first| first.key().0 <= now)?;
-            let mut arrival = due.remove();
+            let mut arrival = self.arrivals.due(now)?;
+            self.steps += 1;
             let Some(link) = self.links.get_mut(&arrival.link) else { continue };
             let path = &mut link.paths[arrival.way.index()];
             // Behind something that is held everything waits, or the order would be lost.
@@ -227,14 +232,8 @@ impl<P: Payload> Network<P> {
 
     /// Loses what is under way on a connection; the numbers of the messages.
     pub(crate) fn lose(&mut self, id: u64) -> Vec<MessageId> {
-        let mut lost = Vec::new();
-        self.arrivals.retain(|_, arrival| {
-            let stays = arrival.link != id;
-            if !stays {
-                lost.extend(arrival.posted.message);
-            }
-            stays
-        });
+        let under_way = self.arrivals.extract(|arrival| arrival.link == id);
+        let mut lost: Vec<MessageId> = under_way.filter_map(|arrival| arrival.posted.message).collect();
         if let Some(link) = self.links.get_mut(&id) {
             lost.extend(link.paths.iter().flat_map(|path| path.held.iter().filter_map(|posted| posted.message)));
             link.paths = [Path::new(), Path::new()];
@@ -267,10 +266,8 @@ impl<P: Payload> Network<P> {
                 }
                 // What is still under way was sent later than what was held, and must stay behind it.
                 (path.last, path.in_flight) = (now, 0);
-                let behind = |arrival: &Arrival<P>| arrival.link == id && arrival.way == way;
-                let keys: Vec<(Instant, u64)> =
-                    self.arrivals.iter().filter(|(_, arrival)| behind(arrival)).map(|(key, _)| *key).collect();
-                packets.extend(keys.iter().filter_map(|key| Some(self.arrivals.remove(key)?.posted)));
+                let behind = self.arrivals.extract(|arrival| arrival.link == id && arrival.way == way);
+                packets.extend(behind.map(|arrival| arrival.posted));
                 for packet in packets {
                     self.send(now, id, way, packet);
                 }
@@ -299,10 +296,10 @@ impl<P: Payload> Network<P> {
 
     /// Forgets connections that both sides have closed and that carry nothing any more.
     pub(crate) fn sweep(&mut self) {
-        let busy: BTreeSet<u64> = self.arrivals.values().map(|arrival| arrival.link).collect();
+        let arrivals = &self.arrivals;
         self.links.0.retain(|(id, link)| {
             let held = link.paths.iter().any(|path| !path.held.is_empty());
-            link.client_open || link.node_open || held || busy.contains(id)
+            link.client_open || link.node_open || held || arrivals.iter().any(|arrival| arrival.link == *id)
         });
     }
 }

@@ -14,7 +14,7 @@ use crate::id::CallId;
 use crate::redis::request::{Cause, Form, Identity, Key, Request, ServerError};
 use crate::redis::script;
 use crate::redis::url::{Endpoint, Protocol};
-use crate::time::{Instant, millis_up};
+use crate::time::{Instant, millis_up, soonest};
 
 /// What is read at once while a frame is incomplete. What is read beyond its end is looked at again, so not too much.
 const CHUNK: usize = 256;
@@ -287,7 +287,7 @@ impl Wire {
     }
 
     pub(super) fn earliest(&self) -> Option<Instant> {
-        [self.flight.earliest(), self.again.earliest(), self.queued.earliest()].into_iter().flatten().min()
+        soonest([self.flight.earliest(), self.again.earliest(), self.queued.earliest()])
     }
 
     /// The next command that will never be answered, in the order of sending, and whether some byte of it has left.

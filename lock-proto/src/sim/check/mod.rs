@@ -30,8 +30,14 @@ const BURST: u64 = 500;
 const PER_SECOND: u64 = 500;
 const PER_ACQUISITION: u64 = 50;
 
-/// A value and when it expires, by its store's own clock.
-type Content = (Vec<u8>, Option<u64>);
+/// What was last seen under a key. What is gone leaves its room: it mostly comes again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Content {
+    there: bool,
+    value: Vec<u8>,
+    /// By its store's own clock.
+    expires: Option<u64>,
+}
 
 /// Watches a world and tells which promises are broken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -246,19 +252,24 @@ impl Checker {
         if self.stored.len() <= node {
             self.stored.resize_with(node + 1, BTreeMap::new);
         }
+        let stored = &mut self.stored[node];
         let Some((value, expires)) = content else {
-            self.stored[node].remove(key);
+            if let Some(seen) = stored.get_mut(key) {
+                seen.there = false;
+            }
             return;
         };
-        let Some((old, at)) = self.stored[node].get_mut(key) else {
-            self.stored[node].insert(key.to_vec(), (value.to_vec(), expires));
-            return self.minted(key, value);
+        let seen = match stored.get_mut(key) {
+            Some(seen) => seen,
+            None => stored.entry(key.to_vec()).or_default(),
         };
-        if old != value {
-            (*old, *at) = (value.to_vec(), expires);
+        let before = core::mem::replace(&mut seen.expires, expires);
+        if !seen.there || seen.value != value {
+            seen.there = true;
+            seen.value.clear();
+            seen.value.extend_from_slice(value);
             return self.minted(key, value);
         }
-        let before = core::mem::replace(at, expires);
         if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
             let text = format!("the life of {} on node {node} was shortened", key.escape_ascii());
             self.report(now, Rule::ShortenedKey, text);

@@ -164,8 +164,8 @@ static COMMANDS: [Command; COUNT] = {
 /// Commands that are only known by their second word.
 const CONTAINERS: [&str; 2] = ["client", "script"];
 
-/// Longer than any name.
-const LONGEST: usize = 24;
+/// Longer than any name, and than any word of an option.
+pub(super) const LONGEST: usize = 24;
 
 /// The first eight bytes, in the order of the whole names.
 const fn prefix(name: &[u8]) -> u64 {
@@ -457,6 +457,14 @@ fn shown(text: &[u8], max: usize) -> String {
 
 pub(super) fn lower(text: &[u8]) -> String {
     String::from_utf8_lossy(text).to_ascii_lowercase()
+}
+
+/// The same in `buffer`, for a word that is compared with short ones; empty if it is longer than they are.
+pub(super) fn lower_word<'a>(text: &[u8], buffer: &'a mut [u8; LONGEST]) -> &'a [u8] {
+    let Some(word) = buffer.get_mut(..text.len()) else { return &[] };
+    word.copy_from_slice(text);
+    word.make_ascii_lowercase();
+    word
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use bytes::BytesMut;
-
 use crate::redis::Protocol;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +16,7 @@ pub(super) struct Connection {
     pub(super) db: u32,
     pub(super) protocol: Protocol,
     pub(super) input: Vec<u8>,
-    pub(super) output: BytesMut,
+    pub(super) output: Vec<u8>,
     pub(super) blocked: Option<Blocked>,
     /// Channels and patterns that it listens to.
     pub(super) channels: BTreeSet<Vec<u8>>,
@@ -55,7 +53,7 @@ impl Connection {
             db: 0,
             protocol: Protocol::Resp2,
             input: Vec::new(),
-            output: BytesMut::new(),
+            output: Vec::new(),
             blocked: None,
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),

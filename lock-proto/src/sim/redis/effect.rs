@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::input::{self, Limits, Parsed};
+use super::reply::{blob, header};
 use super::store::Db;
 
 /// A history of writes: Redis' replication id, new with every start and promotion.
@@ -104,14 +105,6 @@ pub struct Snapshot {
 pub(super) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
     header(out, b'*', args.len());
     for arg in args {
-        header(out, b'$', arg.len());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
+        blob(out, arg);
     }
-}
-
-fn header(out: &mut Vec<u8>, kind: u8, len: usize) {
-    out.push(kind);
-    out.extend_from_slice(itoa::Buffer::new().format(len).as_bytes());
-    out.extend_from_slice(b"\r\n");
 }

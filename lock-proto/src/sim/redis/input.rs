@@ -95,6 +95,14 @@ fn array<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed 
 /// The number that starts at `from` and the place behind its line; the number is `None` if it is none.
 fn length(buf: &[u8], from: usize, too_long: &'static str) -> Result<Option<(Option<i64>, usize)>, &'static str> {
     let line = &buf[from..];
+    // Nearly always one or two digits.
+    match line {
+        [n @ b'0'..=b'9', b'\r', _, ..] => return Ok(Some((Some(i64::from(n - b'0')), from + 3))),
+        [n @ b'1'..=b'9', m @ b'0'..=b'9', b'\r', _, ..] => {
+            return Ok(Some((Some(i64::from(n - b'0') * 10 + i64::from(m - b'0')), from + 4)));
+        }
+        _ => {}
+    }
     let Some(end) = line.iter().take(MAX_LINE).position(|b| *b == b'\r') else {
         return if line.len() > MAX_LINE { Err(too_long) } else { Ok(None) };
     };

@@ -50,8 +50,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use bytes::Buf as _;
-
 use super::clock::Clock;
 use crate::time::Instant;
 use command::{Context, Tell};
@@ -224,7 +222,7 @@ impl Node {
     /// The first `n` bytes of [`outgoing`](Self::outgoing) have been sent.
     pub fn consume(&mut self, conn: u64, n: usize) {
         if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.output.advance(n.min(connection.output.len()));
+            connection.output.drain(..n.min(connection.output.len()));
         }
     }
 
@@ -327,7 +325,8 @@ impl Node {
 
     /// Executes requests until `conn` blocks, closes, or has sent no whole one, and counts the bytes in `used`.
     fn execute_all(&mut self, conn: u64, input: &[u8], used: &mut usize) {
-        let mut args: Vec<&[u8]> = Vec::new();
+        // Enough for what clients mostly ask.
+        let mut args: Vec<&[u8]> = Vec::with_capacity(12);
         while *used < input.len() {
             let Some(connection) = self.connections.get(&conn) else { return };
             if connection.closing || connection.blocked.is_some() {

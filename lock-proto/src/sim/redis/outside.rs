@@ -11,8 +11,14 @@ impl Node {
     /// The string under `key`; `None` if there is none or it is no string.
     #[must_use]
     pub fn get(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<&[u8]> {
-        match &self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.value {
-            Value::String(text) => Some(text),
+        self.string(now, key.as_ref()).map(|(text, _)| text)
+    }
+
+    /// The string under `key`, and the Unix time in ms at which it expires, if it does.
+    pub(in crate::sim) fn string(&self, now: Instant, key: &[u8]) -> Option<(&[u8], Option<u64>)> {
+        let entry = self.dbs.get(&0)?.peek(self.wall_ms_at(now), key)?;
+        match &entry.value {
+            Value::String(text) => Some((text, entry.expires())),
             Value::List(_) => None,
         }
     }

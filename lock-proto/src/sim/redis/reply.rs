@@ -3,13 +3,6 @@
 use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::Write as _;
-
-use bytes::BytesMut;
-use redis_protocol::resp2;
-use redis_protocol::resp2::types::BorrowedFrame as Frame2;
-use redis_protocol::resp3;
-use redis_protocol::resp3::types::{BorrowedFrame as Frame3, VerbatimStringFormat};
 
 use crate::redis::Protocol;
 
@@ -50,11 +43,11 @@ impl Reply {
     }
 
     /// Appends the reply to `out`.
-    pub(super) fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
+    pub(super) fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
         match self {
             Self::Later => {}
             Self::Array(items) => {
-                header(out, '*', items.len());
+                header(out, b'*', items.len());
                 for item in items {
                     item.encode(protocol, out);
                 }
@@ -62,8 +55,8 @@ impl Reply {
             // Written by hand, in order: the decoder's maps are hashed with a random seed.
             Self::Map(pairs) => {
                 match protocol {
-                    Protocol::Resp2 => header(out, '*', pairs.len() * 2),
-                    Protocol::Resp3 => header(out, '%', pairs.len()),
+                    Protocol::Resp2 => header(out, b'*', pairs.len() * 2),
+                    Protocol::Resp3 => header(out, b'%', pairs.len()),
                 }
                 for (key, value) in pairs {
                     key.encode(protocol, out);
@@ -72,61 +65,52 @@ impl Reply {
             }
             Self::Push(items) => {
                 match protocol {
-                    Protocol::Resp2 => header(out, '*', items.len()),
-                    Protocol::Resp3 => header(out, '>', items.len()),
+                    Protocol::Resp2 => header(out, b'*', items.len()),
+                    Protocol::Resp3 => header(out, b'>', items.len()),
                 }
                 for item in items {
                     item.encode(protocol, out);
                 }
             }
-            Self::NilArray if protocol == Protocol::Resp2 => out.extend_from_slice(b"*-1\r\n"),
-            Self::Simple(_)
-            | Self::Error(_)
-            | Self::Int(_)
-            | Self::Bulk(_)
-            | Self::Text(_)
-            | Self::Nil
-            | Self::NilArray => match protocol {
-                Protocol::Resp2 => self.encode_resp2(out),
-                Protocol::Resp3 => self.encode_resp3(out),
+            Self::Simple(text) => line(out, b'+', text.as_bytes()),
+            Self::Error(text) => line(out, b'-', text.as_bytes()),
+            Self::Int(n) => line(out, b':', itoa::Buffer::new().format(*n).as_bytes()),
+            Self::Bulk(bytes) => blob(out, bytes),
+            Self::Text(text) => match protocol {
+                Protocol::Resp2 => blob(out, text.as_bytes()),
+                Protocol::Resp3 => {
+                    header(out, b'=', VERBATIM.len() + text.len());
+                    for part in [VERBATIM, text.as_bytes(), b"\r\n"] {
+                        out.extend_from_slice(part);
+                    }
+                }
             },
+            Self::Nil | Self::NilArray => out.extend_from_slice(match (protocol, self) {
+                (Protocol::Resp3, _) => b"_\r\n",
+                (Protocol::Resp2, Self::NilArray) => b"*-1\r\n",
+                (Protocol::Resp2, _) => b"$-1\r\n",
+            }),
         }
-    }
-
-    fn encode_resp2(&self, out: &mut BytesMut) {
-        let frame = match self {
-            Self::Simple(text) => Frame2::SimpleString(text.as_bytes()),
-            Self::Error(text) => Frame2::Error(text),
-            Self::Int(n) => Frame2::Integer(*n),
-            Self::Bulk(bytes) => Frame2::BulkString(bytes),
-            Self::Text(text) => Frame2::BulkString(text.as_bytes()),
-            Self::Nil | Self::NilArray | Self::Array(_) | Self::Map(_) | Self::Push(_) | Self::Later => Frame2::Null,
-        };
-        // The encoder fails only if the buffer is too small, and it extends the buffer itself.
-        let done = resp2::encode::extend_encode_borrowed(out, &frame, false);
-        debug_assert!(done.is_ok(), "a scalar reply can always be encoded");
-    }
-
-    fn encode_resp3(&self, out: &mut BytesMut) {
-        let attributes = None;
-        let frame = match self {
-            Self::Simple(text) => Frame3::SimpleString { data: text.as_bytes(), attributes },
-            Self::Error(text) => Frame3::SimpleError { data: text, attributes },
-            Self::Int(n) => Frame3::Number { data: *n, attributes },
-            Self::Bulk(bytes) => Frame3::BlobString { data: bytes, attributes },
-            Self::Text(text) => {
-                Frame3::VerbatimString { data: text.as_bytes(), format: VerbatimStringFormat::Text, attributes }
-            }
-            Self::Nil | Self::NilArray | Self::Array(_) | Self::Map(_) | Self::Push(_) | Self::Later => Frame3::Null,
-        };
-        let done = resp3::encode::complete::extend_encode_borrowed(out, &frame, false);
-        debug_assert!(done.is_ok(), "a scalar reply can always be encoded");
     }
 }
 
-fn header(out: &mut BytesMut, kind: char, len: usize) {
-    // Writing to a `BytesMut` grows it and cannot fail.
-    let _ = write!(out, "{kind}{len}\r\n");
+/// What a verbatim string begins with: the kind of its text.
+const VERBATIM: &[u8] = b"txt:";
+
+pub(super) fn header(out: &mut Vec<u8>, kind: u8, len: usize) {
+    line(out, kind, itoa::Buffer::new().format(len).as_bytes());
+}
+
+fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
+    out.push(kind);
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn blob(out: &mut Vec<u8>, text: &[u8]) {
+    header(out, b'$', text.len());
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -135,7 +119,7 @@ mod tests {
     use alloc::vec;
 
     fn encoded(reply: &Reply, protocol: Protocol) -> String {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         reply.encode(protocol, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Node;
-use super::command::{Context, lower};
+use super::command::{Context, LONGEST, lower_word};
 use super::number;
 use super::reply::Reply;
 use super::store::Db;
@@ -98,28 +98,27 @@ fn options<'a>(args: &[&'a [u8]]) -> Option<Options<'a>> {
     let mut options = Options::default();
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
-        let word = lower(word);
-        let unit = match word.as_str() {
-            "nx" if !options.if_present => {
+        let unit = match lower_word(word, &mut [0; LONGEST]) {
+            b"nx" if !options.if_present => {
                 options.if_absent = true;
                 continue;
             }
-            "xx" if !options.if_absent => {
+            b"xx" if !options.if_absent => {
                 options.if_present = true;
                 continue;
             }
-            "get" => {
+            b"get" => {
                 options.answer_old = true;
                 continue;
             }
-            "keepttl" if options.expiry.is_none() => {
+            b"keepttl" if options.expiry.is_none() => {
                 options.keep_ttl = true;
                 continue;
             }
-            "ex" => Unit { seconds: true, absolute: false },
-            "px" => Unit { seconds: false, absolute: false },
-            "exat" => Unit { seconds: true, absolute: true },
-            "pxat" => Unit { seconds: false, absolute: true },
+            b"ex" => Unit { seconds: true, absolute: false },
+            b"px" => Unit { seconds: false, absolute: false },
+            b"exat" => Unit { seconds: true, absolute: true },
+            b"pxat" => Unit { seconds: false, absolute: true },
             _ => return None,
         };
         // The same unit may come again, and the last one counts.

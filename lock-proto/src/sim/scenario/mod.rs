@@ -147,6 +147,8 @@ pub struct Outcome {
     pub grants: u64,
     /// How often a machine was called: clients and servers.
     pub steps: u64,
+    /// The same of the network.
+    pub network_steps: u64,
     /// Simulated time.
     pub time: Duration,
     /// A digest of the log and the number of its lines, if it was made.

@@ -192,12 +192,6 @@ impl World {
         calls.iter().filter(|(name, _)| !opening.contains(&name.as_str())).map(|(_, count)| *count).sum()
     }
 
-    /// How often a machine was called so far: clients and nodes.
-    #[must_use]
-    pub const fn steps(&self) -> u64 {
-        self.steps
-    }
-
     // ---- inside ----
 
     fn verb<T>(

@@ -144,9 +144,9 @@ impl World {
                 None => self.journal.write(self.now, format_args!("n{node}: {text}")),
             }
         }
-        let mut after = 0;
-        while let Some(id) = self.network.next_of_node(node, after) {
-            after = id;
+        let mut place = 0;
+        while let Some((found, id)) = self.network.next_of_node(node, place) {
+            place = found + 1;
             let server = &mut self.nodes[node].node;
             let bytes = server.outgoing(id);
             if !bytes.is_empty() {
@@ -171,8 +171,7 @@ impl World {
     fn check_keys(&mut self, node: usize) {
         let server = &self.nodes[node].node;
         for key in &self.names {
-            let found = server.get(self.now, key).map(|value| (value, server.expires_at(self.now, key)));
-            self.checker.stored(self.now, node, key, found);
+            self.checker.stored(self.now, node, key, server.string(self.now, key));
         }
         self.check();
     }
@@ -181,6 +180,9 @@ impl World {
 
     /// Puts a packet on its way, and into the record.
     pub(super) fn send(&mut self, id: u64, way: Way, packet: Packet<Vec<u8>>) {
+        if !self.recorder.is_on() {
+            return self.network.send(self.now, id, way, Posted { packet, message: None });
+        }
         let Some(link) = self.network.links.get(&id) else { return };
         let (client, node) = (Lane::Client(link.client), Lane::Node(link.node));
         let (from, to) = match way {
@@ -333,14 +335,14 @@ impl World {
 
     fn send_all(&mut self, client: usize) -> bool {
         let mut moved = false;
-        let mut after = 0;
-        while let Some((id, link)) = self.network.next_of_client(client, after) {
+        let mut place = 0;
+        while let Some((found, id, link)) = self.network.next_of_client(client, place) {
             let (conn, room) = (link.conn, self.network.room(link, Way::ToNode));
             let machine = &mut self.clients[client].machine;
             let bytes = machine.outgoing(conn);
             let bytes = &bytes[..bytes.len().min(room)];
             if bytes.is_empty() {
-                after = id;
+                place = found + 1;
                 continue;
             }
             let bytes = bytes.to_vec();

@@ -113,6 +113,7 @@ impl Builder {
             rng,
             network,
             recorded: cluster.revision(),
+            cluster_due: cluster.next_deadline(),
             cluster,
             members: (0..self.members).map(|_| Member::new()).collect(),
             dawdling: BTreeMap::new(),

@@ -85,7 +85,7 @@ impl World {
             && self.agenda.is_empty()
             && self.resource.on_the_way.is_empty()
             && self.clients.iter().all(|process| process.deadline().is_none())
-            && self.cluster.next_deadline().is_none()
+            && self.cluster_due.is_none()
     }
 
     /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down) everybody is served, then every key goes, then

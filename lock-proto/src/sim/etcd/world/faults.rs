@@ -40,6 +40,7 @@ impl World {
         while let Some((link, packet)) = self.members[member].inbox.pop_front() {
             self.member_takes(link, member, packet);
         }
+        self.steps += 1;
         self.cluster.handle_timeout(self.now);
         self.pump_cluster();
     }

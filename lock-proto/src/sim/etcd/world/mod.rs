@@ -89,6 +89,8 @@ pub struct World {
     rng: Rng,
     network: Network<Wire>,
     cluster: Cluster,
+    /// When the cluster wants to be called: asked after every call.
+    cluster_due: Option<Instant>,
     members: Vec<Member>,
     /// Calls that a member has received and not looked at yet, by connection.
     dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
@@ -121,6 +123,7 @@ pub struct World {
     agenda: Agenda<(usize, Fact)>,
     /// Steps since time last moved.
     spins: u32,
+    /// How often a machine was called.
     steps: u64,
     /// A machine has broken its contract so that the run cannot go on.
     halted: bool,
@@ -253,6 +256,7 @@ impl World {
         client: usize,
         verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
+        self.steps += 1;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         verb(&mut process.machine, local)

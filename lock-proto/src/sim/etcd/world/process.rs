@@ -17,6 +17,8 @@ use crate::time::Instant;
 pub(super) struct Process {
     pub(super) machine: Client,
     pub(super) clock: Clock,
+    /// When the machine wants to be called, in true time.
+    next: Option<Instant>,
     /// Its clock has been standing still since this true time: a suspended host whose clock does not count on.
     pub(super) asleep: Option<Instant>,
     pub(super) state: State,
@@ -56,9 +58,10 @@ pub(super) struct Observed {
 
 impl Process {
     pub(super) fn new(machine: Client, clock: Clock) -> Self {
-        Self {
+        let mut process = Self {
             machine,
             clock,
+            next: None,
             asleep: None,
             state: State::Running,
             inbox: VecDeque::new(),
@@ -67,7 +70,9 @@ impl Process {
             streams: BTreeMap::new(),
             stopped: None,
             sent: 0,
-        }
+        };
+        process.look();
+        process
     }
 
     /// The process's own time.
@@ -83,8 +88,13 @@ impl Process {
     /// True time at which the machine wants to be called; `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Running => self.machine.next_deadline().map(|at| self.when(at)),
+            State::Running => self.next,
             State::Paused | State::Down => None,
         }
+    }
+
+    /// Asks the machine when it wants to be called: after every call.
+    pub(super) fn look(&mut self) {
+        self.next = self.machine.next_deadline().map(|at| self.when(at));
     }
 }

@@ -27,7 +27,7 @@ impl World {
         if self.halted {
             return false;
         }
-        let cluster = if self.is_frozen() { None } else { self.cluster.next_deadline() };
+        let cluster = if self.is_frozen() { None } else { self.cluster_due };
         let next = [
             self.network.next_arrival(),
             self.dawdling.first_key_value().map(|((at, _), _)| *at),
@@ -41,7 +41,6 @@ impl World {
         if !self.advance(next, end) {
             return false;
         }
-        self.steps += 1;
         // One thing a step, so that a condition is asked in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
@@ -62,6 +61,7 @@ impl World {
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_due(*client)) {
             self.time_out(client);
         } else if cluster.is_some_and(|at| at <= self.now) {
+            self.steps += 1;
             self.cluster.handle_timeout(self.now);
             self.pump_cluster();
         }
@@ -73,6 +73,7 @@ impl World {
     }
 
     pub(super) fn time_out(&mut self, client: usize) {
+        self.steps += 1;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         process.machine.handle_timeout(local);
@@ -159,7 +160,10 @@ impl World {
 
     pub(super) fn member_takes(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
         match packet {
-            Packet::Open => self.cluster.handle_connected(self.now, member, id),
+            Packet::Open => {
+                self.steps += 1;
+                self.cluster.handle_connected(self.now, member, id);
+            }
             // Calls run side by side in the server: some are looked at later than those that came after them.
             Packet::Data(wire @ Wire::Call { .. }) if self.rng.one_in(4) => {
                 let later = self.now + self.rng.duration(&(Duration::ZERO..self.late));
@@ -184,6 +188,7 @@ impl World {
         }
         self.journal.write(self.now, format_args!("m{member} from c{client}: {wire}"));
         self.remember_owner(client, &wire);
+        self.steps += 1;
         let now = self.now;
         match wire {
             Wire::Call { rpc, token, request } => {
@@ -244,6 +249,7 @@ impl World {
             return;
         }
         self.hung_up.remove(&id);
+        self.steps += 1;
         self.cluster.handle_disconnected(self.now, id);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.node_open = false;
@@ -274,6 +280,7 @@ impl World {
                 }
             }
         }
+        self.cluster_due = self.cluster.next_deadline();
         self.record_changes();
         self.record_cluster();
     }
@@ -309,6 +316,7 @@ impl World {
                     link.established = true;
                 }
                 self.journal.write(self.now, format_args!("c{client}/{conn} connected"));
+                self.steps += 1;
                 self.clients[client].machine.handle_connected(local, conn);
             }
             Fact::Heard(conn, wire) => {
@@ -324,6 +332,7 @@ impl World {
                 self.network.sweep();
                 self.forget_conn(client, conn);
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnected: {why}"));
+                self.steps += 1;
                 self.clients[client].machine.handle_disconnected(local, conn, why);
             }
             Fact::Release(lock) => {
@@ -355,17 +364,20 @@ impl World {
         match wire {
             Wire::Reply { rpc, reply } => {
                 if let Some(rpc) = self.rpcs.remove(&rpc) {
+                    self.steps += 1;
                     process.machine.handle_reply(local, rpc, reply);
                 }
             }
             Wire::Message { stream, message } => {
                 if let Some(stream) = self.streams.get(&stream) {
+                    self.steps += 1;
                     process.machine.handle_message(local, *stream, message);
                 }
             }
             Wire::Ended { stream, status } => {
                 if let Some(stream) = self.streams.remove(&stream) {
                     process.streams.remove(&stream);
+                    self.steps += 1;
                     process.machine.handle_stream_ended(local, stream, status);
                 }
             }
@@ -418,6 +430,7 @@ impl World {
                 return asked;
             }
         }
+        self.clients[client].look();
         // Whatever is due is still to come.
         if !self.is_due(client) {
             self.checker.up_to_date(self.now, client);

@@ -56,10 +56,4 @@ impl World {
     pub const fn writes(&self) -> (u64, u64) {
         self.resource.counts()
     }
-
-    /// How many things have happened: arrivals, deadlines, calls that were looked at.
-    #[must_use]
-    pub const fn steps(&self) -> u64 {
-        self.steps
-    }
 }

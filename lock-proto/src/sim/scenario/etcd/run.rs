@@ -62,6 +62,7 @@ pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
         excused: Vec::new(),
         grants: w.grants(),
         steps: w.steps(),
+        network_steps: w.network_steps(),
         time: w.now().since(Instant::ZERO),
         digest: w.log_digest(),
         log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },

@@ -36,6 +36,7 @@ pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
         excused: alloc::vec::Vec::new(),
         grants: world.grants(),
         steps: world.steps(),
+        network_steps: world.network_steps(),
         time: world.now().since(Instant::ZERO),
         digest: world.log_digest(),
         log: world.log_tail(200),
