@@ -9,7 +9,7 @@ use core::mem;
 use core::time::Duration;
 
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId};
-use lock_proto::redis::{Acquire, Event, Renew, Wait};
+use lock_proto::redis::{Acquire, ErrorClass, Event, Renew, ServerError, Wait};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 use store::Store;
 
@@ -126,6 +126,8 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     hub.locks.proclaim(NOW, leader, "b".into()).unwrap();
     hub.drain();
     hub.locks.proclaim(NOW, leader, "c".into()).unwrap();
+    hub.drain();
+    assert_eq!(hub.sent.len(), 1, "the second one waits for the answer to the first");
     hub.serve();
     let values: Vec<_> = hub.store.keys.values().map(|kv| kv.value.clone()).collect();
     assert_eq!(values, ["c"]);
@@ -230,4 +232,22 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
     assert!(failed(first) && failed(second), "{:?}", hub.told);
     let asked = hub.sent.iter().any(|(_, request)| matches!(request, Request::Grant { .. }));
     assert!(!asked, "{:?}", hub.sent);
+}
+
+/// A watch that is refused (by permissions, say) is replaced by readings.
+#[test]
+fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+    for watch in hub.watches.clone() {
+        hub.locks.handle_watch_refused(NOW, watch, &error);
+    }
+    hub.serve();
+    hub.store.delete(&"name/7".into());
+    hub.locks.handle_timeout(NOW + Duration::from_secs(1));
+    hub.serve();
+    assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
 }

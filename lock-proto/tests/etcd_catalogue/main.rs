@@ -11,6 +11,7 @@ mod election;
 mod elections;
 mod hold;
 mod hostile;
+mod owed;
 mod queue;
 mod rules;
 mod session;
