@@ -2,7 +2,7 @@
 
 use lock_proto::Fault;
 use lock_proto::etcd::{Refusal, Reply, Request};
-use lock_proto::redis::{Acquire, Cause, ErrorClass, Renew, ServerError, Wait};
+use lock_proto::redis::{Acquire, Answer, Cause, ErrorClass, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Fate, Kind, LATENCY};
@@ -115,6 +115,23 @@ fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
     }
 }
 
+/// The same, once its key is in the queue, behind somebody else's.
+#[test]
+fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
+    let mut w = World::new(2);
+    let holder = w.hold(1, Acquire::new("a"));
+    warm(&mut w, 0);
+    let first = w.acquire(0, Acquire::new("a").ttl(secs(3)));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.abandon(0, first);
+    w.run_for(ms(10));
+    w.release(1, holder);
+    w.expect(ms(10), "it is the other's", |w| w.is_held(0, second));
+    assert_eq!((w.grant(0, second).ttl, w.queue("a").len()), (secs(10), 1), "{}", w.describe());
+    w.end();
+}
+
 /// One who shares the lease with the head that leaves goes on from where that one was: no second key is made.
 #[test]
 fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
@@ -129,6 +146,36 @@ fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
         assert_eq!((w.count(0, Kind::Grant), w.requests(0)), (1, 2), "{slow:?} {}", w.describe());
         w.end();
     }
+}
+
+/// Nor is its place in the queue lost.
+#[test]
+fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
+    let mut w = World::new(2);
+    let holder = w.hold(1, Acquire::new("a"));
+    let first = w.acquire(0, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.abandon(0, first);
+    assert!(was_blocked(&w, 0, second, Blocked::Held));
+    w.run_for(ms(10));
+    assert_eq!((w.count(0, Kind::Create), w.count(0, Kind::Delete)), (1, 0), "{}", w.describe());
+    w.release(1, holder);
+    w.expect(ms(10), "it is the other's", |w| w.is_held(0, second));
+    w.end();
+}
+
+/// A lease that never left the client is not revoked.
+#[test]
+fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
+    let mut w = World::new(1);
+    w.fate(0, Kind::Grant, Fate::Answer(not_sent()));
+    let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
+    w.run_for(ms(5));
+    w.abandon(0, lock);
+    w.run_for(secs(1));
+    assert_eq!((w.count(0, Kind::Grant), w.count(0, Kind::Revoke)), (1, 0), "{}", w.describe());
+    w.end();
 }
 
 /// The lease was lost with two guards out. The first that comes back does not end it: the other's holder may still be at work, and its key
@@ -170,7 +217,85 @@ fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
     w.end();
 }
 
+/// A create that may yet land is remembered while its lease has the lock again, although a debt under another lease is paid meanwhile.
+#[test]
+fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
+    let mut w = with_a_watched_debt(1, secs(4));
+    let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
+    w.fate(0, Kind::Delete, Fate::Slow(LATENCY, ms(300)));
+    w.release(0, own);
+    let shared = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(100), "it is held on the other lease", |w| w.is_held(0, shared));
+    w.run_for(ms(500));
+    w.release(0, shared);
+    w.run_for(secs(3));
+    assert!(w.queue("a").is_empty(), "what landed is deleted {}", w.describe());
+    w.end();
+}
+
 // --- what is owed ---
+
+/// What lands is deleted once, and the news of that delete is no reason for another.
+#[test]
+fn e3_what_lands_is_deleted_once() {
+    let mut w = with_a_watched_debt(1, secs(4));
+    w.run_for(secs(4));
+    assert_eq!((w.count(0, Kind::Delete), w.queue("a").len()), (1, 0), "{}", w.describe());
+    w.end();
+}
+
+/// A put under way when the lock is given back ends without an answer, and the key is gone: somebody else's doing, for no delete of ours
+/// was sent.
+#[test]
+fn u1_a_put_without_an_answer_is_no_release() {
+    let mut w = World::new(1);
+    let leader = w.campaign(0, "board", "a");
+    w.run_for(ms(10));
+    w.fate(0, Kind::Put, Fate::Reset);
+    w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
+    w.release(0, leader);
+    w.run_for(ms(2));
+    let key = w.queue("board")[0].key.clone();
+    w.delete_by_hand(&key);
+    w.expect(secs(3), "the answer", |w| released(w, 0, leader).is_some());
+    assert_eq!((released(&w, 0, leader), w.count(0, Kind::Delete)), (Some(Release::Expired), 0), "{}", w.describe());
+    w.end();
+}
+
+/// What a failure says is what the server has said, or that it said nothing.
+#[test]
+fn a_failure_tells_what_was_answered() {
+    let refused = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+    let cause = Cause::Fault(Fault::Reset);
+    let cases = [
+        (Reply::Refused(Refusal::Error(refused.clone())), Answer::Rejected(refused)),
+        (Reply::NotSent(cause.clone()), Answer::Unreachable(cause.clone())),
+        (Reply::Unknown(cause.clone()), Answer::Unknown(cause)),
+    ];
+    for (reply, told) in cases {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, Kind::Create, Fate::Answer(reply));
+        let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.run_for(ms(1));
+        let Some(Failure::Refused(report) | Failure::TimedOut(report)) = failure(&w, 0, lock) else {
+            panic!("{}", w.describe())
+        };
+        assert_eq!(report.nodes[..], [told]);
+        w.end();
+    }
+}
+
+/// A name that nobody wants any more, and under which nothing is owed, takes no room.
+#[test]
+fn a_name_that_is_over_is_forgotten() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("some-name"));
+    assert!(format!("{:?}", w.clients[0].hub).contains("some-name"));
+    give_back(&mut w, 0, lock);
+    assert!(!format!("{:?}", w.clients[0].hub).contains("some-name"), "{:?}", w.clients[0].hub);
+    w.end();
+}
 
 /// A create that was given up and never left owes nothing. If one before it may have landed, its key is looked for all the same.
 #[test]
@@ -275,6 +400,20 @@ fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
     w.shut_down(0, secs(30));
     w.run_for(ms(10));
     assert_eq!((w.clients[0].stopped, w.store.leases.len()), (Some(0), 0), "{}", w.describe());
+    w.end();
+}
+
+/// A key that is known to be there is deleted, and not left to the end of its lease.
+#[test]
+fn u2_a_shutdown_deletes_what_is_owed() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.fate(0, Kind::Delete, Fate::Answer(not_sent()));
+    w.abandon(0, lock);
+    w.run_for(ms(1));
+    w.shut_down(0, secs(30));
+    w.run_for(secs(1));
+    assert_eq!((w.clients[0].stopped, w.count(0, Kind::Delete)), (Some(0), 2), "{}", w.describe());
     w.end();
 }
 
