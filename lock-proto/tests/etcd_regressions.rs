@@ -9,7 +9,7 @@ use core::mem;
 use core::time::Duration;
 
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId};
-use lock_proto::redis::{Acquire, Event, Renew, Wait};
+use lock_proto::redis::{Acquire, ErrorClass, Event, Renew, ServerError, Wait};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 use store::Store;
 
@@ -126,6 +126,8 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     hub.locks.proclaim(NOW, leader, "b".into()).unwrap();
     hub.drain();
     hub.locks.proclaim(NOW, leader, "c".into()).unwrap();
+    hub.drain();
+    assert_eq!(hub.sent.len(), 1, "the second one waits for the answer to the first");
     hub.serve();
     let values: Vec<_> = hub.store.keys.values().map(|kv| kv.value.clone()).collect();
     assert_eq!(values, ["c"]);
@@ -230,4 +232,70 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
     assert!(failed(first) && failed(second), "{:?}", hub.told);
     let asked = hub.sent.iter().any(|(_, request)| matches!(request, Request::Grant { .. }));
     assert!(!asked, "{:?}", hub.sent);
+}
+
+/// A watch that is refused (by permissions, say) is replaced by readings.
+#[test]
+fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+    for watch in hub.watches.clone() {
+        hub.locks.handle_watch_refused(NOW, watch, &error);
+    }
+    hub.serve();
+    hub.store.delete(&"name/7".into());
+    hub.locks.handle_timeout(NOW + Duration::from_secs(1));
+    hub.serve();
+    assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
+}
+
+/// A watch that begins in the past tells a waiter of its own put: it knows of that.
+#[test]
+fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
+    let put = hub.store.changes.last().unwrap().clone();
+    assert!(!put.deleted && put.kv.key != "name/7");
+    hub.locks.handle_watching(NOW, older, put.revision - 1);
+    hub.locks.handle_watching(NOW, own, put.revision - 1);
+    hub.locks.handle_changed(NOW, own, put.revision, false, &put.kv);
+    hub.drain();
+    assert!(hub.sent.is_empty(), "{:?}", hub.sent);
+    // Somebody else's put is something else.
+    hub.locks.handle_changed(
+        NOW,
+        own,
+        put.revision + 1,
+        false,
+        &lock_proto::etcd::message::KeyValue { mod_revision: put.revision + 1, ..put.kv },
+    );
+    hub.drain();
+    assert!(matches!(hub.sent[..], [(_, Request::Look { .. })]), "{:?}", hub.sent);
+}
+
+/// A reading that failed is made again after its pause, whatever else there is to do meanwhile.
+#[test]
+fn a_reading_that_failed_is_not_repeated_before_its_pause_is_over() {
+    let mut hub = Hub::new();
+    hub.occupy("name/7");
+    hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    hub.locks.handle_watching(NOW, hub.watches[0], hub.store.revision + 1);
+    hub.drain();
+    let (call, request) = hub.sent.remove(0);
+    assert!(matches!(request, Request::Look { .. }), "{request:?}");
+    let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+    hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::NotSent(lost));
+    hub.locks.handle_watching(NOW, hub.watches[1], hub.store.revision + 1);
+    hub.drain();
+    assert!(hub.sent.is_empty(), "{:?}", hub.sent);
+    hub.locks.handle_timeout(NOW + Duration::from_millis(50));
+    hub.drain();
+    assert!(matches!(hub.sent[..], [(_, Request::Look { .. })]), "{:?}", hub.sent);
 }

@@ -135,10 +135,6 @@ impl Session {
         matches!(self.state, State::Lost(Loss::Gone) | State::Over)
     }
 
-    pub(crate) const fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
-    }
-
     /// The end of validity of all that hangs on it.
     pub(crate) const fn until(&self) -> Instant {
         self.until

@@ -270,7 +270,7 @@ impl Sessions {
         if session.is_lost() && self.shared == Some(id) {
             self.shared = None;
         }
-        if session.users.is_empty() && (session.is_over() || session.is_gone()) {
+        if session.users.is_empty() && session.is_gone() {
             self.list.remove(&id);
             self.deadlines.set(id.0, None);
         } else {

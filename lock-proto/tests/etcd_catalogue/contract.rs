@@ -244,6 +244,13 @@ fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
     }
     w.run_for(ms(10));
     assert_eq!(w.verb(0, |hub, now| hub.claim(now, waiting)), Err(Misuse::NotHeld(waiting)), "claimed already");
+    // Somebody else's hold is not its own.
+    assert!(w.verb(0, |hub, _| hub.owner(waiting)).is_some());
+    assert_eq!(w.verb(0, |hub, _| hub.owner(behind)), None);
+    let not_held = Err(Misuse::NotHeld(behind));
+    assert_eq!(w.verb(0, |hub, now| hub.extend(now, behind)), not_held);
+    assert_eq!(w.verb(0, |hub, now| hub.proclaim(now, behind, "x".into())), not_held);
+    assert_eq!(w.verb(0, |hub, now| hub.owner_guard(now, behind)).map(drop), not_held);
     // Released twice.
     w.abandon(0, behind);
     w.release(0, waiting);

@@ -12,6 +12,7 @@ mod elections;
 mod hold;
 mod hostile;
 mod kept;
+mod owed;
 mod queue;
 mod rules;
 mod session;

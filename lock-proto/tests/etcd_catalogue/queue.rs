@@ -117,6 +117,24 @@ fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
     w.end();
 }
 
+/// Case M3: or when it is next because somebody between has gone.
+#[test]
+fn catalogue_m3_a_foreign_key_is_named_when_whoever_was_between_has_gone() {
+    let mut w = World::new(2);
+    w.hold(0, Acquire::new("a"));
+    w.put_by_hand("a/b/1f", 0);
+    w.put_by_hand("a/2f", 0);
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(10));
+    assert!(was_blocked(&w, 1, second, Blocked::Held) && failure(&w, 1, second).is_none());
+    w.delete_by_hand(&"a/2f".into());
+    w.run_for(ms(10));
+    assert!(matches!(failure(&w, 1, second), Some(Failure::KeyInUse(_))), "{}", w.describe());
+    assert_eq!(w.queue("a").len(), 2, "its own key goes");
+    w.store.keys.retain(|key, _| !key.ends_with(b"/1f"));
+    w.end();
+}
+
 /// Case M4: two lock objects of one session are one owner, and either's unlock frees both. Acquisitions of one client exclude each other,
 /// with one key between them (requirement E7).
 #[test]

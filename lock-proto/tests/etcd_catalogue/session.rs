@@ -4,7 +4,7 @@ use lock_proto::etcd::{Found, Refusal, Reply, Request};
 use lock_proto::redis::{Acquire, Loss, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Fate, Kind, LATENCY};
 
 /// Case S1: a waiter's lease ends while it waits, and when its predecessor leaves it is told that it holds the lock, without a key. Here the
 /// end of the lease ends the wait; what holds in the end is a new key on a living lease (requirement E4).
@@ -129,6 +129,8 @@ fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
     let lock = w.hold(0, Acquire::new("a"));
     let ids: Vec<Request> = w.sent(0, Kind::Grant).into_iter().map(|(_, request)| request).collect();
     assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+    let at: Vec<_> = w.sent(0, Kind::Grant).into_iter().map(|(at, _)| at).collect();
+    assert_eq!(at[1].since(at[0]), LATENCY, "at once");
     let Request::Grant { lease: foreign, .. } = ids[0] else { panic!() };
     w.run_for(secs(20));
     assert!(w.is_held(0, lock));

@@ -54,6 +54,18 @@ fn e7_a8_a_turn_is_bounded_by_time() {
 
 /// The fence counts the grants of a turn in 16 bits; with the last of them the turn ends.
 #[test]
+fn e7_a8_a_turn_of_no_time_is_one_hold() {
+    let mut w = World::with(1, |config| config.turn(Duration::ZERO));
+    let first = w.acquire(0, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(10), "it is held", |w| w.is_held(0, first));
+    w.release(0, first);
+    w.expect(ms(10), "and by the other", |w| w.is_held(0, second));
+    assert_eq!((w.count(0, Kind::Create), w.fence(0, second) & 0xffff), (2, 0));
+    w.end();
+}
+
+#[test]
 fn e7_e8_a_turn_is_bounded_by_the_fence() {
     let mut w = World::with(1, |config| config.turn(secs(3_600)).watch_own_after(secs(3_600)));
     let mut lock = w.hold(0, Acquire::new("a"));

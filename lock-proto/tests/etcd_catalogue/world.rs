@@ -98,6 +98,8 @@ pub(crate) struct Client {
     /// Everything told about locks, in order.
     told: Vec<(LockId, Event)>,
     elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
+    /// All that there ever were.
+    calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
     fates: Vec<(Kind, Fate)>,
@@ -155,6 +157,7 @@ impl World {
             events: BTreeMap::new(),
             told: Vec::new(),
             elections: BTreeMap::new(),
+            calls: BTreeSet::new(),
             in_flight: BTreeSet::new(),
             watches: BTreeMap::new(),
             fates: Vec::new(),
@@ -440,6 +443,7 @@ impl World {
             match output {
                 LocksOutput::Send { call, request, patience } => {
                     known.requests.push((self.now, request.clone()));
+                    assert!(known.calls.insert(call), "{call:?} twice");
                     known.in_flight.insert(call);
                     self.plan(patience, client, Happening::GiveUp { call });
                     self.send(client, call, request);

@@ -357,6 +357,32 @@ fn m6_facts_that_are_not_current_are_dropped() {
     assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }], "once");
 }
 
+/// Requirement M3: whatever kind of request it is that can be handed out.
+#[test]
+fn m3_what_can_be_handed_out_is_due_now() {
+    let queued = |rig: &Rig| rig.channel.next_deadline_reason() == Some((rig.now, "output is queued"));
+    let mut rig = Rig::new(1);
+    rig.send(grant(1));
+    assert!(queued(&rig), "a connection is to be opened");
+    let asks: [fn(&mut Rig); 3] = [
+        |rig| {
+            rig.send(grant(2));
+        },
+        |rig| {
+            rig.send(Request::KeepAlive { lease: lease(1) });
+        },
+        |rig| rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new()),
+    ];
+    for ask in asks {
+        let (mut rig, _) = Rig::up(1);
+        assert!(!queued(&rig));
+        ask(&mut rig);
+        assert!(queued(&rig));
+        rig.all();
+        assert!(!queued(&rig));
+    }
+}
+
 #[test]
 fn close_answers_all_and_a_later_request_opens_anew() {
     let (mut rig, conn) = Rig::up(1);
@@ -372,18 +398,22 @@ fn close_answers_all_and_a_later_request_opens_anew() {
 
 #[test]
 fn beyond_the_limit_nothing_is_queued() {
-    let mut rig = Rig::with(ChannelConfig { limit: 2, ..config(1) });
+    let mut rig = Rig::with(ChannelConfig { limit: 4, ..config(1) });
     rig.send(grant(1));
+    rig.connected();
+    rig.call();
+    // One that is under way counts as well as those that wait.
+    rig.send(grant(2));
     rig.send(Request::KeepAlive { lease: lease(1) });
-    let third = rig.send(grant(2));
-    rig.connecting();
-    assert_eq!(rig.all(), [not_sent(third, Fault::Backlog)]);
-    for n in 1..=3 {
+    rig.send(Request::KeepAlive { lease: lease(2) });
+    let fifth = rig.send(grant(3));
+    assert_eq!(rig.told(), [not_sent(fifth, Fault::Backlog)]);
+    for n in 1..=5 {
         rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new());
     }
-    let outputs = rig.all();
+    let outputs = rig.told();
     assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
-        if *watch == WatchId::new(3) && error.class == ErrorClass::Transient));
+        if *watch == WatchId::new(5) && error.class == ErrorClass::Transient));
 }
 
 #[test]

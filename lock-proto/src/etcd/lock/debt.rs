@@ -6,7 +6,6 @@
 //! hangs on it. A key on a lease that is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its
 //! lease is revoked.
 
-use super::context::Watched;
 use super::{Context, Lock};
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
@@ -54,7 +53,7 @@ enum Todo {
     Delete(i64),
     /// It is gone, but may come back: watch it until then, or as long as the lease lives.
     Watch {
-        watch: Option<Watched>,
+        watch: Option<WatchId>,
         until: Option<Instant>,
     },
     Nothing,
@@ -109,14 +108,7 @@ impl Debt {
     }
 
     pub(super) fn watches(&self, id: WatchId) -> bool {
-        matches!(self.todo, Todo::Watch { watch: Some(watch), .. } if watch.id == id)
-    }
-
-    pub(super) fn watched(&mut self, id: WatchId) -> Option<&mut Watched> {
-        match &mut self.todo {
-            Todo::Watch { watch, .. } => watch.as_mut().filter(|watch| watch.id == id),
-            Todo::Rest | Todo::Look | Todo::Delete(_) | Todo::Nothing => None,
-        }
+        matches!(self.todo, Todo::Watch { watch: Some(watch), .. } if watch == id)
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -136,7 +128,7 @@ impl Debt {
         if let Todo::Watch { watch: Some(watch), .. } = self.todo
             && !stays
         {
-            ctx.close_watch(watch.id);
+            ctx.close_watch(watch);
         }
         self.todo = todo;
     }
@@ -219,7 +211,7 @@ impl Lock {
             Todo::Look => (Kind::Look, Request::Look { queue, lease, before: None }),
             Todo::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
             Todo::Watch { watch: watch @ None, .. } => {
-                *watch = Some(Watched::new(ctx, queue.key(lease)));
+                *watch = Some(ctx.open_watch(queue.key(lease)));
                 return;
             }
             // Once more at its end.

@@ -426,14 +426,10 @@ impl Lock {
     // --- inside ---
 
     fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
-        let stage = match &mut self.stage {
+        match &mut self.stage {
             Stage::Waiting(contender) => contender.watched(watch),
             Stage::Held(hold) => hold.own.as_mut().filter(|own| own.id == watch),
             Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => None,
-        };
-        match stage {
-            Some(watched) => Some(watched),
-            None => self.debts.iter_mut().find_map(|debt| debt.watched(watch)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Step tests of one lock through the hub, without any connection: typed requests in, typed replies out.
 
+mod ends;
+
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec;
@@ -7,7 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::redis::*;
-use crate::{CallId, ClientId, Instant, LockId, NodeId};
+use crate::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 fn ms(n: u64) -> Instant {
     Instant::from_millis(1_000_000 + n)
@@ -97,7 +99,7 @@ fn want() -> Acquire {
 }
 
 fn lost_connection() -> Reply {
-    Reply::Unknown(Cause::Fault(crate::Fault::Reset))
+    Reply::Unknown(Cause::Fault(Fault::Reset))
 }
 
 #[test]
@@ -492,7 +494,7 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     // The delete is asked for at once, and its connection is down as well.
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { spent: Some(spent), .. } if spent.contains(1)));
-    hub.reply(10, call, Reply::NotSent(Cause::Fault(crate::Fault::Reset)));
+    hub.reply(10, call, Reply::NotSent(Cause::Fault(Fault::Reset)));
     hub.locks.handle_node_up(ms(20), NodeId::new(0), None);
     hub.drain();
     let sent = hub.requests();
@@ -592,7 +594,7 @@ fn h2_a_renewal_that_failed_is_tried_again_when_the_node_is_back() {
     hub.held(0, want());
     hub.at(3_000);
     let (call, _) = hub.one();
-    hub.reply(3_001, call, Reply::NotSent(Cause::Fault(crate::Fault::Reset)));
+    hub.reply(3_001, call, Reply::NotSent(Cause::Fault(Fault::Reset)));
     assert_eq!(hub.requests(), []);
     hub.locks.handle_node_up(ms(3_010), NodeId::new(0), None);
     hub.drain();

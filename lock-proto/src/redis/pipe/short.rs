@@ -101,6 +101,18 @@ mod tests {
     }
 
     #[test]
+    fn p3_the_limits_hold_for_short_answers_too() {
+        let pair = b"*2\r\n:1\r\n:1\r\n";
+        let exact = Limits { frame: pair.len(), depth: 1, elements: 2, ..Limits::default() };
+        assert!(short(pair, Protocol::Resp2, &exact).is_some());
+        for less in
+            [Limits { frame: pair.len() - 1, ..exact }, Limits { depth: 0, ..exact }, Limits { elements: 1, ..exact }]
+        {
+            assert_eq!(short(pair, Protocol::Resp2, &less), None, "{less:?}");
+        }
+    }
+
+    #[test]
     fn what_is_not_certain_is_left_to_the_decoder() {
         let long = [b":".as_slice(), &b"9".repeat(19), b"\r\n"].concat();
         let not_whole: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];

@@ -403,3 +403,55 @@ fn what_was_not_sent_is_answered_in_the_order_in_which_it_was_asked_for() {
     let told = rig.all();
     assert_eq!((&told[0], &told[1..]), (&disconnect(conn), &calls.map(|call| not_sent(call, Fault::NotNeeded))[..]));
 }
+
+#[test]
+fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
+    for (over, alone) in [(0, false), (1, true)] {
+        let (mut rig, [(first, _), _]) = Rig::busy();
+        let half = crate::etcd::channel::batch::MOST_BYTES / 2;
+        let all = [("a", half), ("b", half + over)].map(|(name, len)| {
+            let (queue, value) = (Queue::new(b"", name.as_bytes()), vec![0; len].into());
+            Request::Create { queue, lease: lease(7), value, alone: false }
+        });
+        for request in &all {
+            rig.send(request.clone());
+        }
+        rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
+        rig.told();
+        let (_, request) = rig.txn();
+        assert_eq!(size(&request), if alone { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn e11_requests_leave_in_the_order_in_which_they_were_made() {
+    for write_first in [true, false] {
+        let mut rig = Rig::new(1);
+        let requests = if write_first { [create("a"), grant(2)] } else { [grant(2), create("a")] };
+        for request in &requests {
+            rig.send(request.clone());
+        }
+        rig.connected();
+        let sent: Vec<Rpc> = rig
+            .requests()
+            .into_iter()
+            .map(|output| match output {
+                Output::Call { request, .. } => request,
+                other => panic!("no call: {other:?}"),
+            })
+            .collect();
+        assert_eq!(sent, requests.map(|request| request.rpc().unwrap()));
+    }
+}
+
+#[test]
+fn e11_a_write_waits_for_other_writes_only() {
+    let (mut rig, _) = Rig::up(1);
+    for n in 2..5 {
+        rig.send(grant(n));
+        rig.call();
+    }
+    rig.write("a");
+    let (_, request) = rig.txn();
+    assert_eq!(request, txn(&create("a")), "it leaves at once");
+}

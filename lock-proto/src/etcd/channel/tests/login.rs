@@ -78,6 +78,7 @@ fn e9_an_old_token_costs_one_login_and_the_request_goes_again() {
         rig.fail(a, code, words);
         // One login for both; what has not left waits for it too.
         let rpc = login(&mut rig);
+        assert!(rpc != a && rpc != b, "no number is used twice");
         assert_eq!(rig.all(), []);
         rig.answer(rpc, token("new"));
         // In the order of the requests.
@@ -167,6 +168,16 @@ fn a_login_that_hangs_or_fails_moves_on() {
     let rpc = login(&mut rig);
     rig.answer(rpc, granted(1));
     assert_eq!(rig.channel.poll_output(), Some(disconnect(third)), "nonsense");
+    rig.until_due();
+    let fourth = rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token(""));
+    assert_eq!(rig.channel.poll_output(), Some(disconnect(fourth)), "no token");
+    rig.until_due();
+    let fifth = rig.connected();
+    let rpc = login(&mut rig);
+    rig.fail(rpc, Code::ResourceExhausted, "etcdserver: too many requests");
+    assert_eq!(rig.all(), [disconnect(fifth)], "busy: what waits goes on waiting");
 }
 
 #[test]
@@ -235,6 +246,25 @@ fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
     watch::asked(&mut rig, stream);
     watch::deny(&mut rig, stream, "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token");
     assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Do(Output::Close { stream })));
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t2"));
+    rig.until_due();
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 6);
+}
+
+/// The same, if the server ends the stream for it.
+#[test]
+fn e9_a_stream_that_is_ended_for_its_token_is_opened_with_a_new_one() {
+    let mut rig = rig(1);
+    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t1"));
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 5);
+    rig.end(stream, Code::Unauthenticated, "etcdserver: invalid auth token");
+    assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Deaf { watch: WatchId::new(1) }));
     let rpc = login(&mut rig);
     rig.answer(rpc, token("t2"));
     rig.until_due();

@@ -103,3 +103,27 @@ fn a_message_of_the_wrong_kind_gives_the_connection_up() {
     rig.channel.handle_message(rig.now, stream, StreamReceived::Watch(WatchResponse::default()));
     assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
 }
+
+/// Requirement E9: a member that ends every watch stream may do so for ever, while another would serve.
+#[test]
+fn e9_a_watch_stream_that_ends_at_once_four_times_is_opened_elsewhere() {
+    for members in [1, 2] {
+        let mut rig = Rig::new(members);
+        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+        let conn = rig.connected();
+        for end in 1..=4 {
+            let stream = rig.stream(StreamKind::Watch);
+            assert_eq!(stream.conn(), conn);
+            rig.end(stream, Code::Internal, "RST_STREAM");
+            if end < 4 {
+                rig.until_due();
+            }
+        }
+        if members == 1 {
+            assert_eq!(rig.all(), [], "there is no other");
+        } else {
+            assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
+            assert!(rig.connecting().node() != conn.node());
+        }
+    }
+}

@@ -318,3 +318,46 @@ fn a_stream_without_watches_is_left_alone_and_used_again() {
     created(&mut rig, stream, 9);
     assert_eq!(rig.all(), []);
 }
+
+/// A watch that was cancelled again and again, and then lasted, is opened again without a long pause: also if it was the stream that ended.
+#[test]
+fn e5_a_watch_that_has_lasted_starts_anew() {
+    let mut rig = Rig::new(1);
+    rig.watch(1);
+    rig.connected();
+    let mut stream = rig.stream(StreamKind::Watch);
+    let pause = |rig: &mut Rig, stream| {
+        let wire = created(rig, stream, 5);
+        rig.hear(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
+        assert_eq!(rig.told(), [ChannelOutput::Deaf { watch: w(1) }]);
+        rig.channel.next_deadline().unwrap().since(rig.now)
+    };
+    for _ in 0..4 {
+        pause(&mut rig, stream);
+        rig.until_due();
+    }
+    created(&mut rig, stream, 5);
+    rig.pass(2 * SECOND);
+    rig.end(stream, Code::Internal, "RST_STREAM");
+    rig.told();
+    rig.until_due();
+    stream = rig.stream(StreamKind::Watch);
+    let pause = pause(&mut rig, stream);
+    assert!(pause <= 10 * MS, "{pause:?}");
+}
+
+/// The number -1 means the oldest that was asked for in one case only: created and cancelled at once.
+#[test]
+fn e5_an_answer_with_a_number_that_was_not_asked_for_opens_nothing() {
+    let mut rig = Rig::new(1);
+    rig.watch(1);
+    rig.connected();
+    let stream = rig.stream(StreamKind::Watch);
+    let wire = asked(&mut rig, stream);
+    rig.hear(stream, open(wire + 7, 5));
+    rig.hear(stream, open(-1, 5));
+    rig.hear(stream, WatchResponse { header: HEADER, watch_id: -1, canceled: true, ..WatchResponse::default() });
+    assert_eq!(rig.all(), []);
+    rig.hear(stream, open(wire, 6));
+    assert_eq!(rig.all(), [ChannelOutput::Watching { watch: w(1), revision: 6 }]);
+}

@@ -51,6 +51,19 @@ fn p1_a_flushed_script_is_sent_again_ahead_of_what_was_never_sent() {
     assert_eq!(rig.outputs(), [reply(a, Reply::Extended), reply(b, Reply::Absent), granted(c)]);
 }
 
+/// The second one was sent before the source went again, and finds it there when it is sent again itself.
+#[test]
+fn p1_a_script_that_was_brought_back_is_not_brought_back_twice() {
+    let (mut rig, conn) = known();
+    rig.send(extend("a"));
+    rig.send(extend("b"));
+    assert_eq!(rig.commands(conn), ["EVALSHA", "EVALSHA"]);
+    rig.receive(conn, NOSCRIPT);
+    assert_eq!(rig.commands(conn), ["EVAL"]);
+    rig.receive(conn, NOSCRIPT);
+    assert_eq!(rig.commands(conn), ["EVALSHA"]);
+}
+
 #[test]
 fn patience_goes_on_when_a_script_is_sent_again() {
     let (mut rig, conn) = known();

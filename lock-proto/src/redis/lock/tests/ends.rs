@@ -1,0 +1,134 @@
+//! How attempts, waits and clients end.
+
+use super::*;
+
+/// An attempt of an earlier round is answered late, when the lock is held by a later one on two nodes of three: what it got on the third
+/// has another number, and is no part of the hold. The node is asked to take the lock, not to prolong it.
+#[test]
+fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+    let id = hub.acquire(0, want());
+    let first = hub.requests();
+    for (call, _) in &first[..2] {
+        hub.reply(1, *call, Reply::Busy { expires: Expiry::In(for_ms(50)) });
+    }
+    let due = hub.locks.next_deadline().unwrap();
+    hub.locks.handle_timeout(due);
+    hub.drain();
+    let is_take = |request: &Request| matches!(request, Request::Take { .. });
+    let second: Vec<CallId> =
+        hub.requests().into_iter().filter(|(_, request)| is_take(request)).map(|(call, _)| call).collect();
+    assert_eq!(second.len(), 3);
+    for call in second {
+        let granted = call.node() != NodeId::new(2);
+        let reply = if granted { Reply::Granted { fence: None } } else { Reply::NotSent(Cause::Fault(Fault::Reset)) };
+        hub.locks.handle_reply(due, call, &reply);
+        hub.drain();
+    }
+    hub.locks.claim(due, id).unwrap();
+    hub.locks.handle_reply(due, first[2].0, &Reply::Granted { fence: None });
+    hub.drain();
+    hub.requests();
+    hub.locks.handle_timeout(due + for_ms(3_000));
+    hub.drain();
+    let kinds: BTreeSet<(u16, bool)> =
+        hub.requests().iter().map(|(call, request)| (call.node().index() as u16, is_take(request))).collect();
+    assert_eq!(kinds, [(0, false), (1, false), (2, true)].into());
+}
+
+/// The lock is passed on to one that wants a full life of its own, which is not to be had: the key is gone. It contends as it would have.
+#[test]
+fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    let second = hub.acquire(1, want().renew(Renew::Manual));
+    hub.locks.release(ms(2), first).unwrap();
+    hub.drain();
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { .. }), "{request:?}");
+    hub.told();
+    hub.reply(3, call, Reply::Absent);
+    hub.at(500);
+    let takes: Vec<CallId> = hub
+        .requests()
+        .into_iter()
+        .filter(|(_, request)| matches!(request, Request::Take { .. }))
+        .map(|(call, _)| call)
+        .collect();
+    assert_eq!(takes.len(), 1);
+    hub.reply(501, takes[0], Reply::Granted { fence: Some(200) });
+    assert!(hub.events.iter().any(|(id, event)| *id == second && matches!(event, Event::Granted(_))));
+}
+
+/// The release of a shutdown wakes somebody elsewhere. Nobody here has to give way any more, and nothing is waited for.
+#[test]
+fn u2_a_shutdown_ends_with_the_last_answer() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, want());
+    hub.locks.shut_down(ms(1), for_ms(1_000));
+    hub.drain();
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Release { .. }), "{request:?}");
+    hub.reply(2, call, Reply::Deleted { number: 1, awaited: true });
+    assert!(hub.locks.is_stopped());
+}
+
+/// No wait runs out after a shutdown has answered it.
+#[test]
+fn u2_a_shutdown_ends_all_waits() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, want());
+    hub.acquire(1, want().wait(Wait::For(for_ms(50))));
+    hub.locks.shut_down(ms(2), for_ms(1_000));
+    hub.drain();
+    assert!(hub.told().contains(&Event::Failed(Failure::ShuttingDown)));
+    assert!(hub.locks.next_deadline().unwrap() > ms(51), "{:?}", hub.locks.next_deadline_reason());
+}
+
+/// Somebody else was woken by the end of the last turn, while one waited here, who stayed away for it. That is over when this one has had the
+/// lock: nobody after it gives way for the same reason.
+#[test]
+fn a7_way_is_given_once() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.acquire(0, want());
+    let (call, _) = hub.one();
+    hub.reply(20, call, Reply::Granted { fence: Some(100) });
+    hub.locks.claim(ms(20), first).unwrap();
+    let second = hub.acquire(21, want());
+    hub.locks.release(ms(200), first).unwrap();
+    hub.drain();
+    let (delete, _) = hub.one();
+    hub.reply(220, delete, Reply::Deleted { number: 1, awaited: true });
+    hub.at(226);
+    let (take, request) = hub.one();
+    assert!(matches!(request, Request::Take { .. }), "{request:?}");
+    hub.reply(228, take, Reply::Granted { fence: Some(200) });
+    hub.locks.claim(ms(228), second).unwrap();
+    hub.locks.release(ms(229), second).unwrap();
+    hub.drain();
+    let (delete, _) = hub.one();
+    hub.reply(231, delete, Reply::Deleted { number: 2, awaited: false });
+    hub.acquire(232, want());
+    let (_, request) = hub.one();
+    assert!(matches!(request, Request::Take { .. }), "{request:?}");
+}
+
+/// Of three nodes two must tell of a release before anybody relies on it.
+#[test]
+fn a7_an_attempt_follows_when_a_quorum_listens() {
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify));
+    hub.acquire(0, want());
+    for (call, _) in hub.requests() {
+        hub.reply(1, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    }
+    let key = Key::new(b"", b"a");
+    let takes = |hub: &mut Hub, node| {
+        hub.locks.handle_listening(ms(2), NodeId::new(node), &key);
+        hub.drain();
+        hub.requests().iter().filter(|(_, request)| matches!(request, Request::Take { .. })).count()
+    };
+    assert_eq!(takes(&mut hub, 0), 0);
+    assert_eq!(takes(&mut hub, 0), 0, "the same one again");
+    assert_eq!(takes(&mut hub, 1), 3);
+    assert_eq!(takes(&mut hub, 2), 0, "once");
+}

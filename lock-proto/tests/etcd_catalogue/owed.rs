@@ -1,0 +1,450 @@
+//! What is owed under one lease while another is in use, and what a shutdown waits for: requirements E1, E3, E6, E7, H6, U1, U2.
+
+use lock_proto::Fault;
+use lock_proto::etcd::{Refusal, Reply, Request};
+use lock_proto::redis::{Acquire, Answer, Cause, ErrorClass, Renew, ServerError, Wait};
+
+use super::*;
+use crate::world::{Fate, Kind, LATENCY};
+
+fn not_sent() -> Reply {
+    Reply::NotSent(Cause::Fault(Fault::Unreachable))
+}
+
+fn busy() -> Reply {
+    Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Transient, text: "too many requests".into() }))
+}
+
+/// A client that owes a key under its shared lease: a create that was given up lands later. Two seconds on, the key is watched.
+fn with_a_watched_debt(clients: usize, late: Duration) -> World {
+    let mut w = World::new(clients);
+    warm(&mut w, 0);
+    w.fate(0, Kind::Create, Fate::Late(late));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(5));
+    w.abandon(0, lock);
+    w.run_for(secs(2));
+    assert_eq!(w.watched(0).len(), 1, "{}", w.describe());
+    w
+}
+
+// --- two leases under one name ---
+
+/// The lease that an earlier attempt used ends, and the name owes a key under it. Whoever is on the way to the lock on another lease, or has
+/// it, goes on as if nothing had happened.
+#[test]
+fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
+    for stage in ["leasing", "entering", "waiting", "held"] {
+        let mut w = with_a_watched_debt(2, secs(60));
+        if stage == "waiting" {
+            w.hold(1, Acquire::new("a"));
+        }
+        let (shared, signs) = (w.lease(0), w.count(0, Kind::KeepAlive));
+        w.revoke_by_hand(shared);
+        w.fate(0, Kind::KeepAlive, Fate::Slow(LATENCY, ms(400)));
+        w.expect(secs(4), "the next sign of life", |w| w.count(0, Kind::KeepAlive) > signs);
+        let slow = |at| if stage == at { ms(700) } else { LATENCY };
+        w.fate(0, Kind::Grant, Fate::Slow(LATENCY, slow("leasing")));
+        w.fate(0, Kind::Create, Fate::Slow(LATENCY, slow("entering")));
+        let creates = w.count(0, Kind::Create);
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
+        w.run_for(secs(1));
+        assert_eq!(was_granted(&w, 0, lock), stage != "waiting", "{stage} {}", w.describe());
+        assert_eq!(lost(&w, 0, lock), None, "{stage}");
+        let made = (w.count(0, Kind::Grant), w.count(0, Kind::Create) - creates, w.count(0, Kind::Put));
+        assert_eq!(made, (2, 1, 0), "{stage}: one lease and one key, once each {}", w.describe());
+        w.abandon(0, lock);
+        w.run_for(secs(1));
+        w.end();
+    }
+}
+
+/// Nor do the signs of life of the one say anything about the other.
+#[test]
+fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
+    let mut w = with_a_watched_debt(1, secs(60));
+    let shared = w.lease(0);
+    let lock = w.hold(0, Acquire::new("a").ttl(secs(3)));
+    let own = w.lease(0);
+    w.run_for(secs(6));
+    let signs = |lease: i64| {
+        let sent = w.sent(0, Kind::KeepAlive);
+        sent.iter()
+            .filter(|(_, request)| matches!(request, Request::KeepAlive { lease: l } if l.get() == lease))
+            .count()
+    };
+    let told = w.events(0, lock).iter().filter(|event| matches!(event, Event::Renewed { .. })).count();
+    assert!(signs(shared) >= 2, "{}", w.describe());
+    assert_eq!(told, signs(own), "{}", w.describe());
+    w.end();
+}
+
+/// The key that is owed under one lease goes, although the next attempt is on another, and has trouble of its own.
+#[test]
+fn e3_an_attempt_on_another_lease_forgets_no_debt() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.every(0, Kind::Delete, Some(Fate::Lost));
+    w.release(0, lock);
+    w.fate(0, Kind::Create, Fate::Reset);
+    let next = w.acquire(0, Acquire::new("a").ttl(secs(30)));
+    w.run_for(ms(500));
+    assert!(w.queue("a").len() == 2 && !was_granted(&w, 0, next), "{}", w.describe());
+    w.every(0, Kind::Delete, None);
+    w.expect(secs(5), "the first key goes, and the other is first", |w| w.is_held(0, next));
+    w.end();
+}
+
+/// The one at the head wanted a lease of its own, which is being granted, or on which a key is being made. Whoever comes next gets the lease
+/// that it asked for.
+#[test]
+fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
+    for slow in [Kind::Grant, Kind::Create] {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, slow, Fate::Slow(ms(20), ms(20)));
+        let first = w.acquire(0, Acquire::new("a").ttl(secs(3)));
+        let second = w.acquire(0, Acquire::new("a"));
+        w.run_for(ms(10));
+        w.abandon(0, first);
+        w.expect(secs(1), "it is the other's", |w| w.is_held(0, second));
+        assert_eq!(w.grant(0, second).ttl, secs(10), "{slow:?} {}", w.describe());
+        w.run_for(secs(1));
+        assert_eq!((w.store.leases.len(), w.queue("a").len()), (1, 1), "{slow:?} {}", w.describe());
+        w.end();
+    }
+}
+
+/// The same, once its key is in the queue, behind somebody else's.
+#[test]
+fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
+    let mut w = World::new(2);
+    let holder = w.hold(1, Acquire::new("a"));
+    warm(&mut w, 0);
+    let first = w.acquire(0, Acquire::new("a").ttl(secs(3)));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.abandon(0, first);
+    w.run_for(ms(10));
+    w.release(1, holder);
+    w.expect(ms(10), "it is the other's", |w| w.is_held(0, second));
+    assert_eq!((w.grant(0, second).ttl, w.queue("a").len()), (secs(10), 1), "{}", w.describe());
+    w.end();
+}
+
+/// One who shares the lease with the head that leaves goes on from where that one was: no second key is made.
+#[test]
+fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
+    for slow in [Kind::Grant, Kind::Create] {
+        let mut w = World::new(1);
+        w.fate(0, slow, Fate::Slow(ms(20), ms(20)));
+        let first = w.acquire(0, Acquire::new("a"));
+        let second = w.acquire(0, Acquire::new("a"));
+        w.run_for(ms(10));
+        w.abandon(0, first);
+        w.expect(ms(50), "it is the other's", |w| w.is_held(0, second));
+        assert_eq!((w.count(0, Kind::Grant), w.requests(0)), (1, 2), "{slow:?} {}", w.describe());
+        w.end();
+    }
+}
+
+/// Nor is its place in the queue lost.
+#[test]
+fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
+    let mut w = World::new(2);
+    let holder = w.hold(1, Acquire::new("a"));
+    let first = w.acquire(0, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(10));
+    w.abandon(0, first);
+    assert!(was_blocked(&w, 0, second, Blocked::Held));
+    w.run_for(ms(10));
+    assert_eq!((w.count(0, Kind::Create), w.count(0, Kind::Delete)), (1, 0), "{}", w.describe());
+    w.release(1, holder);
+    w.expect(ms(10), "it is the other's", |w| w.is_held(0, second));
+    w.end();
+}
+
+/// A lease that never left the client is not revoked.
+#[test]
+fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
+    let mut w = World::new(1);
+    w.fate(0, Kind::Grant, Fate::Answer(not_sent()));
+    let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
+    w.run_for(ms(5));
+    w.abandon(0, lock);
+    w.run_for(secs(1));
+    assert_eq!((w.count(0, Kind::Grant), w.count(0, Kind::Revoke)), (1, 0), "{}", w.describe());
+    w.end();
+}
+
+/// The lease was lost with two guards out. The first that comes back does not end it: the other's holder may still be at work, and its key
+/// is left alone.
+#[test]
+fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
+    let mut w = World::new(1);
+    let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+    w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+    w.expect(secs(11), "the loss", |w| locks.iter().all(|lock| lost(w, 0, *lock).is_some()));
+    w.every(0, Kind::KeepAlive, None);
+    w.release(0, locks[0]);
+    w.run_for(ms(50));
+    assert_eq!(w.count(0, Kind::Revoke), 0, "{}", w.describe());
+    w.release(0, locks[1]);
+    w.run_for(ms(50));
+    assert_eq!(w.count(0, Kind::Revoke), 1, "{}", w.describe());
+    w.end();
+}
+
+/// A lease that ends because a late create could land on it waits for a release of another name that is under way, so that its outcome is
+/// known.
+#[test]
+fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
+    let mut w = World::new(1);
+    let other = w.hold(0, Acquire::new("other"));
+    w.fate(0, Kind::Create, Fate::Late(secs(35)));
+    let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(100))));
+    let given_up = w.now;
+    // The key of `a` is watched for a TTL, and then the lease is to end.
+    w.expect(secs(15), "the last reading", |w| w.sent(0, Kind::Look).iter().any(|(at, _)| *at > given_up + secs(9)));
+    assert!(failure(&w, 0, lock).is_some());
+    w.every(0, Kind::Delete, Some(Fate::Answer(busy())));
+    w.release(0, other);
+    w.run_for(ms(500));
+    w.every(0, Kind::Delete, None);
+    w.expect(secs(2), "the answer", |w| released(w, 0, other).is_some());
+    assert_eq!(released(&w, 0, other), Some(Release::Released), "{}", w.describe());
+    w.end();
+}
+
+/// A create that may yet land is remembered while its lease has the lock again, although a debt under another lease is paid meanwhile.
+#[test]
+fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
+    let mut w = with_a_watched_debt(1, secs(4));
+    let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
+    w.fate(0, Kind::Delete, Fate::Slow(LATENCY, ms(300)));
+    w.release(0, own);
+    let shared = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(100), "it is held on the other lease", |w| w.is_held(0, shared));
+    w.run_for(ms(500));
+    w.release(0, shared);
+    w.run_for(secs(3));
+    assert!(w.queue("a").is_empty(), "what landed is deleted {}", w.describe());
+    w.end();
+}
+
+// --- what is owed ---
+
+/// What lands is deleted once, and the news of that delete is no reason for another.
+#[test]
+fn e3_what_lands_is_deleted_once() {
+    let mut w = with_a_watched_debt(1, secs(4));
+    w.run_for(secs(4));
+    assert_eq!((w.count(0, Kind::Delete), w.queue("a").len()), (1, 0), "{}", w.describe());
+    w.end();
+}
+
+/// A put under way when the lock is given back ends without an answer, and the key is gone: somebody else's doing, for no delete of ours
+/// was sent.
+#[test]
+fn u1_a_put_without_an_answer_is_no_release() {
+    let mut w = World::new(1);
+    let leader = w.campaign(0, "board", "a");
+    w.run_for(ms(10));
+    w.fate(0, Kind::Put, Fate::Reset);
+    w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
+    w.release(0, leader);
+    w.run_for(ms(2));
+    let key = w.queue("board")[0].key.clone();
+    w.delete_by_hand(&key);
+    w.expect(secs(3), "the answer", |w| released(w, 0, leader).is_some());
+    assert_eq!((released(&w, 0, leader), w.count(0, Kind::Delete)), (Some(Release::Expired), 0), "{}", w.describe());
+    w.end();
+}
+
+/// What a failure says is what the server has said, or that it said nothing.
+#[test]
+fn a_failure_tells_what_was_answered() {
+    let refused = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+    let cause = Cause::Fault(Fault::Reset);
+    let cases = [
+        (Reply::Refused(Refusal::Error(refused.clone())), Answer::Rejected(refused)),
+        (Reply::NotSent(cause.clone()), Answer::Unreachable(cause.clone())),
+        (Reply::Unknown(cause.clone()), Answer::Unknown(cause)),
+    ];
+    for (reply, told) in cases {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, Kind::Create, Fate::Answer(reply));
+        let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.run_for(ms(1));
+        let Some(Failure::Refused(report) | Failure::TimedOut(report)) = failure(&w, 0, lock) else {
+            panic!("{}", w.describe())
+        };
+        assert_eq!(report.nodes[..], [told]);
+        w.end();
+    }
+}
+
+/// A name that nobody wants any more, and under which nothing is owed, takes no room.
+#[test]
+fn a_name_that_is_over_is_forgotten() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("some-name"));
+    assert!(format!("{:?}", w.clients[0].hub).contains("some-name"));
+    give_back(&mut w, 0, lock);
+    assert!(!format!("{:?}", w.clients[0].hub).contains("some-name"), "{:?}", w.clients[0].hub);
+    w.end();
+}
+
+/// A create that was given up and never left owes nothing. If one before it may have landed, its key is looked for all the same.
+#[test]
+fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
+    for answer in [not_sent(), busy()] {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        w.fate(0, Kind::Create, Fate::Answer(answer.clone()));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.abandon(0, lock);
+        let requests = w.requests(0);
+        w.run_for(secs(5));
+        let signs = w.count(0, Kind::KeepAlive);
+        assert_eq!(w.requests(0) - signs, requests, "{answer:?} {}", w.describe());
+        // The first one was executed, and its answer lost.
+        w.fate(0, Kind::Create, Fate::Reset);
+        w.fate(0, Kind::Create, Fate::Answer(answer.clone()));
+        let creates = w.count(0, Kind::Create);
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(secs(1), "the second create", |w| w.count(0, Kind::Create) == creates + 2);
+        w.abandon(0, lock);
+        w.run_for(ms(100));
+        assert!(w.queue("a").is_empty(), "{answer:?} {}", w.describe());
+        w.end();
+    }
+}
+
+/// What lands after the reading and before the watch on it is open is found as soon as that is open.
+#[test]
+fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
+    for us in (0..60_000).step_by(250) {
+        let mut w = World::new(1);
+        warm(&mut w, 0);
+        let late = secs(1) + Duration::from_micros(us);
+        w.fate(0, Kind::Create, Fate::Late(late));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.abandon(0, lock);
+        // It is given up after a second, and the first reading is made after a pause.
+        w.run_for(late.max(ms(1_040)) + ms(10));
+        assert!(w.queue("a").is_empty(), "{us} {}", w.describe());
+        w.end();
+    }
+}
+
+/// The delete did not arrive, and the next attempt of the same client takes the key over: then it was passed on.
+#[test]
+fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
+    let mut w = World::new(1);
+    let first = w.hold(0, Acquire::new("a"));
+    w.every(0, Kind::Delete, Some(Fate::Answer(not_sent())));
+    w.release(0, first);
+    w.run_for(ms(2));
+    w.hold(0, Acquire::new("a"));
+    assert_eq!(released(&w, 0, first), Some(Release::Released), "{}", w.describe());
+    assert_eq!(w.count(0, Kind::Put), 1);
+    w.every(0, Kind::Delete, None);
+    w.end();
+}
+
+/// Somebody writes the key again and again, each time between the reading and the put. The client does not try without a pause.
+#[test]
+fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
+    let mut w = World::new(1);
+    warm(&mut w, 0);
+    w.fate(0, Kind::Create, Fate::Reset);
+    w.every(0, Kind::Put, Some(Fate::Slow(ms(2), LATENCY)));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(1));
+    let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
+    for _ in 0..500 {
+        w.put_by_hand(core::str::from_utf8(&key).unwrap(), lease);
+        w.run_for(ms(1));
+    }
+    assert!((2..10).contains(&w.count(0, Kind::Put)), "{}", w.count(0, Kind::Put));
+    assert!(!was_granted(&w, 0, lock));
+    w.expect(secs(3), "left in peace, it is granted", |w| w.is_held(0, lock));
+    w.end();
+}
+
+/// A put that was not executed is made again. There is nothing to be read.
+#[test]
+fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
+    for answer in [not_sent(), busy()] {
+        let mut w = World::new(1);
+        let leader = w.campaign(0, "board", "a");
+        w.run_for(ms(10));
+        w.fate(0, Kind::Put, Fate::Answer(answer.clone()));
+        w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
+        w.run_for(secs(1));
+        assert_eq!((w.count(0, Kind::Put), w.count(0, Kind::Look)), (2, 0), "{answer:?} {}", w.describe());
+        assert_eq!(w.queue("board")[0].value, "b");
+        w.end();
+    }
+}
+
+// --- the end ---
+
+/// What may still land hangs on a lease that is revoked, and is not waited for.
+#[test]
+fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
+    let mut w = with_a_watched_debt(1, secs(6));
+    w.shut_down(0, secs(30));
+    w.run_for(ms(10));
+    assert_eq!((w.clients[0].stopped, w.store.leases.len()), (Some(0), 0), "{}", w.describe());
+    w.end();
+}
+
+/// A key that is known to be there is deleted, and not left to the end of its lease.
+#[test]
+fn u2_a_shutdown_deletes_what_is_owed() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.fate(0, Kind::Delete, Fate::Answer(not_sent()));
+    w.abandon(0, lock);
+    w.run_for(ms(1));
+    w.shut_down(0, secs(30));
+    w.run_for(secs(1));
+    assert_eq!((w.clients[0].stopped, w.count(0, Kind::Delete)), (Some(0), 2), "{}", w.describe());
+    w.end();
+}
+
+/// Whoever waits for a release is answered before the client stops, if only with what is known.
+#[test]
+fn u2_a_release_is_answered_when_the_time_of_a_shutdown_is_over() {
+    let mut w = World::new(1);
+    let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+    w.cut(0);
+    w.release(0, locks[0]);
+    w.shut_down(0, secs(1));
+    w.run_for(ms(999));
+    assert_eq!(locks.map(|lock| released(&w, 0, lock)), [None; 2]);
+    w.run_for(ms(1));
+    assert_eq!(locks.map(|lock| released(&w, 0, lock)), [Some(Release::Unknown); 2], "{}", w.describe());
+    assert_eq!(w.clients[0].stopped, Some(3));
+}
+
+/// Extended by hand, a lease of its own, while that of the name's debt is not confirmed.
+#[test]
+fn h3_an_extension_fails_by_its_own_lease_only() {
+    let mut w = with_a_watched_debt(1, secs(60));
+    let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
+    let signs = w.count(0, Kind::KeepAlive);
+    w.fate(0, Kind::KeepAlive, Fate::Answer(busy()));
+    w.expect(secs(4), "the shared lease's sign of life", |w| w.count(0, Kind::KeepAlive) > signs);
+    w.fate(0, Kind::KeepAlive, Fate::Slow(ms(100), ms(100)));
+    w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
+    w.run_for(ms(10));
+    assert!(!w.events(0, lock).iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{}", w.describe());
+    w.run_for(ms(300));
+    assert!(w.events(0, lock).iter().any(|event| matches!(event, Event::Renewed { .. })), "{}", w.describe());
+    w.end();
+}
