@@ -69,6 +69,7 @@ fn u2_a_shutdown_ends_with_the_last_answer() {
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { .. }), "{request:?}");
+    assert!(!hub.locks.is_stopped());
     hub.reply(2, call, Reply::Deleted { number: 1, awaited: true });
     assert!(hub.locks.is_stopped());
 }
