@@ -177,13 +177,13 @@ impl Contender {
     }
 
     /// The wait is over: a watch that does not tell late is kept for the next one.
-    fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Kept> {
+    fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Box<Kept>> {
         let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
             return None;
         };
-        Some(Kept::new(ctx.now, self.session, mem::take(&mut self.older), watch))
+        Some(Box::new(Kept::new(ctx.now, self.session, mem::take(&mut self.older), watch)))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -403,8 +403,8 @@ impl Lock {
                     None => {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
-                        let kept = contender.keep_older(ctx);
-                        self.keep(ctx, kept);
+                        // None has been kept since the wait began.
+                        self.kept = contender.keep_older(ctx);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.queue.is_foreign(&older.key) => {

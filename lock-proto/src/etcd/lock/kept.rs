@@ -3,7 +3,6 @@
 //! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
 //! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
 
-use alloc::boxed::Box;
 use bytes::Bytes;
 use core::time::Duration;
 
@@ -64,11 +63,6 @@ pub(super) struct Watching {
 }
 
 impl Lock {
-    pub(super) fn keep(&mut self, ctx: &mut Context<'_>, kept: Option<Kept>) {
-        self.close_kept(ctx);
-        self.kept = kept.map(Box::new);
-    }
-
     pub(super) fn close_kept(&mut self, ctx: &mut Context<'_>) {
         if let Some(kept) = self.kept.take() {
             kept.close(ctx);
