@@ -72,6 +72,14 @@ impl Hub {
         (kv.create_revision, kv.mod_revision) = (self.store.revision, self.store.revision);
         self.store.keys.insert(kv.key.clone(), kv);
     }
+
+    /// Somebody who waits behind somebody else's key.
+    fn waiter(&mut self) -> LockId {
+        self.occupy("name/7");
+        let waits = self.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+        self.serve();
+        waits
+    }
 }
 
 /// Seed 47211: the one that tried was abandoned while its request was under way, and the answer, busy, was nobody's.
@@ -163,9 +171,7 @@ fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
 fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
     for (written, looks) in [(false, 0), (true, 4)] {
         let mut hub = Hub::new();
-        hub.occupy("name/7");
-        let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-        hub.serve();
+        let waits = hub.waiter();
         let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
         hub.locks.handle_watching(NOW, older, hub.store.revision);
         hub.store.revision += i64::from(written);
@@ -197,9 +203,7 @@ fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
 #[test]
 fn a_release_that_the_watch_tells_late_is_found_by_reading() {
     let mut hub = Hub::new();
-    hub.occupy("name/7");
-    let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-    hub.serve();
+    let waits = hub.waiter();
     let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(NOW, older, hub.store.revision);
     hub.store.revision += 1;
@@ -238,9 +242,7 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
 #[test]
 fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
     let mut hub = Hub::new();
-    hub.occupy("name/7");
-    let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-    hub.serve();
+    let waits = hub.waiter();
     let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
     for watch in hub.watches.clone() {
         hub.locks.handle_watch_refused(NOW, watch, &error);
@@ -256,9 +258,7 @@ fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
 #[test]
 fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
     let mut hub = Hub::new();
-    hub.occupy("name/7");
-    hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-    hub.serve();
+    hub.waiter();
     let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
     let put = hub.store.changes.last().unwrap().clone();
     assert!(!put.deleted && put.kv.key != "name/7");
@@ -283,9 +283,7 @@ fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
 #[test]
 fn a_reading_that_failed_is_not_repeated_before_its_pause_is_over() {
     let mut hub = Hub::new();
-    hub.occupy("name/7");
-    hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-    hub.serve();
+    hub.waiter();
     hub.locks.handle_watching(NOW, hub.watches[0], hub.store.revision + 1);
     hub.drain();
     let (call, request) = hub.sent.remove(0);

@@ -60,6 +60,13 @@ fn release_held(w: &mut World, client: usize) {
     w.release(client, held(w, client));
 }
 
+/// Client 0 gives back what it holds, and client 1 has it within that time.
+#[track_caller]
+fn its_turn(w: &mut World, lock: LockId, within: Duration) {
+    release_held(w, 0);
+    w.expect(within, "its turn", |w| w.is_held(1, lock));
+}
+
 fn give_back_held(w: &mut World, client: usize) {
     let lock = held(w, client);
     give_back(w, client, lock);
@@ -95,16 +102,14 @@ fn e5_kept_watches_are_closed_soon() {
     assert!(w.watched(1).is_empty());
     // Also while it is held; counted anew from its end.
     let lock = w.acquire(1, Acquire::new("a"));
-    release_held(&mut w, 0);
-    w.expect(ms(10), "its turn", |w| w.is_held(1, lock));
+    its_turn(&mut w, lock, ms(10));
     w.run_for(ms(110));
     let own = w.queue("a")[0].key.clone();
     assert_eq!(w.watched(1), [own]);
 
     let mut w = gave_back();
     let lock = w.acquire(1, Acquire::new("a"));
-    release_held(&mut w, 0);
-    w.expect(ms(10), "its turn", |w| w.is_held(1, lock));
+    its_turn(&mut w, lock, ms(10));
     w.run_for(ms(80));
     w.release(1, lock);
     w.run_for(ms(90));
@@ -141,8 +146,7 @@ fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
         w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
         let lock = w.acquire(1, Acquire::new("a"));
         w.run_for(Duration::from_micros(us));
-        release_held(&mut w, 0);
-        w.expect(ms(24), "its turn", |w| w.is_held(1, lock));
+        its_turn(&mut w, lock, ms(24));
         assert_eq!(w.clients[1].watches_opened.len(), opened, "after {us} µs");
         w.end();
     }
@@ -159,8 +163,7 @@ fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed()
         let own = w.queue("a")[1].key.clone();
         w.delete_by_hand(&own);
         w.expect(ms(25), "it queues again", |w| w.queue("a").len() == 2);
-        release_held(&mut w, 0);
-        w.expect(ms(5), "its turn", |w| w.is_held(1, lock));
+        its_turn(&mut w, lock, ms(5));
         w.end();
     }
 }
@@ -180,8 +183,7 @@ fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
     }
     w.run_for(ms(5));
     assert_eq!(w.count(1, Kind::Look), before);
-    release_held(&mut w, 0);
-    w.expect(ms(5), "its turn", |w| w.is_held(1, lock));
+    its_turn(&mut w, lock, ms(5));
     w.end();
 }
 
@@ -195,8 +197,7 @@ fn e5_kept_watches_that_broke_are_not_used() {
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
     assert_eq!(w.clients[1].watches_opened.len(), opened + 2);
-    release_held(&mut w, 0);
-    w.expect(ms(5), "its turn", |w| w.is_held(1, lock));
+    its_turn(&mut w, lock, ms(5));
     w.end();
 }
 
@@ -205,8 +206,7 @@ fn e5_kept_watches_that_broke_are_not_used() {
 fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
     let mut w = gave_back();
     let lock = w.acquire(1, Acquire::new("a"));
-    release_held(&mut w, 0);
-    w.expect(ms(10), "its turn", |w| w.is_held(1, lock));
+    its_turn(&mut w, lock, ms(10));
     let own = w.watch_on(1, &w.queue("a")[0].key);
     w.verb(1, |hub, now| hub.handle_deaf(now, own));
     w.release(1, lock);

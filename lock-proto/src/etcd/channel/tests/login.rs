@@ -21,6 +21,18 @@ fn login(rig: &mut Rig) -> RpcId {
     }
 }
 
+/// A watch is open, with the token `t1`.
+fn watching() -> (Rig, StreamId) {
+    let mut rig = rig(1);
+    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("t1"));
+    let stream = rig.stream(StreamKind::Watch);
+    watch::created(&mut rig, stream, 5);
+    (rig, stream)
+}
+
 /// The next output: a call with this token.
 fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
     match rig.channel.poll_output() {
@@ -182,13 +194,7 @@ fn a_login_that_hangs_or_fails_moves_on() {
 
 #[test]
 fn e9_a_denied_watch_is_tried_once_more_with_a_new_login() {
-    let mut rig = rig(1);
-    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
-    rig.connected();
-    let rpc = login(&mut rig);
-    rig.answer(rpc, token("t1"));
-    let stream = rig.stream(StreamKind::Watch);
-    watch::created(&mut rig, stream, 5);
+    let (mut rig, stream) = watching();
     // A minute later the token has run out, and a new watch is denied, as early releases say it.
     rig.pass(9 * SECOND);
     rig.channel.watch(rig.now, WatchId::new(2), "b".into(), Bytes::new());
@@ -232,13 +238,7 @@ fn e9_a_late_refusal_of_an_old_token_costs_no_second_login() {
 
 #[test]
 fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
-    let mut rig = rig(1);
-    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
-    rig.connected();
-    let rpc = login(&mut rig);
-    rig.answer(rpc, token("t1"));
-    let stream = rig.stream(StreamKind::Watch);
-    watch::created(&mut rig, stream, 5);
+    let (mut rig, stream) = watching();
     rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
     rig.told();
     rig.until_due();
@@ -256,13 +256,7 @@ fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
 /// The same, if the server ends the stream for it.
 #[test]
 fn e9_a_stream_that_is_ended_for_its_token_is_opened_with_a_new_one() {
-    let mut rig = rig(1);
-    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
-    rig.connected();
-    let rpc = login(&mut rig);
-    rig.answer(rpc, token("t1"));
-    let stream = rig.stream(StreamKind::Watch);
-    watch::created(&mut rig, stream, 5);
+    let (mut rig, stream) = watching();
     rig.end(stream, Code::Unauthenticated, "etcdserver: invalid auth token");
     assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Deaf { watch: WatchId::new(1) }));
     let rpc = login(&mut rig);
