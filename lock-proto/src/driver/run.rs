@@ -131,6 +131,7 @@ enum State<S> {
 
 impl<H: Host> Links<H> for Sockets<H> {
     type Engine = Redis;
+    const ALONE_AT_ONCE: bool = false;
 
     fn do_duties(&mut self, host: &H, shared: &Shared<Redis>, batch: &mut Batch) -> bool {
         shared.drive(batch, |core, _| core::mem::swap(&mut core.engine.duties, &mut self.duties));

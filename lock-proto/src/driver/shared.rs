@@ -74,9 +74,9 @@ impl Batch {
         self.run_some(usize::MAX);
     }
 
-    /// Whether tasks are still to be woken.
-    pub(super) fn has_wakers(&self) -> bool {
-        !self.wakers.is_empty()
+    /// How many tasks are to be woken.
+    pub(super) fn wakers(&self) -> usize {
+        self.wakers.len()
     }
 
     /// Wakes everybody, but of the tasks that wait for a lock or for a release `most`. True if some are left.
@@ -117,7 +117,7 @@ impl Batch {
         } else {
             self.wakers.drain(..most).for_each(Waker::wake);
         }
-        self.has_wakers()
+        !self.wakers.is_empty()
     }
 }
 

@@ -68,6 +68,7 @@ enum Done {
 struct Opened {
     send: SendRequest<Body>,
     dispatch: BoxFuture<Fault>,
+    acknowledge: BoxFuture<Done>,
     outbox: Arc<dyn Flush>,
 }
 
@@ -111,7 +112,7 @@ impl Connection {
                 let wire = Wire::new(Arc::clone(&outbox), Arc::clone(&line));
                 let mut builder = Builder::new(nursery);
                 builder
-                    .timer(Timers::new(host))
+                    .timer(Timers::new(host.clone()))
                     .keep_alive_interval(PING_AFTER)
                     .keep_alive_timeout(PING_PATIENCE)
                     // etcd counts a ping without an open stream as an attack as well.
@@ -132,7 +133,14 @@ impl Connection {
                         }
                     }
                 });
-                Ok(Opened { send, dispatch, outbox })
+                let acknowledge = {
+                    let outbox = Arc::clone(&outbox);
+                    boxed(async move {
+                        outbox.acknowledge(host).await;
+                        Done::Work
+                    })
+                };
+                Ok(Opened { send, dispatch, acknowledge, outbox })
             }
         };
         tasks.push(boxed(async move { Done::Opened(opening.await) }));
@@ -245,7 +253,7 @@ impl Connection {
             match Pin::new(&mut *tasks).poll_next(cx) {
                 Poll::Ready(Some(Done::Work)) => {}
                 Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
-                Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch, outbox })))) => {
+                Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch, acknowledge, outbox })))) => {
                     // A name that no request can carry: the machine has checked it.
                     let Some(origin) = self.origin.take() else {
                         self.end(Fault::Unreachable);
@@ -254,6 +262,7 @@ impl Connection {
                     self.peer = Some(Peer { send, origin });
                     self.outbox = Some(outbox);
                     self.tasks.push(boxed(async move { Done::Over(dispatch.await) }));
+                    self.tasks.push(acknowledge);
                 }
                 Poll::Ready(Some(Done::Opened(Err(why)) | Done::Over(why))) => self.end(why),
                 Poll::Ready(None) | Poll::Pending => {

@@ -112,6 +112,7 @@ impl Connections {
 
 impl<H: Host> Links<H> for Connections {
     type Engine = Etcd;
+    const ALONE_AT_ONCE: bool = true;
 
     fn do_duties(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
         let mut duties = core::mem::take(&mut self.duties);

@@ -56,7 +56,7 @@ fn no_http2() {
 
 #[test]
 fn a_server_that_says_nothing() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     smol::block_on(async {
         let mut tried = Tried::to(listener.local_addr().unwrap());
         let heard = tried.within(Duration::from_millis(200)).await;

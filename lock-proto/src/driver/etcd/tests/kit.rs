@@ -196,22 +196,41 @@ pub(super) fn server(greeting: &'static [u8], answer: impl Fn(u32) -> Vec<u8> + 
 }
 
 fn serve(mut stream: TcpStream, greeting: &[u8], answer: &dyn Fn(u32) -> Vec<u8>) -> io::Result<()> {
+    greet(&mut stream, greeting)?;
+    loop {
+        let Frame { kind, flags, stream: id, .. } = Frame::read(&mut stream)?;
+        match kind {
+            HEADERS => stream.write_all(&answer(id))?,
+            SETTINGS if flags == 0 => stream.write_all(&frame(SETTINGS, 1, 0, &[]))?,
+            _ => {}
+        }
+    }
+}
+
+/// Waits until a client begins, and says this.
+pub(super) fn greet(stream: &mut TcpStream, greeting: &[u8]) -> io::Result<()> {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface)?;
     assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    stream.write_all(greeting)?;
-    loop {
+    stream.write_all(greeting)
+}
+
+/// What a client sends.
+pub(super) struct Frame {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) stream: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+impl Frame {
+    pub(super) fn read(from: &mut TcpStream) -> io::Result<Self> {
         let mut head = [0; 9];
-        stream.read_exact(&mut head)?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; length as usize];
-        stream.read_exact(&mut payload)?;
-        let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        match head[3] {
-            HEADERS => stream.write_all(&answer(id))?,
-            SETTINGS if head[4] == 0 => stream.write_all(&frame(SETTINGS, 1, 0, &[]))?,
-            _ => {}
-        }
+        from.read_exact(&mut head)?;
+        let [a, b, c, kind, flags, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        from.read_exact(&mut payload)?;
+        Ok(Self { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
 }
 
@@ -219,6 +238,7 @@ pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
+pub(super) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;

@@ -7,9 +7,12 @@ mod kit;
 
 use alloc::vec;
 use alloc::vec::Vec;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::thread;
 
 use bytes::Bytes;
-use lock_testkit::Etcd;
+use lock_testkit::{Etcd, PATIENCE};
 
 use super::connection::Fact;
 use crate::etcd::message::{
@@ -18,7 +21,7 @@ use crate::etcd::message::{
 };
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
 use crate::fault::Fault;
-use kit::Tried;
+use kit::{Frame, Tried};
 
 fn put(key: &'static str, value: impl Into<Bytes>, lease: i64) -> Rpc {
     let put = PutRequest { key: key.into(), value: value.into(), lease };
@@ -78,6 +81,36 @@ fn calls_go_out_together() {
             asked.swap_remove(place);
         }
     });
+}
+
+#[test]
+fn pings_are_answered_though_nothing_else_is_to_be_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        kit::greet(&mut stream, kit::HELLO).unwrap();
+        for pings in [&b"a"[..], b"bcd", b"e"] {
+            let frames: Vec<_> = pings.iter().map(|ping| kit::frame(kit::PING, 0, 0, &[*ping; 8])).collect();
+            stream.write_all(&frames.concat()).unwrap();
+            for ping in pings {
+                let answer = loop {
+                    let frame = Frame::read(&mut stream).expect("each ping is answered");
+                    if frame.kind == kit::PING {
+                        break frame;
+                    }
+                };
+                assert_eq!((answer.flags, answer.stream, &*answer.payload), (1, 0, &[*ping; 8][..]));
+            }
+        }
+    });
+    smol::block_on(async {
+        let mut tried = Tried::up(address).await;
+        let end = tried.next().await;
+        assert!(matches!(end, Fact::Ended(Fault::Closed)), "{end:?}");
+    });
+    server.join().unwrap();
 }
 
 #[test]
