@@ -48,6 +48,8 @@ struct Inner<S> {
     rest_of_frame: Option<usize>,
     /// The answer to a ping.
     ack: Option<[u8; ACK]>,
+    /// It has waited long enough.
+    ack_is_due: bool,
     /// Who sees to it that it leaves in time.
     reminder: Option<Waker>,
 }
@@ -68,6 +70,7 @@ impl<S> Outbox<S> {
             writer: None,
             rest_of_frame: Some(PREFACE),
             ack: None,
+            ack_is_due: false,
             reminder: None,
         };
         Self(Mutex::new(inner))
@@ -96,28 +99,34 @@ impl<S> Outbox<S> {
 impl<S> Inner<S> {
     fn take_in(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            if let (Some(0), Some(ack)) =
-                (self.rest_of_frame, bytes.first_chunk::<ACK>().filter(|ack| ack.starts_with(&ACK_HEAD)))
-            {
-                self.hold_back(ack);
-                bytes = bytes.get(ACK..).unwrap_or_default();
-                continue;
-            }
             if self.rest_of_frame == Some(0) {
-                self.rest_of_frame = match bytes {
-                    [a, b, c, ..] if bytes.len() >= FRAME_HEAD => {
-                        usize::try_from(u32::from_be_bytes([0, *a, *b, *c])).ok().map(|length| length + FRAME_HEAD)
-                    }
-                    // Half a head. From here on all passes as it comes.
-                    _ => None,
-                };
+                if let Some(ack) = bytes.first_chunk::<ACK>().filter(|ack| ack.starts_with(&ACK_HEAD)) {
+                    self.hold_back(ack);
+                    bytes = bytes.get(ACK..).unwrap_or_default();
+                    continue;
+                }
+                self.begin_frame(bytes);
             }
             let count = self.rest_of_frame.unwrap_or(usize::MAX).min(bytes.len());
             let (part, rest) = bytes.split_at(count);
             self.waiting.extend_from_slice(part);
             self.rest_of_frame = self.rest_of_frame.map(|left| left - count);
             bytes = rest;
+            if self.ack_is_due {
+                self.let_ack_go();
+            }
         }
+    }
+
+    fn begin_frame(&mut self, bytes: &[u8]) {
+        let Some([a, b, c, ..]) = bytes.first_chunk::<FRAME_HEAD>() else {
+            // Half a head. From here on all passes as it comes.
+            self.let_ack_go();
+            self.rest_of_frame = None;
+            return;
+        };
+        let length = u32::from_be_bytes([0, *a, *b, *c]);
+        self.rest_of_frame = usize::try_from(length).ok().map(|length| FRAME_HEAD + length);
     }
 
     /// One answer may wait. A second one takes it along: whoever sends more pings does not wait for answers.
@@ -133,7 +142,12 @@ impl<S> Inner<S> {
         }
     }
 
+    /// Now, or after the frame of which a part was written.
     fn let_ack_go(&mut self) {
+        self.ack_is_due = self.ack.is_some() && self.rest_of_frame != Some(0);
+        if self.ack_is_due {
+            return;
+        }
         if let Some(ack) = self.ack.take() {
             self.waiting.extend_from_slice(&ack);
         }
@@ -323,6 +337,21 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_leaves_between_two_frames_and_not_inside_one() {
+        let (headers, data) = (frame(1, 3, 7), frame(0, 200, 8));
+        for cut in FRAME_HEAD..=data.len() {
+            let outbox = begun();
+            let (first, second) = data.split_at(cut);
+            write(&outbox, &[&ack(1), first].concat());
+            locked(&outbox.0).let_ack_go();
+            let before = left(&outbox);
+            write(&outbox, &[second, &*headers].concat());
+            let all = [before, left(&outbox)].concat();
+            assert_eq!(all, [&*data, &ack(1), &*headers].concat(), "{cut}");
+        }
+    }
+
+    #[test]
     fn a_second_answer_takes_the_first_along() {
         let outbox = begun();
         write(&outbox, &ack(1));
@@ -337,10 +366,12 @@ mod tests {
     fn where_it_is_not_known_where_frames_begin_answers_leave_at_once() {
         let outbox = begun();
         let headers = frame(1, 3, 7);
-        write(&outbox, &headers[..4]);
-        write(&outbox, &headers[4..]);
         write(&outbox, &ack(1));
-        assert_eq!(left(&outbox), [&headers[..], &ack(1)].concat());
+        write(&outbox, &headers[..4]);
+        assert_eq!(left(&outbox), [&ack(1), &headers[..4]].concat());
+        write(&outbox, &headers[4..]);
+        write(&outbox, &ack(2));
+        assert_eq!(left(&outbox), [&headers[4..], &ack(2)].concat());
     }
 
     #[test]
