@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Limits, Locks, LocksOutput, Loss,
+    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Key, Limits, Locks, LocksOutput, Loss,
     Pipe, PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError, ServerInfo, Target,
     UnknownAge, Wait, Wake,
 };
@@ -377,6 +377,58 @@ fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
         sent.iter().any(|(call, request)| call.node() == NodeId::new(0) && matches!(request, Request::Announce { .. })),
         "{sent:?}"
     );
+}
+
+/// A signal for a lock that nobody here wants is handed on, by a call of its own each time.
+#[test]
+fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    for at in [10, 20, 30] {
+        hub.locks.handle_signal(ms(at), NodeId::new(0), &Key::new(b"", b"nobody's"));
+    }
+    hub.drain();
+    let calls: Vec<_> = hub
+        .requests()
+        .into_iter()
+        .map(|(call, request)| {
+            assert!(matches!(request, Request::Announce { .. }), "{request:?}");
+            call
+        })
+        .collect();
+    assert_eq!(calls.len(), 3);
+    assert!(calls[0] != calls[1] && calls[1] != calls[2] && calls[0] != calls[2], "{calls:?}");
+}
+
+/// Only who holds it can have it extended: not a waiter behind the holder, and not one that is being prepared.
+#[test]
+fn m5_a_waiter_cannot_extend_what_another_holds() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, &want());
+    let second = hub.acquire(2, &want().renew(Renew::Manual));
+    let not_held = Err(lock_proto::Misuse::NotHeld(second));
+    assert_eq!(hub.locks.extend(ms(3), second), not_held);
+    hub.locks.release(ms(3), first).unwrap();
+    hub.drain();
+    let prepared = hub.requests();
+    assert!(matches!(prepared[..], [(_, Request::Extend { .. })]), "{prepared:?}");
+    assert_eq!(hub.locks.extend(ms(4), second), not_held);
+    hub.drain();
+    assert_eq!(hub.requests(), []);
+}
+
+/// What a quorum gives ends when the quorum ends, whatever the node says that promised most.
+#[test]
+fn q3_the_validity_that_is_told_is_that_of_the_majority() {
+    let mut hub = Hub::new(3, |c| c);
+    let id = hub.held(0, &want());
+    let before = hub.locks.valid_until(id).unwrap();
+    hub.at(3_000);
+    let renewals = hub.requests();
+    assert_eq!(renewals.len(), 3);
+    hub.reply(3_001, renewals[0].0, &Reply::Extended);
+    assert_eq!(hub.locks.valid_until(id), Some(before), "one of three");
+    hub.reply(3_001, renewals[1].0, &Reply::Extended);
+    assert!(hub.locks.valid_until(id).unwrap() > before, "two of three");
 }
 
 /// The answer of an earlier attempt does not make the answer of the extend a stranger's.

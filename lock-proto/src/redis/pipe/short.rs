@@ -48,6 +48,7 @@ fn int(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
 mod tests {
     use super::super::frame::{Scan, Scanner};
     use super::*;
+    use crate::fault::Breach;
     use crate::retry::mix;
     use alloc::vec::Vec;
 
@@ -105,6 +106,10 @@ mod tests {
         let pair = b"*2\r\n:1\r\n:1\r\n";
         let exact = Limits { frame: pair.len(), depth: 1, elements: 2, ..Limits::default() };
         assert!(short(pair, Protocol::Resp2, &exact).is_some());
+        assert_eq!(Scanner::default().scan(pair, Protocol::Resp2, &exact), Ok(Scan::Complete(pair.len())));
+        // More is to come, and there is room for none of it.
+        let full = Limits { frame: 4, ..exact };
+        assert_eq!(Scanner::default().scan(&pair[..4], Protocol::Resp2, &full), Err(Breach::TooLong));
         for less in
             [Limits { frame: pair.len() - 1, ..exact }, Limits { depth: 0, ..exact }, Limits { elements: 1, ..exact }]
         {
