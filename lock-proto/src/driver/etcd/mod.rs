@@ -5,6 +5,7 @@
 //!
 //! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is polled by the [`Driver`].
 
+mod acks;
 mod alarm;
 mod connection;
 mod election;

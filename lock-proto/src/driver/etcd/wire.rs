@@ -17,14 +17,15 @@ use hyper::rt::{Executor, Read, ReadBufCursor, Sleep, Timer, Write};
 use super::super::ticket::locked;
 use super::super::turns::BoxFuture;
 use super::super::{Host, fault};
+use super::acks::FRAME_HEAD;
 use super::outbox::Outbox;
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
 /// Size of a connection's buffer for reading.
 const BUFFER: usize = 16 * 1024;
-/// How much of the server's first frame tells what it speaks: a frame's header.
-const GREETING: usize = 9;
+/// How much of the server's first frame tells what it speaks.
+const GREETING: usize = FRAME_HEAD;
 /// The type of a SETTINGS frame, which must be the first (RFC 9113, section 3.4).
 const SETTINGS: u8 = 4;
 /// What a record of TLS that is an alert begins with.

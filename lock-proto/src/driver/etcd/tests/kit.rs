@@ -234,11 +234,11 @@ impl Frame {
     }
 }
 
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
+pub(in crate::driver::etcd) const DATA: u8 = 0;
+pub(in crate::driver::etcd) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
-pub(super) const PING: u8 = 6;
+pub(in crate::driver::etcd) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -246,7 +246,7 @@ const END_HEADERS: u8 = 4;
 pub(super) const HELLO: &[u8] = &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0];
 
 /// A frame of HTTP/2.
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(in crate::driver::etcd) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
     frame.extend_from_slice(&stream.to_be_bytes());

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod hostile;
-mod kit;
+pub(super) mod kit;
 
 use alloc::vec;
 use alloc::vec::Vec;

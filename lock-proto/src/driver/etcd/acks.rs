@@ -1,0 +1,209 @@
+//! Answers to pings, which wait for a while.
+//!
+//! A gRPC server in Go, as etcd is, sends a ping with the first bytes of data after the answer to its last one, to learn the bandwidth. Answered at once,
+//! that is a ping for each call, and it costs both sides a third message each way.
+
+use alloc::vec::Vec;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+
+/// How long the answer to a ping may wait. Who pings to find out whether this side lives allows seconds.
+pub(super) const ACK_WAITS: Duration = Duration::from_millis(10);
+/// Size of the head of a frame, whose first three bytes are the length of the rest (RFC 9113, section 4.1).
+pub(super) const FRAME_HEAD: usize = 9;
+/// What the answer to a ping begins with: its length, its type, the flag `ACK`, and no stream (RFC 9113, section 6.7).
+const ACK_HEAD: [u8; FRAME_HEAD] = [0, 0, 8, 6, 1, 0, 0, 0, 0];
+const ACK: usize = FRAME_HEAD + 8;
+/// What a client says before its first frame (RFC 9113, section 3.4).
+const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
+/// Takes the answers to pings out of what hyper writes, and puts them back between two frames when their time has come.
+pub(super) struct Acks {
+    /// How much is missing of the frame that was written last; `None` if it is not known where frames begin.
+    rest_of_frame: Option<usize>,
+    held: Option<[u8; ACK]>,
+    /// It has waited long enough.
+    due: bool,
+    /// Who sees to it that it leaves in time.
+    reminder: Option<Waker>,
+}
+
+impl Acks {
+    pub(super) const fn new() -> Self {
+        Self { rest_of_frame: Some(PREFACE), held: None, due: false, reminder: None }
+    }
+
+    /// Ready if an answer is held.
+    pub(super) fn poll_held(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.held.is_some() {
+            return Poll::Ready(());
+        }
+        self.reminder = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Moves what hyper writes to what leaves next, but for answers to pings.
+    pub(super) fn pass(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) {
+        while !bytes.is_empty() {
+            if self.rest_of_frame == Some(0) {
+                if let Some(ack) = bytes.first_chunk::<ACK>().filter(|ack| ack.starts_with(&ACK_HEAD)) {
+                    self.hold(ack, into);
+                    bytes = bytes.get(ACK..).unwrap_or_default();
+                    continue;
+                }
+                self.begin_frame(bytes, into);
+            }
+            let count = self.rest_of_frame.unwrap_or(usize::MAX).min(bytes.len());
+            let (part, rest) = bytes.split_at(count);
+            into.extend_from_slice(part);
+            self.rest_of_frame = self.rest_of_frame.map(|left| left - count);
+            bytes = rest;
+            if self.due {
+                self.let_go(into);
+            }
+        }
+    }
+
+    fn begin_frame(&mut self, bytes: &[u8], into: &mut Vec<u8>) {
+        let Some([a, b, c, ..]) = bytes.first_chunk::<FRAME_HEAD>() else {
+            // Half a head. From here on all passes as it comes.
+            self.let_go(into);
+            self.rest_of_frame = None;
+            return;
+        };
+        let length = u32::from_be_bytes([0, *a, *b, *c]);
+        self.rest_of_frame = usize::try_from(length).ok().map(|length| FRAME_HEAD + length);
+    }
+
+    /// One answer may wait. A second one takes it along: whoever sends more pings does not wait for answers.
+    fn hold(&mut self, ack: &[u8; ACK], into: &mut Vec<u8>) {
+        if self.held.is_some() {
+            self.let_go(into);
+            into.extend_from_slice(ack);
+            return;
+        }
+        self.held = Some(*ack);
+        if let Some(reminder) = self.reminder.take() {
+            reminder.wake();
+        }
+    }
+
+    /// What is held leaves next; inside a frame, after that.
+    pub(super) fn let_go(&mut self, into: &mut Vec<u8>) {
+        self.due = self.held.is_some() && self.rest_of_frame != Some(0);
+        if self.due {
+            return;
+        }
+        if let Some(ack) = self.held.take() {
+            into.extend_from_slice(&ack);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::super::tests::kit::{DATA, HEADERS, PING, frame};
+    use super::*;
+
+    fn ack(of: u8) -> Vec<u8> {
+        frame(PING, 1, 0, &[of; 8])
+    }
+
+    /// What hyper writes, and what of it leaves.
+    struct Written {
+        acks: Acks,
+        out: Vec<u8>,
+    }
+
+    impl Written {
+        /// The preface, which has left.
+        fn begun() -> Self {
+            let mut written = Self { acks: Acks::new(), out: Vec::new() };
+            written.write(&[b'P'; PREFACE]);
+            assert_eq!(written.left(), [b'P'; PREFACE]);
+            written
+        }
+
+        fn write(&mut self, bytes: &[u8]) {
+            self.acks.pass(bytes, &mut self.out);
+        }
+
+        fn let_go(&mut self) {
+            self.acks.let_go(&mut self.out);
+        }
+
+        fn left(&mut self) -> Vec<u8> {
+            core::mem::take(&mut self.out)
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_ping_lets_other_frames_pass() {
+        let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
+        // In front of others, between them, behind them; and what looks like one inside a frame is none.
+        for place in 0..3 {
+            let mut frames = vec![&*headers, &*data];
+            let answer = ack(1);
+            frames.insert(place, &answer);
+            let mut written = Written::begun();
+            written.write(&frames.concat());
+            assert_eq!(written.left(), [&*headers, &*data].concat(), "{place}");
+            written.let_go();
+            assert_eq!(written.left(), answer, "{place}");
+        }
+        let mut written = Written::begun();
+        let mut data = frame(DATA, 0, 1, &[8; 30]);
+        data[FRAME_HEAD + 2..][..ACK].copy_from_slice(&ack(1));
+        // Also if the frame is cut just there.
+        for cut in 0..data.len() {
+            let (first, second) = data.split_at(cut);
+            if first.is_empty() || first.len() >= FRAME_HEAD {
+                written.write(first);
+                written.write(second);
+                assert_eq!(written.left(), data, "{cut}");
+            }
+        }
+        written.write(&ack(2));
+        assert_eq!(written.left(), b"", "it is known still where frames begin");
+    }
+
+    #[test]
+    fn an_answer_leaves_between_two_frames_and_not_inside_one() {
+        let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
+        for cut in FRAME_HEAD..=data.len() {
+            let mut written = Written::begun();
+            let (first, second) = data.split_at(cut);
+            written.write(&[&ack(1), first].concat());
+            written.let_go();
+            let before = written.left();
+            written.write(&[second, &*headers].concat());
+            let all = [before, written.left()].concat();
+            assert_eq!(all, [&*data, &ack(1), &*headers].concat(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_second_answer_takes_the_first_along() {
+        let mut written = Written::begun();
+        written.write(&ack(1));
+        assert_eq!(written.left(), b"");
+        written.write(&ack(2));
+        assert_eq!(written.left(), [ack(1), ack(2)].concat());
+        written.write(&ack(3));
+        assert_eq!(written.left(), b"", "the next one waits again");
+    }
+
+    #[test]
+    fn where_it_is_not_known_where_frames_begin_answers_leave_at_once() {
+        let mut written = Written::begun();
+        let headers = frame(HEADERS, 0, 1, &[7; 3]);
+        written.write(&ack(1));
+        written.write(&headers[..4]);
+        assert_eq!(written.left(), [&ack(1), &headers[..4]].concat());
+        written.write(&headers[4..]);
+        written.write(&ack(2));
+        assert_eq!(written.left(), [&headers[4..], &ack(2)].concat());
+    }
+}
