@@ -375,3 +375,19 @@ pub(super) fn answer(reply: &Reply) -> Answer {
         Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_pause_doubles_up_to_its_limit_and_is_up_to_half_longer() {
+        for (tries, ms) in [(0, 20), (1, 40), (2, 80), (6, 1_280), (7, 2_000), (u32::MAX, 2_000)] {
+            let least = Duration::from_millis(ms);
+            let pauses: Vec<_> = (0..200).map(|n| pause(n, 7, tries)).collect();
+            assert!(pauses.iter().all(|pause| (least..=least * 3 / 2).contains(pause)), "{tries} {pauses:?}");
+            assert!(pauses.iter().any(|pause| *pause > least * 4 / 3), "{tries}");
+        }
+    }
+}

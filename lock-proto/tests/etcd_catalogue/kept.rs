@@ -32,7 +32,7 @@ fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
 }
 
 /// Two clients, where client 0 holds and client 1 has just given back: it was behind client 0 before, and its watches are kept.
-fn gave_back() -> World {
+pub(super) fn gave_back() -> World {
     gave_back_with(|config| config)
 }
 
@@ -56,7 +56,7 @@ fn held(w: &World, client: usize) -> LockId {
     w.told(client).iter().find(|(lock, _)| w.is_held(client, *lock)).unwrap().0
 }
 
-fn release_held(w: &mut World, client: usize) {
+pub(super) fn release_held(w: &mut World, client: usize) {
     w.release(client, held(w, client));
 }
 

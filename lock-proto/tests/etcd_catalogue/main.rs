@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod acquire;
+mod bounds;
 mod contract;
 mod election;
 mod elections;

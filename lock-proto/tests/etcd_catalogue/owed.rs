@@ -16,7 +16,7 @@ fn busy() -> Reply {
 }
 
 /// A client that owes a key under its shared lease: a create that was given up lands later. Two seconds on, the key is watched.
-fn with_a_watched_debt(clients: usize, late: Duration) -> World {
+pub(super) fn with_a_watched_debt(clients: usize, late: Duration) -> World {
     let mut w = World::new(clients);
     warm(&mut w, 0);
     w.fate(0, Kind::Create, Fate::Late(late));

@@ -21,6 +21,8 @@ pub(super) struct DebtCall {
     serial: u64,
     emitted: Instant,
     kind: Kind,
+    /// The key was written meanwhile, as was told on another way: the answer may be older.
+    overtaken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +36,16 @@ enum Kind {
 }
 
 impl DebtCall {
+    const fn new(serial: u64, emitted: Instant, kind: Kind) -> Self {
+        Self { serial, emitted, kind, overtaken: false }
+    }
+
     pub(super) const fn create(serial: u64) -> Self {
-        Self { serial, emitted: Instant::ZERO, kind: Kind::Create }
+        Self::new(serial, Instant::ZERO, Kind::Create)
     }
 
     pub(super) const fn put(serial: u64) -> Self {
-        Self { serial, emitted: Instant::ZERO, kind: Kind::Put }
+        Self::new(serial, Instant::ZERO, Kind::Put)
     }
 }
 
@@ -221,8 +227,12 @@ impl Lock {
             Todo::Watch { .. } | Todo::Rest | Todo::Nothing => return,
         };
         debt.again = None;
+        self.ask(ctx, session, kind, request);
+    }
+
+    fn ask(&mut self, ctx: &mut Context<'_>, session: SessionId, kind: Kind, request: Request) {
         let serial = ctx.send(session, request);
-        self.debt(session).call = Some(DebtCall { serial, emitted: now, kind });
+        self.debt(session).call = Some(DebtCall::new(serial, ctx.now, kind));
     }
 
     pub(super) fn debts_due(&mut self, ctx: &mut Context<'_>) {
@@ -246,6 +256,9 @@ impl Lock {
                     self.deleted(ctx, session, *done && call.kind == Kind::Delete, *others);
                 }
                 self.seen(ctx, session, call.kind, *own);
+                if own.is_none() && call.overtaken {
+                    self.read_debt(ctx, place);
+                }
             }
             // A create or a write that was not executed leaves what was there before.
             Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !debt.unsettled => {
@@ -301,18 +314,21 @@ impl Lock {
         matches!(&self.stage, super::Stage::Entering(enter) if enter.session == session)
     }
 
-    pub(super) fn debt_watching(&mut self, ctx: &mut Context<'_>, place: usize) {
-        // What happened before the watch was open is not told: read once more.
+    /// Reads the key that is watched. What happened before the watch was open is not told.
+    pub(super) fn read_debt(&mut self, ctx: &mut Context<'_>, place: usize) {
         let Some(debt) = self.debts.get_mut(place).filter(|debt| debt.call.is_none()) else { return };
         let (session, queue) = (debt.session, self.queue.clone());
         let Some(lease) = ctx.lease(session) else { return };
-        let serial = ctx.send(session, Request::Look { queue, lease, before: None });
-        self.debt(session).call = Some(DebtCall { serial, emitted: ctx.now, kind: Kind::Look });
+        self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None });
     }
 
     pub(super) fn debt_changed(&mut self, ctx: &mut Context<'_>, place: usize, kv: &KeyValue, gone: bool) {
+        if gone {
+            return;
+        }
         let Some(debt) = self.debts.get_mut(place) else { return };
-        if gone || debt.call.is_some() {
+        if let Some(call) = &mut debt.call {
+            call.overtaken = true;
             return;
         }
         let Todo::Watch { .. } = debt.todo else { return };

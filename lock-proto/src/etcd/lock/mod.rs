@@ -346,7 +346,7 @@ impl Lock {
             watched.open = Some(revision);
         }
         if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
-            return self.debt_watching(ctx, place);
+            return self.read_debt(ctx, place);
         }
         match &mut self.stage {
             Stage::Waiting(contender) => {

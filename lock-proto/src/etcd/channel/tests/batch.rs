@@ -178,6 +178,20 @@ fn e11_a_write_gathers_for_two_milliseconds_at_most() {
     assert_eq!(rig.all(), [], "the next ones gather anew");
 }
 
+/// Readings are under way, and there is room for two requests more.
+#[test]
+fn e11_no_more_leave_together_than_there_is_room_for() {
+    let (mut rig, _) = Rig::busy();
+    for _ in 0..calls::MOST_IN_FLIGHT - 4 {
+        rig.send(Request::First { queue: Queue::new(b"", b"q") });
+    }
+    assert_eq!(rig.all().len(), calls::MOST_IN_FLIGHT - 4);
+    rig.write_many(3);
+    rig.until_due();
+    rig.batch(&[create("0"), create("1")]);
+    assert_eq!(rig.all(), []);
+}
+
 #[test]
 fn e11_writes_to_one_queue_or_to_one_inside_it_are_not_mixed_and_keep_their_order() {
     let (mut rig, [(first, _), (second, _)]) = Rig::busy();

@@ -1,0 +1,158 @@
+//! What is not done twice, not missed, and not told wrongly at the edges: requirements E1, E3, E4, E5, E9, T2, U1.
+
+use lock_proto::etcd::{Refusal, Reply};
+use lock_proto::redis::Acquire;
+
+use super::*;
+use crate::world::{Fate, Kind, LATENCY};
+
+/// What lands after the reading that follows the opening of a watch, and before that reading is answered: the news and the answer are on
+/// different ways.
+#[test]
+fn e3_what_lands_during_a_reading_is_not_missed() {
+    let mut w = owed::with_a_watched_debt(1, ms(3_000));
+    w.run_for(ms(980));
+    w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(100)));
+    w.break_watches(0);
+    w.run_for(ms(40));
+    assert_eq!(w.queue("a").len(), 1, "it has landed, and the reading is under way");
+    w.expect(ms(100), "it goes", |w| w.queue("a").is_empty());
+    w.end();
+}
+
+/// The next in line waits for a reading that was owed anyway: what it finds is for the next one to take over, and not deleted.
+#[test]
+fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
+    let mut w = World::new(1);
+    warm(&mut w, 0);
+    w.fate(0, Kind::Create, Fate::Reset);
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.abandon(0, lock);
+    w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(20)));
+    w.expect(ms(100), "what became of it is read", |w| w.count(0, Kind::Look) == 1);
+    let next = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(30), "the next one has it", |w| w.is_held(0, next));
+    let made = (w.count(0, Kind::Delete), w.count(0, Kind::Look), w.queue("a").len());
+    assert_eq!(made, (0, 1, 1), "{}", w.describe());
+    w.end();
+}
+
+/// The delete was sent while the lock was held, and is answered when the lease is over.
+#[test]
+fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+    let until = w.grant(0, lock).valid_until;
+    w.run_for(until.since(w.now) - ms(10));
+    w.fate(0, Kind::Delete, Fate::Slow(LATENCY, ms(200)));
+    w.release(0, lock);
+    w.expect(ms(250), "the answer", |w| released(w, 0, lock).is_some());
+    assert_eq!(released(&w, 0, lock), Some(Release::Released), "{}", w.describe());
+    w.end();
+}
+
+/// At the end of its validity a lock is lost, and a delete that is sent then was not sent by its holder.
+#[test]
+fn t2_u1_a_release_at_the_end_of_validity_is_too_late() {
+    for (before, told) in [(ms(100), Release::Released), (ms(0), Release::Unknown)] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+        w.now = w.grant(0, lock).valid_until.back(before);
+        w.fate(0, Kind::Delete, Fate::Reset);
+        w.release(0, lock);
+        assert_eq!(lost(&w, 0, lock), before.is_zero().then_some(Loss::Expired));
+        w.expect(secs(3), "the answer", |w| released(w, 0, lock).is_some());
+        assert_eq!(released(&w, 0, lock), Some(told), "{}", w.describe());
+        w.end();
+    }
+}
+
+/// A watch on the own key that is opened anew makes one reading, and another only when that one is answered.
+#[test]
+fn e9_one_reading_of_the_own_key_at_a_time() {
+    let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(ms(10));
+    let looks = w.count(0, Kind::Look);
+    w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(200)));
+    for n in 0..10 {
+        w.put_by_hand(&format!("something else {n}"), 0);
+        w.break_watches(0);
+        w.run_for(ms(10));
+        assert_eq!(w.count(0, Kind::Look), looks + 1, "{n}");
+    }
+    w.run_for(ms(200));
+    assert_eq!(w.count(0, Kind::Look), looks + 2, "what was opened since is ahead of the first one");
+    w.store.keys.retain(|key, _| !key.starts_with(b"something"));
+    give_back(&mut w, 0, lock);
+    w.end();
+}
+
+/// The lease was granted, nobody heard of it, and it has ended before it was of use: nothing hung on it.
+#[test]
+fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
+    for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(lock_proto::etcd::Found::Lease { ttl: 0 })] {
+        let mut w = World::new(1);
+        w.fate(0, Kind::Grant, Fate::Reset);
+        w.fate(0, Kind::KeepAlive, Fate::Answer(gone));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(50), "the sign of life is answered", |w| w.count(0, Kind::KeepAlive) == 1);
+        let lease = w.lease(0);
+        w.revoke_by_hand(lease);
+        w.expect(ms(200), "it is held", |w| w.is_held(0, lock));
+        assert_eq!((w.lease(0), w.count(0, Kind::Grant)), (lease, 3), "{}", w.describe());
+        w.end();
+    }
+}
+
+/// What the holder writes says nothing about whose turn it is.
+#[test]
+fn e4_a_proclamation_costs_the_candidates_nothing() {
+    let mut w = World::new(2);
+    let leader = w.campaign(0, "board", "a");
+    w.run_for(ms(10));
+    w.campaign(1, "board", "b");
+    w.run_for(ms(200));
+    let requests = w.requests(1);
+    for value in ["c", "d", "e"] {
+        w.verb(0, |hub, now| hub.proclaim(now, leader, value.into())).unwrap();
+        w.run_for(ms(10));
+    }
+    assert_eq!((w.count(0, Kind::Put), w.requests(1)), (3, requests), "{}", w.describe());
+    w.end();
+}
+
+/// A watch that was kept before, and is not open at the end of this wait, is not kept for the next one: it may have missed something.
+#[test]
+fn e5_a_watch_that_is_not_open_is_not_kept() {
+    let mut w = kept::gave_back();
+    let lock = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(5));
+    let line: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
+    assert_eq!(line.len(), 2);
+    w.deafen(1);
+    kept::release_held(&mut w, 0);
+    w.expect(secs(3), "its turn, as was read", |w| w.is_held(1, lock));
+    assert!(!w.watched(1).contains(&line[0]), "{:?}", w.watched(1));
+    w.end();
+}
+
+/// What was written while the create was on its way back: the own key, which must be taken over; or the one before it, which is nothing.
+#[test]
+fn e5_what_is_written_before_the_wait_begins_is_read_if_it_is_the_own_key() {
+    for (place, puts) in [(0, 0), (1, 1)] {
+        let mut w = kept::gave_back();
+        w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
+        let lock = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(10));
+        let (looks, made) = (w.count(1, Kind::Look), w.count(1, Kind::Put));
+        let kv = w.queue("a")[place].clone();
+        w.put_by_hand(core::str::from_utf8(&kv.key).unwrap(), kv.lease);
+        w.run_for(ms(40));
+        assert_eq!((w.count(1, Kind::Look) - looks, w.count(1, Kind::Put) - made), (puts, puts), "{place}");
+        assert!(!was_granted(&w, 1, lock), "{}", w.describe());
+        w.end();
+    }
+}
