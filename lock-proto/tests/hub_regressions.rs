@@ -108,6 +108,14 @@ impl Hub {
         all.remove(0)
     }
 
+    /// Gives this lock back; the next waiter is to get a full TTL before it is told.
+    fn prepares_next(&mut self, at: u64, held: LockId) {
+        self.locks.release(ms(at), held).unwrap();
+        self.drain();
+        let (_, request) = self.one();
+        assert!(matches!(request, Request::Extend { .. }), "{request:?}");
+    }
+
     fn told(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events).into_iter().map(|(_, event)| event).collect()
     }
@@ -407,10 +415,7 @@ fn m5_a_waiter_cannot_extend_what_another_holds() {
     let second = hub.acquire(2, &want().renew(Renew::Manual));
     let not_held = Err(lock_proto::Misuse::NotHeld(second));
     assert_eq!(hub.locks.extend(ms(3), second), not_held);
-    hub.locks.release(ms(3), first).unwrap();
-    hub.drain();
-    let prepared = hub.requests();
-    assert!(matches!(prepared[..], [(_, Request::Extend { .. })]), "{prepared:?}");
+    hub.prepares_next(3, first);
     assert_eq!(hub.locks.extend(ms(4), second), not_held);
     hub.drain();
     assert_eq!(hub.requests(), []);
@@ -490,9 +495,7 @@ fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, &want());
     let second = hub.acquire(2, &want().renew(Renew::Manual));
-    hub.locks.release(ms(3), first).unwrap();
-    hub.drain();
-    assert!(matches!(hub.one().1, Request::Extend { .. }));
+    hub.prepares_next(3, first);
     assert_eq!(hub.locks.release(ms(4), second), Err(lock_proto::Misuse::NotHeld(second)));
     hub.drain();
     assert_eq!(hub.requests(), []);

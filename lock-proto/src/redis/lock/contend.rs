@@ -403,9 +403,9 @@ impl Lock {
         let Some(waiter) = self.queue.get(place).copied() else { return };
         let waited = ctx.now.since(waiter.since);
         let nodes: Box<[Answer]> = match &self.stage {
-            Stage::Trying(round) if place == 0 => self.answers_with(round).into(),
+            Stage::Trying(round) => self.answers_with(round).into(),
             Stage::Held(_) => Box::default(),
-            Stage::Trying(_) | Stage::Idle | Stage::Paused { .. } => self.answers.iter().cloned().collect(),
+            Stage::Idle | Stage::Paused { .. } => self.answers.iter().cloned().collect(),
         };
         ctx.end(waiter.id, Event::Failed(failure(Report { waited, nodes })));
     }
@@ -433,7 +433,7 @@ impl Lock {
                 self.queue.remove(place);
                 head_left |= place == 0;
             } else {
-                self.give_up_preparing(ctx, id);
+                self.give_up_preparing(ctx);
             }
         }
         self.after_leaving(ctx, head_left);

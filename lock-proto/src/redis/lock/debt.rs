@@ -432,6 +432,14 @@ mod tests {
         assert!(debt.is_clear() && !debt.announces() && !debt.may_have_landed());
     }
 
+    /// No number has been told yet: whatever is spent is looked for.
+    #[test]
+    fn a4_a_delete_always_says_what_it_looks_for() {
+        let spent = Spent { upto: 2, after: 3, last: 4 };
+        let to_find = |number| Debt { number, ..Debt::default() }.to_find(spent);
+        assert_eq!([0, 2].map(to_find), [(0, Some(spent)), (2, None)]);
+    }
+
     #[test]
     fn a4_what_the_server_could_not_do_is_tried_again_with_growing_pauses() {
         let mut debt = deleting(&[]);

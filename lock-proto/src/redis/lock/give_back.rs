@@ -129,6 +129,15 @@ mod tests {
         back.outcome(ms(500), 3)
     }
 
+    /// Three of five would have to be somebody else's to keep it from the next one; here it can be two.
+    #[test]
+    fn u1_what_a_minority_has_not_answered_keeps_nobody_from_the_lock() {
+        let mut back = release(0, &[0, 1, 2]);
+        assert_eq!(back.outcome(ms(500), 5), None);
+        back.answered(NodeId::new(1), delete(0, 7), &MINE);
+        assert_eq!(back.outcome(ms(500), 5), Some(Release::Released));
+    }
+
     #[test]
     fn u1_a_release_is_answered_as_soon_as_a_quorum_is_certain() {
         let all = &[0, 1, 2];

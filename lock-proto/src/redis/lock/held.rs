@@ -213,10 +213,11 @@ impl Lock {
         }
     }
 
-    /// Its wait is over before it got a full TTL.
-    pub(super) fn give_up_preparing(&mut self, ctx: &mut Context<'_>, id: LockId) {
+    /// The wait of whoever is being prepared is over before it got a full TTL.
+    pub(super) fn give_up_preparing(&mut self, ctx: &mut Context<'_>) {
         let Stage::Held(hold) = &self.stage else { return };
-        if hold.holder.id() == id && hold.holder.phase == Phase::Preparing {
+        if hold.holder.phase == Phase::Preparing {
+            let id = hold.holder.id();
             let report = Report { waited: ctx.now.since(hold.holder.waiter.since), nodes: hold.report().into() };
             ctx.tell(id, Event::Failed(Failure::TimedOut(report)));
             self.return_guard(ctx, id, false);

@@ -1,5 +1,6 @@
 //! Step tests of one lock through the hub, without any connection: typed requests in, typed replies out.
 
+mod bounds;
 mod ends;
 
 use alloc::collections::BTreeSet;
@@ -28,6 +29,10 @@ struct Hub {
 
 impl Hub {
     fn new(nodes: usize, change: impl FnOnce(Config) -> Config) -> Self {
+        Self::seeded(nodes, 42, change)
+    }
+
+    fn seeded(nodes: usize, seed: u64, change: impl FnOnce(Config) -> Config) -> Self {
         let endpoints = (0..nodes).map(|n| Endpoint {
             target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
             username: None,
@@ -37,7 +42,7 @@ impl Hub {
             protocol: Protocol::Resp2,
         });
         let config = change(Config::new(endpoints).wake(Wake::Poll));
-        let locks = Locks::new(ms(0), config, ClientId::from_bits(7), 42).unwrap();
+        let locks = Locks::new(ms(0), config, ClientId::from_bits(7), seed).unwrap();
         Self { locks, sent: vec![], events: vec![] }
     }
 
@@ -65,6 +70,11 @@ impl Hub {
     /// The requests sent since the last look.
     fn requests(&mut self) -> Vec<(CallId, Request)> {
         core::mem::take(&mut self.sent)
+    }
+
+    /// The attempts among them.
+    fn takes(&mut self) -> Vec<CallId> {
+        self.requests().into_iter().filter(|(_, request)| is_take(request)).map(|(call, _)| call).collect()
     }
 
     fn one(&mut self) -> (CallId, Request) {
@@ -96,6 +106,14 @@ impl Hub {
 
 fn want() -> Acquire {
     Acquire::new("a").ttl(for_ms(9_000))
+}
+
+fn is_take(request: &Request) -> bool {
+    matches!(request, Request::Take { .. })
+}
+
+fn busy() -> Reply {
+    Reply::Busy { expires: Expiry::In(for_ms(8_000)) }
 }
 
 fn lost_connection() -> Reply {
@@ -464,7 +482,7 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
     }
     hub.at(150);
     let (call, _) = hub.one();
-    hub.reply(151, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    hub.reply(151, call, busy());
     assert_eq!(hub.locks.next_deadline(), Some(ms(402)), "nothing is left of the second");
     hub.at(402);
     assert!(matches!(hub.told()[..], [Event::Blocked(_), Event::Failed(Failure::TimedOut(_))]));
@@ -477,7 +495,7 @@ fn a5_when_the_head_gives_up_the_next_one_tries_at_once() {
     hub.acquire(1, want());
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Take { clean: true, .. }));
-    hub.reply(2, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+    hub.reply(2, call, busy());
     hub.at(99);
     assert_eq!(hub.requests(), []);
     hub.at(100);

@@ -112,7 +112,7 @@ impl Scanner {
             }
             Kind::Integer | Kind::Empty | Kind::Blob { .. } | Kind::Aggregate { .. } => (left, Breach::TooLong),
         };
-        let from = self.searched.max(self.at + 1);
+        let from = self.searched.max(self.at);
         let until = buf.len().min(self.at + longest);
         match buf.get(from..until).and_then(|part| part.iter().position(|b| *b == b'\n')) {
             Some(found) => Ok(Some(from + found + 1)),

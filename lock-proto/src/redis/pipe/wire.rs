@@ -429,3 +429,33 @@ const fn digit(n: usize) -> u8 {
 pub(super) fn breach(breach: Breach) -> Cause {
     Fault::Protocol(breach).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{CallId, NodeId};
+
+    /// They take room for every lock, so they are kept for one burst of lost scripts only; but for all of it, or each of its questions would
+    /// look at the whole flight.
+    #[test]
+    fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {
+        let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
+        let mut flight = Patient::new();
+        for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
+            let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1 };
+            let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
+            let (asked, start) = (Asked { job, deadline: Instant::ZERO }, 10 * serial as u64);
+            flight.push(Sent { asked, start, end: start + 10, source: false }, Instant::ZERO);
+        }
+        let mut overtakers = Overtakers::default();
+        assert!(overtakers.any(&a, 0, &flight, 30));
+        assert!(!overtakers.any(&b, 10, &flight, 30) && !overtakers.any(&c, 0, &flight, 30));
+        overtakers.sent(&c, 30);
+        for start in [0, 10, 20] {
+            overtakers.answered(start);
+            assert!(overtakers.any(&c, 20, &Patient::new(), 40), "{start}");
+        }
+        overtakers.answered(30);
+        assert_eq!(overtakers.last, BTreeMap::new());
+    }
+}

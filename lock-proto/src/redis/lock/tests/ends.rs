@@ -15,9 +15,7 @@ fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
     let due = hub.locks.next_deadline().unwrap();
     hub.locks.handle_timeout(due);
     hub.drain();
-    let is_take = |request: &Request| matches!(request, Request::Take { .. });
-    let second: Vec<CallId> =
-        hub.requests().into_iter().filter(|(_, request)| is_take(request)).map(|(call, _)| call).collect();
+    let second = hub.takes();
     assert_eq!(second.len(), 3);
     for call in second {
         let granted = call.node() != NodeId::new(2);
@@ -48,13 +46,9 @@ fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
     assert!(matches!(request, Request::Extend { .. }), "{request:?}");
     hub.told();
     hub.reply(3, call, Reply::Absent);
+    assert_eq!(hub.told(), [], "it has extended nothing");
     hub.at(500);
-    let takes: Vec<CallId> = hub
-        .requests()
-        .into_iter()
-        .filter(|(_, request)| matches!(request, Request::Take { .. }))
-        .map(|(call, _)| call)
-        .collect();
+    let takes = hub.takes();
     assert_eq!(takes.len(), 1);
     hub.reply(501, takes[0], Reply::Granted { fence: Some(200) });
     assert!(hub.events.iter().any(|(id, event)| *id == second && matches!(event, Event::Granted(_))));
@@ -120,13 +114,13 @@ fn a7_an_attempt_follows_when_a_quorum_listens() {
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify));
     hub.acquire(0, want());
     for (call, _) in hub.requests() {
-        hub.reply(1, call, Reply::Busy { expires: Expiry::In(for_ms(8_000)) });
+        hub.reply(1, call, busy());
     }
     let key = Key::new(b"", b"a");
     let takes = |hub: &mut Hub, node| {
         hub.locks.handle_listening(ms(2), NodeId::new(node), &key);
         hub.drain();
-        hub.requests().iter().filter(|(_, request)| matches!(request, Request::Take { .. })).count()
+        hub.takes().len()
     };
     assert_eq!(takes(&mut hub, 0), 0);
     assert_eq!(takes(&mut hub, 0), 0, "the same one again");

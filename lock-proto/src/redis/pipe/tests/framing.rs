@@ -127,6 +127,24 @@ fn p3_what_is_no_frame_is_refused_as_early_as_it_can_be() {
     }
 }
 
+/// A number may have some thirty digits and leading zeros, but no more than a frame.
+#[test]
+fn p3_a_number_at_the_end_of_what_a_frame_may_be_is_too_long_as_anything_else() {
+    let limits = Limits { frame: 60, ..Limits::default() };
+    for before in 20..60 {
+        // `before` bytes of a frame, and digits without an end.
+        let text = "x".repeat(before - 9);
+        let frame = format!("*2\r\n+{text}\r\n:{}", "1".repeat(60));
+        let left = 60 - (before - 2);
+        let refused = (1..frame.len()).find_map(|end| {
+            let scan = Scanner::default().scan(&frame.as_bytes()[..end], Protocol::Resp2, &limits);
+            scan.err().map(|breach| (end, breach))
+        });
+        let expected = if left > 32 { (before - 2 + 32, Breach::Malformed) } else { (60, Breach::TooLong) };
+        assert_eq!(refused, Some(expected), "{before}");
+    }
+}
+
 #[test]
 fn replies_may_come_byte_by_byte() {
     let text = b"+OK\r\n$-1\r\n:1\r\n-OOM command not allowed\r\n*2\r\n:0\r\n:250\r\n$2\r\nOK\r\n";

@@ -1,0 +1,237 @@
+//! What is not done: too early, twice, or to somebody else.
+
+use super::*;
+
+/// A wait on one node for what somebody else holds.
+fn waiting(change: impl FnOnce(Config) -> Config) -> Hub {
+    let mut hub = Hub::new(1, change);
+    hub.acquire(0, want());
+    let (call, _) = hub.one();
+    hub.reply(1, call, busy());
+    hub
+}
+
+#[test]
+fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock() {
+    let mut hub = waiting(|c| c.poll(Poll::fixed(for_ms(1_000))));
+    hub.locks.handle_node_up(ms(2), NodeId::new(0), None);
+    hub.drain();
+    assert_eq!(hub.requests(), []);
+}
+
+#[test]
+fn a5_the_end_of_anothers_wait_is_no_reason_to_try() {
+    let mut hub = waiting(|c| c.poll(Poll::fixed(for_ms(1_000))));
+    hub.acquire(2, want().wait(Wait::For(for_ms(10))));
+    hub.told();
+    hub.at(12);
+    assert!(matches!(hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+    assert_eq!(hub.requests(), []);
+}
+
+/// Whoever gives up while an attempt is under way is told what it has brought so far, wherever it stands in the queue.
+#[test]
+fn a5_who_gives_up_during_an_attempt_is_told_how_far_it_is() {
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+    hub.acquire(0, want());
+    hub.acquire(1, want().wait(Wait::For(for_ms(10))));
+    let calls = hub.takes();
+    hub.reply(2, calls[1], busy());
+    hub.told();
+    hub.at(11);
+    let told = hub.told();
+    let [Event::Failed(Failure::TimedOut(report))] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(*report.nodes, [Answer::Silent, Answer::Taken(Expiry::In(for_ms(8_000))), Answer::Silent]);
+}
+
+/// The attempt was made for the time that another wanted.
+#[test]
+fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
+    for (ttl, at_once) in [(8_000, true), (9_000, true), (12_000, false)] {
+        let mut hub = Hub::new(1, |c| c);
+        let first = hub.acquire(0, want());
+        let second = hub.acquire(1, want().ttl(for_ms(ttl)));
+        hub.locks.abandon(ms(2), first);
+        hub.drain();
+        let (call, _) = hub.one();
+        hub.told();
+        hub.reply(3, call, Reply::Granted { fence: None });
+        let granted = |hub: &mut Hub| hub.told().iter().any(|event| matches!(event, Event::Granted(_)));
+        assert_eq!(granted(&mut hub), at_once, "{ttl}");
+        if !at_once {
+            let (call, request) = hub.one();
+            assert!(matches!(request, Request::Extend { ttl_ms: 12_000, .. }), "{request:?}");
+            hub.reply(4, call, Reply::Extended);
+            assert!(granted(&mut hub));
+        }
+        assert_eq!(hub.requests(), []);
+        hub.locks.claim(ms(4), second).unwrap();
+    }
+}
+
+/// The same within a turn, where more than half of it is left.
+#[test]
+fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
+    for (ttl, at_once) in [(8_000, true), (9_000, true), (12_000, false)] {
+        let mut hub = Hub::new(1, |c| c);
+        let first = hub.held(0, want());
+        hub.acquire(1, want().ttl(for_ms(ttl)));
+        hub.locks.release(ms(2), first).unwrap();
+        hub.drain();
+        assert_eq!(hub.told().iter().any(|event| matches!(event, Event::Granted(_))), at_once, "{ttl}");
+        assert_eq!(hub.requests().len(), usize::from(!at_once), "{ttl}");
+    }
+}
+
+#[test]
+fn a8_a_turn_is_over_when_its_time_is() {
+    for (at, passed_on) in [(49, true), (50, false)] {
+        let mut hub = Hub::new(1, |c| c.turn(for_ms(50), for_ms(5)));
+        let first = hub.held(0, want());
+        hub.acquire(1, want());
+        hub.locks.release(ms(at), first).unwrap();
+        hub.drain();
+        assert_eq!(hub.requests().is_empty(), passed_on, "{at}");
+    }
+}
+
+/// After a split vote the clients come again at different times: a round and two more lie between the first and the last.
+#[test]
+fn q2_the_attempts_after_a_split_vote_are_spread_over_two_rounds_and_more() {
+    let after = |seed: u64| {
+        let mut hub = Hub::seeded(3, seed, |c| {
+            c.unknown_age(UnknownAge::Trust).poll(Poll::fixed(for_ms(1_600))).round_timeout(for_ms(1_000))
+        });
+        hub.acquire(0, want());
+        let calls = hub.takes();
+        for (call, reply) in calls.into_iter().zip([Reply::Granted { fence: None }, busy(), busy()]) {
+            hub.reply(200, call, reply);
+        }
+        hub.locks.next_deadline().unwrap().since(ms(200)).as_millis()
+    };
+    let delays: Vec<u128> = (0..400).map(after).collect();
+    let (first, last) = (*delays.iter().min().unwrap(), *delays.iter().max().unwrap());
+    assert!((200..=220).contains(&first), "{first}");
+    // A round, two rounds, half a polling interval.
+    assert!((1_200..=1_400).contains(&last), "{last}");
+}
+
+#[test]
+fn m5_the_room_of_a_lock_that_has_ended_is_free_again() {
+    let mut hub = Hub::new(1, |c| c.max_locks(2));
+    hub.held(0, want());
+    let second = hub.held(0, Acquire::new("b"));
+    assert_eq!(hub.locks.acquire(ms(1), &Acquire::new("c")), Err(crate::Misuse::TooMany { limit: 2 }));
+    hub.locks.release(ms(2), second).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(3, call, Reply::Deleted { number: 1, awaited: false });
+    hub.acquire(4, Acquire::new("c"));
+    assert_eq!(hub.locks.acquire(ms(5), &Acquire::new("d")), Err(crate::Misuse::TooMany { limit: 2 }));
+}
+
+/// A hold was lost, and its guard is out. What another attempt of this client got since is nobody's, and goes at once.
+#[test]
+fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.held(0, want());
+    hub.at(20_000);
+    assert!(hub.told().contains(&Event::Lost(Loss::Expired)));
+    let second = hub.acquire(20_001, want());
+    let (take, request) = hub.one();
+    assert!(matches!(request, Request::Take { number: 2, .. }), "{request:?}");
+    hub.locks.abandon(ms(20_002), second);
+    hub.drain();
+    let deletes = |hub: &mut Hub| {
+        let (call, request) = hub.one();
+        assert!(matches!(request, Request::Release { number: 2, .. }), "{request:?}");
+        call
+    };
+    let call = deletes(&mut hub);
+    hub.reply(20_003, call, Reply::Absent);
+    assert_eq!(hub.requests(), []);
+    hub.reply(20_004, take, Reply::Granted { fence: None });
+    deletes(&mut hub);
+}
+
+/// No answer, but the key is there for a while: that is not enough for who asked for a full life of its own.
+#[test]
+fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.held(0, want());
+    hub.acquire(1, want().renew(Renew::Manual));
+    hub.locks.release(ms(2), first).unwrap();
+    hub.drain();
+    hub.told();
+    let (call, _) = hub.one();
+    hub.reply(3, call, lost_connection());
+    assert_eq!(hub.told(), []);
+    let sent = hub.requests();
+    assert!(
+        matches!(sent[..], [(_, Request::Release { number: 1, .. }), (_, Request::Take { number: 2, .. })]),
+        "{sent:?}"
+    );
+}
+
+/// The third node has not answered yet: its token may be there when the lock is given back.
+#[test]
+fn u1_a_release_asks_those_too_that_have_not_answered() {
+    let granted = || Reply::Granted { fence: None };
+    for third in [None, Some(lost_connection())] {
+        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+        let id = hub.acquire(0, want());
+        let calls = hub.takes();
+        hub.reply(1, calls[0], granted());
+        hub.reply(1, calls[1], granted());
+        hub.locks.claim(ms(1), id).unwrap();
+        if let Some(reply) = third {
+            hub.reply(2, calls[2], reply);
+        }
+        hub.requests();
+        hub.locks.release(ms(3), id).unwrap();
+        hub.drain();
+        let deletes = hub.requests();
+        assert!(
+            deletes.iter().all(|(_, request)| matches!(request, Request::Release { number: 1, .. })),
+            "{deletes:?}"
+        );
+        assert_eq!(deletes.len(), 3);
+    }
+}
+
+/// Whoever has not claimed it yet has not come: nothing makes the token last longer, or puts it on more nodes.
+#[test]
+fn h5_an_unclaimed_grant_is_not_topped_up() {
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+    let id = hub.acquire(0, want());
+    let calls = hub.takes();
+    hub.reply(1, calls[2], Reply::NotSent(Cause::Fault(Fault::Unreachable)));
+    hub.reply(1, calls[0], Reply::Granted { fence: None });
+    hub.reply(1, calls[1], Reply::Granted { fence: None });
+    hub.locks.handle_node_up(ms(2), NodeId::new(2), None);
+    hub.drain();
+    hub.at(2);
+    assert_eq!(hub.requests(), []);
+    hub.locks.claim(ms(3), id).unwrap();
+    hub.drain();
+    hub.at(3_001);
+    assert_eq!(hub.requests().len(), 3, "after that it is");
+}
+
+/// What was sent before cannot tell whether there is a full life from now on.
+#[test]
+fn h3_a_renewal_under_way_is_not_the_extension_that_was_asked_for() {
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.held(0, want());
+    hub.at(3_001);
+    let (renewal, _) = hub.one();
+    hub.locks.extend(ms(3_500), id).unwrap();
+    hub.drain();
+    assert_eq!(hub.requests(), []);
+    hub.reply(3_600, renewal, Reply::Extended);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { .. }), "{request:?}");
+    assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(3_001 + 9_000 - 92) }]);
+    hub.reply(3_700, call, Reply::Extended);
+    assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(3_600 + 9_000 - 92) }]);
+}

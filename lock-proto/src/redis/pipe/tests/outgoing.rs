@@ -1,0 +1,50 @@
+//! What waits for the socket.
+
+use super::*;
+
+#[test]
+fn what_the_socket_has_not_taken_is_kept() {
+    let (mut rig, conn) = Rig::up();
+    rig.send(take("a"));
+    let all = rig.pipe.outgoing(conn).to_vec();
+    for taken in [1, 5, all.len() - 7] {
+        let left = rig.pipe.outgoing(conn).to_vec();
+        rig.pipe.consume(conn, taken.min(left.len() - 1));
+        assert_eq!(rig.pipe.outgoing(conn), &left[taken.min(left.len() - 1)..]);
+    }
+    rig.send(take("b"));
+    let last = all[all.len() - 1..].to_vec();
+    let written = rig.written(conn);
+    assert_eq!((&written[..1], commands(&written[1..]).len()), (&last[..], 1));
+}
+
+/// What has been written and what has been taken is counted to the byte: an answer is believed if its command has left as a whole.
+#[test]
+fn p2_an_answer_to_what_was_encoded_behind_half_a_command_is_believed() {
+    let (mut rig, conn) = Rig::up();
+    let a = rig.send(take("a"));
+    rig.pipe.outgoing(conn);
+    rig.pipe.consume(conn, 5);
+    let b = rig.send(take("b"));
+    rig.written(conn);
+    rig.receive(conn, b"+OK\r\n+OK\r\n");
+    assert_eq!(rig.outputs(), [granted(a), granted(b)]);
+}
+
+#[test]
+fn p3_no_more_is_encoded_than_may_wait_for_the_socket() {
+    let (mut rig, conn) = Rig::up();
+    rig.send(take("a"));
+    let len = rig.written(conn).len();
+    for (limit, encoded) in [(len - 1, 1), (len, 1), (len + 1, 2)] {
+        rig.pipe.config.limits.outgoing = limit;
+        for name in ["b", "c", "d"] {
+            rig.send(take(name));
+        }
+        assert_eq!(rig.pipe.outgoing(conn).len(), encoded * len, "{limit}");
+        // What has been taken makes room for the second one.
+        rig.pipe.consume(conn, 2);
+        assert_eq!(rig.pipe.outgoing(conn).len(), 2 * len - 2, "{limit}");
+        rig.written(conn);
+    }
+}
