@@ -290,6 +290,11 @@ impl<P: Payload> Network<P> {
         self.rng.duration(&self.latency)
     }
 
+    /// The longest that a message and its answer take, where nothing is made slow.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.latency.end * 2
+    }
+
     pub(crate) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
         self.slow.insert((client, node, way), latency);
     }

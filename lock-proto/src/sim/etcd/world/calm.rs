@@ -125,10 +125,12 @@ impl World {
         self.run_for(ttl * 10);
         for (client, before) in before.into_iter().enumerate() {
             let sent = self.clients[client].sent - before;
-            // Three signs of life a TTL, less jitter and drift, and what tends the connection.
-            let session = self.clients[client].machine.config().session_ttl.max(Duration::from_secs(1));
-            let lives = (ttl * 10).as_millis() / session.as_millis() + 1;
-            if u128::from(sent) > lives * 4 + 20 {
+            // Three signs of life a TTL, less jitter and drift, and what tends the connection. Who waits for an answer for less than it can
+            // take opens a connection for each of them, with a login and its watches.
+            let config = self.clients[client].machine.config();
+            let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
+            let lives = (ttl * 10).as_millis() / config.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
+            if u128::from(sent) > lives * each + 20 {
                 self.report(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
             }
         }
