@@ -87,8 +87,9 @@ fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH (6
 	for target in $$($(CARGO) +nightly fuzz list); do \
 		mkdir -p fuzz/scratch/$$target; \
 		case $$target in url|quorum_ops) entropic=1;; *) entropic=0;; esac; \
+		dict=; if [ -f fuzz/$$target.dict ]; then dict=-dict=fuzz/$$target.dict; fi; \
 		$(CARGO) +nightly fuzz run --sanitizer none --no-trace-compares --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- \
-			-max_len=$(FUZZ_LENGTH) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -entropic=$$entropic -print_final_stats=1; \
+			$$dict -max_len=$(FUZZ_LENGTH) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -entropic=$$entropic -print_final_stats=1; \
 	done
 
 .PHONY: fuzz-short
