@@ -72,7 +72,9 @@ fn a_lease_ends_in_both() {
         pair.compare_messages();
         let allowed = lived + Duration::from_millis(950)..lived + Duration::from_secs(10);
         assert!(allowed.contains(&granted.elapsed()), "etcd ended the lease after {:?}", granted.elapsed());
-        // Both say so.
+        // etcd tells its watches of a revision just before it states it itself; a call waits until all of it is done.
+        pair.step(&call(Rpc::Range(RangeRequest { key: "la".into(), ..RangeRequest::default() })));
+        // Both say that the lease is gone.
         pair.step(&Step::KeepAlive { lease: id });
     }
     // A lease that has lost its key to another ends without it.
