@@ -102,7 +102,7 @@ impl Engine for Redis {
     /// Also if a socket that takes bytes could be given some.
     fn needs_driver(&mut self) -> bool {
         let Self { client, duties, lines } = self;
-        !duties.is_empty() || lines.iter().any(|line| !line.blocked && !client.outgoing(line.conn).is_empty())
+        !duties.is_empty() || lines.iter().any(|line| !line.blocked && client.has_outgoing(line.conn))
     }
 }
 

@@ -47,6 +47,13 @@ struct Link {
 }
 
 impl Link {
+    const fn pipe(&self, role: Role) -> &Pipe {
+        match role {
+            Role::Commands => &self.commands,
+            Role::Wake => &self.wake,
+        }
+    }
+
     /// Nothing has to be carried to or from it.
     fn is_quiet(&self) -> bool {
         !self.commands.has_output() && !self.wake.has_output() && !self.changed
@@ -240,6 +247,13 @@ impl Client {
     /// after `consume`.
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
         self.pipe(conn).map_or(&[], |pipe| pipe.outgoing(conn))
+    }
+
+    /// Whether [`outgoing`](Self::outgoing) would show anything. Asking encodes nothing: what can leave together with requests that
+    /// are still to come is left to it.
+    #[must_use]
+    pub fn has_outgoing(&self, conn: ConnId) -> bool {
+        self.links.get(conn.node().index()).is_some_and(|link| link.pipe(conn.role()).has_outgoing(conn))
     }
 
     /// The first `n` bytes of `outgoing` have been taken by the socket.

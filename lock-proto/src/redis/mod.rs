@@ -1,5 +1,6 @@
 //! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
 
+mod batch;
 mod burst;
 mod client;
 mod config;

@@ -76,7 +76,7 @@ impl core::fmt::Debug for Key {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     client: ClientId,
-    client_part: [u8; CLIENT_PART],
+    pub(super) client_part: [u8; CLIENT_PART],
     fence: Bytes,
     #[cfg(test)]
     pub(crate) flaw: Option<Flaw>,
@@ -315,11 +315,7 @@ impl Request {
 
     /// Calls `f` with the arguments of the command, the command's name first.
     pub fn with_args<R>(&self, identity: &Identity, form: Form, f: impl FnOnce(&[&[u8]]) -> R) -> R {
-        let (verb, code): (&[u8], &[u8]) = match (self.script(), form) {
-            (None, _) => (b"SET", b""),
-            (Some(script), Form::Source) => (b"EVAL", script.source.as_bytes()),
-            (Some(script), Form::Sha1) => (b"EVALSHA", script.sha1.as_bytes()),
-        };
+        let [verb, code]: [&[u8]; 2] = self.script().map_or([b"SET", b""], |script| script.called(form));
         let client = &identity.client_part;
         let (mut first, mut second, mut third) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
         match self {
@@ -445,13 +441,13 @@ impl SpentText {
 }
 
 /// A token's text, without an allocation.
-struct TokenText {
+pub(super) struct TokenText {
     text: [u8; CLIENT_PART + 20],
     len: usize,
 }
 
 impl TokenText {
-    fn new(client_part: &[u8; CLIENT_PART], number: u64) -> Self {
+    pub(super) fn new(client_part: &[u8; CLIENT_PART], number: u64) -> Self {
         let mut buffer = itoa::Buffer::new();
         let digits = buffer.format(number).as_bytes();
         let len = CLIENT_PART + digits.len();
@@ -461,7 +457,7 @@ impl TokenText {
         Self { text, len }
     }
 
-    fn as_bytes(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         &self.text[..self.len]
     }
 }

@@ -4,6 +4,8 @@
 //! `pcall` hands a command's error back as a value, which the script returns: the error code so arrives in front on
 //! every server version (Redis before 7 wraps the error of `call` in an `ERR Error running script`).
 
+use super::request::Form;
+
 /// How long a signal lives that nobody takes, in ms. The scripts have it in their text: an argument would cost more.
 pub const SIGNAL_LIFE_MS: u64 = 2000;
 
@@ -17,6 +19,16 @@ pub struct Script {
     /// SHA-1 of the source, lower-case hexadecimal.
     pub sha1: &'static str,
     pub(crate) index: u8,
+}
+
+impl Script {
+    /// The first two arguments of a command that calls it.
+    pub(super) const fn called(&self, form: Form) -> [&'static [u8]; 2] {
+        match form {
+            Form::Source => [b"EVAL", self.source.as_bytes()],
+            Form::Sha1 => [b"EVALSHA", self.sha1.as_bytes()],
+        }
+    }
 }
 
 /// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
@@ -158,8 +170,51 @@ return 1
 ",
 };
 
+/// What [`RELEASE`] does with the token that is most likely there, for several locks (requirement P4).
+///
+/// `KEYS`: the locks; if they are to be announced, their markers and then their signal lists. `ARGV`: as many tokens. Answers -2 if all were
+/// deleted and nobody waits for any of them; else one text with what `RELEASE` would have answered for each, and blanks between. An `x` is
+/// a lock for which the server refused a command; if that was the first, nothing was done, and the error is the answer.
+pub const RELEASE_MANY: Script = Script {
+    name: "release many",
+    index: 4,
+    sha1: "471880667ea6ef7cb1b952df3706a2efe112e355",
+    source: "\
+local answers, plain = {}, true
+for i = 1, #ARGV do
+  local v, waiting = redis.pcall('GET', KEYS[i]), KEYS[#ARGV + i]
+  local n = -2
+  if v ~= ARGV[i] then
+    n = type(v) == 'table' and v or v and -1 or 0
+  else
+    local e
+    if waiting then e = redis.pcall('DEL', KEYS[i], waiting) else e = redis.pcall('DEL', KEYS[i]) end
+    if e == 2 then
+      n = -3
+      local signal = KEYS[2 * #ARGV + i]
+      if redis.pcall('EXISTS', signal) == 0 then
+        redis.pcall('RPUSH', signal, '1')
+        e = redis.pcall('PEXPIRE', signal, 2000)
+        if type(e) == 'table' then redis.pcall('DEL', signal) end
+      end
+    elseif e ~= 1 then
+      n = e
+    end
+  end
+  if type(n) == 'table' then
+    if i == 1 then return n end
+    n = 'x'
+  end
+  answers[i] = n
+  if n ~= -2 then plain = false end
+end
+if plain then return -2 end
+return table.concat(answers, ' ')
+",
+};
+
 /// Every script, in the order of its index.
-pub const ALL: [Script; 4] = [TAKE, EXTEND, RELEASE, ANNOUNCE];
+pub const ALL: [Script; 5] = [TAKE, EXTEND, RELEASE, ANNOUNCE, RELEASE_MANY];
 
 #[cfg(test)]
 mod tests {

@@ -22,6 +22,7 @@ const CODES: &[(&str, ErrorClass)] = &[
     ("OOM", ErrorClass::Transient),
     ("EXECABORT", ErrorClass::Transient),
     ("NOSCRIPT", ErrorClass::Transient),
+    ("LOCKALONE", ErrorClass::Transient),
     ("READONLY", ErrorClass::Reconnect),
     ("MASTERDOWN", ErrorClass::Reconnect),
     // A blocked client, when its server becomes a replica.

@@ -67,7 +67,8 @@ impl Generator {
         match self.rng.below(40) {
             0..5 => (self.take(), Match::Clock),
             5..8 => (self.extend(), Match::Exact),
-            8..12 => (self.release(), Match::Exact),
+            8..11 => (self.release(), Match::Exact),
+            11 => (self.release_many(), Match::Exact),
             12 => (self.announce(), Match::Exact),
             13..16 => {
                 let mut args = words(&["SET", key, &value]);
@@ -230,6 +231,18 @@ impl Generator {
             let (marker, signal) = (self.pick(&["k1", "k2", "marker"]), self.pick(&["k0", "k1", "signal"]));
             self.call(&script::RELEASE, &[key, marker, signal], argv)
         }
+    }
+
+    /// Locks that are the same, signals that are locks: whatever the names are, both do the same.
+    fn release_many(&mut self) -> Vec<String> {
+        let count = self.rng.below(4) as usize;
+        let tokens: Vec<String> = (0..count).map(|_| self.token()).collect();
+        let mut keys: Vec<&str> = (0..count).map(|_| self.key()).collect();
+        if !self.rng.one_in(3) {
+            let names: [&[&str]; 2] = [&["k1", "k2", "marker"], &["k0", "k1", "signal"]];
+            keys.extend(names.iter().flat_map(|names| (0..count).map(|_| self.pick(names)).collect::<Vec<_>>()));
+        }
+        self.call(&script::RELEASE_MANY, &keys, &tokens.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn announce(&mut self) -> Vec<String> {

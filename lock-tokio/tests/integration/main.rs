@@ -18,4 +18,5 @@ mod plain;
 mod quorum;
 mod restart;
 mod stopped;
+mod together;
 mod wake;

@@ -28,7 +28,7 @@ pub struct Limits {
     pub elements: usize,
     /// Push messages in a row without a reply (RESP3).
     pub pushes: u32,
-    /// Encoded bytes that wait for the socket; one command more may be there.
+    /// Encoded bytes that wait for the socket; one command more may be there, and one for several locks.
     pub outgoing: usize,
 }
 

@@ -22,10 +22,10 @@ use self::frame::Answer;
 use self::handshake::Step;
 use self::short::short;
 use self::wire::{Job, Wire, breach};
-use super::burst;
 use super::config::Poll;
-use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError};
+use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError, Value};
 use super::url::Endpoint;
+use super::{batch, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::retry::{doubled, jitter};
@@ -82,8 +82,8 @@ pub enum PipeOutput {
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
 ///
 /// Once opened it stays open: a connection that fails is opened again after a pause, until [`close`](Self::close). Commands go
-/// out in the order of the verbs, as many at once as the socket takes, and each is answered exactly once, in that order, when
-/// its reply comes or the connection fails. During the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
+/// out as many at once as the socket takes; those about one lock in the order of the verbs, and releases of several locks as one command
+/// (requirement P4). Each request is answered exactly once, in the order of sending, when its reply comes or the connection fails. During the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
 ///
 /// The host reports what happens by the `handle_` methods. Facts about any connection but the current one are dropped, so they
 /// may come late or twice (requirement M6).
@@ -305,6 +305,12 @@ impl Pipe {
         self.wire.fill(&self.identity, &self.config.limits)
     }
 
+    /// Whether `outgoing` would show anything; encodes nothing.
+    #[must_use]
+    pub fn has_outgoing(&self, conn: ConnId) -> bool {
+        self.current() == Some(conn) && self.wire.has_outgoing()
+    }
+
     /// The host has written the first `n` bytes of `outgoing`.
     pub fn consume(&mut self, conn: ConnId, n: usize) {
         if self.current() == Some(conn) {
@@ -400,19 +406,69 @@ impl Pipe {
         if !self.wire.is_answered(&answer, &self.config.limits)? {
             return Ok(());
         }
-        if matches!(answer, Answer::Error(text) if text.starts_with("NOSCRIPT")) && self.wire.send_again() {
-            return Ok(());
+        let Some(calls) = self.wire.first().map(|sent| usize::from(sent.calls)) else { return Ok(()) };
+        if let Answer::Error(text) = answer {
+            return self.take_in_error(answer, text, calls, ending);
         }
+        if calls == 1 {
+            return self.answered(answer, answer.value(), None);
+        }
+        self.answered_each(answer, calls, false, None, |place| batch::part(answer.value(), calls, place))
+    }
+
+    fn take_in_error(
+        &mut self,
+        answer: Answer<'_>,
+        text: &str,
+        calls: usize,
+        ending: &mut Option<Cause>,
+    ) -> Result<(), Cause> {
+        let again = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
+        let error = ServerError::classify(text);
+        let mut value = answer.value();
+        match error.class {
+            // What one lock is refused for says nothing of the others.
+            ErrorClass::KeyInUse if calls > 1 => value = batch::NOT_DONE,
+            ErrorClass::Refused if calls > 1 => {
+                self.wire.release_one_by_one();
+                value = batch::NOT_DONE;
+            }
+            ErrorClass::Reconnect => *ending = Some(error.clone().into()),
+            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient | ErrorClass::Unclear => {}
+        }
+        self.answered_each(answer, calls, again, Some(&error), |_| value)
+    }
+
+    /// The first calls in flight, which left as one command, have their answers; or they are sent `again`.
+    fn answered_each<'v>(
+        &mut self,
+        answer: Answer<'_>,
+        calls: usize,
+        again: bool,
+        error: Option<&ServerError>,
+        value: impl Fn(usize) -> Value<'v>,
+    ) -> Result<(), Cause> {
+        let mut sense = Ok(());
+        for place in 0..calls {
+            let value = value(place);
+            let again = again || (calls > 1 && value == batch::NOT_DONE);
+            if !(again && self.wire.send_again()) {
+                let answered = self.answered(answer, value, error);
+                sense = sense.and(answered);
+            }
+        }
+        sense
+    }
+
+    /// The first call in flight has its answer.
+    #[inline]
+    fn answered(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
         let Some(sent) = self.wire.first() else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
-        let error = if let Answer::Error(text) = &answer { Some(ServerError::classify(text)) } else { None };
-        if let Some(error) = error.as_ref().filter(|error| error.class == ErrorClass::Reconnect) {
-            *ending = Some(error.clone().into());
-        }
         let mut lost = false;
         match &sent.asked.job {
             Job::Call { call, request, .. } => {
-                let reply = request.read(answer.value());
+                let reply = request.read(value);
                 lost = reply.is_none();
                 // What answered nonsense may have done anything.
                 let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));
@@ -424,13 +480,13 @@ impl Pipe {
                 self.logged_in_after(unanswered.saturating_sub(1), until, hello);
             }
             Job::Block { .. } => self.outputs.push_back(match (answer, error) {
-                (_, Some(error)) => PipeOutput::BlockRefused(error),
+                (_, Some(error)) => PipeOutput::BlockRefused(error.clone()),
                 (Answer::Nil, _) => PipeOutput::Woken(None),
                 (Answer::List(key), _) => PipeOutput::Woken(Some(Bytes::copy_from_slice(key))),
                 _ => return Err(wrong()),
             }),
             Job::Unblock { .. } => match (answer, error) {
-                (_, Some(error)) => self.outputs.push_back(PipeOutput::UnblockRefused(error)),
+                (_, Some(error)) => self.outputs.push_back(PipeOutput::UnblockRefused(error.clone())),
                 (Answer::Int(_), _) => {}
                 _ => return Err(wrong()),
             },

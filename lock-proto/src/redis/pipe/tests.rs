@@ -4,10 +4,12 @@ mod framing;
 mod hostile;
 mod outgoing;
 mod scripts;
+mod together;
 
 use super::*;
 use crate::id::ClientId;
 use crate::redis::request::Expiry;
+use crate::redis::script;
 use crate::redis::{ErrorClass, Protocol, Spent};
 use alloc::format;
 use alloc::string::String;

@@ -11,8 +11,9 @@ use super::handshake::Step;
 use super::queue::Patient;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
+use crate::redis::batch::{self, Plain};
 use crate::redis::request::{Cause, Form, Identity, Key, Request, ServerError};
-use crate::redis::script;
+use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
 use crate::time::{Instant, millis_up, soonest};
 
@@ -28,7 +29,7 @@ pub(super) enum Job {
     Call {
         call: CallId,
         request: Request,
-        /// How often the server said that it does not know the script.
+        /// How often it was sent in vain.
         tries: u8,
     },
     /// `BLPOP`.
@@ -44,14 +45,36 @@ pub(super) struct Asked {
     pub(super) deadline: Instant,
 }
 
+impl Asked {
+    /// A release that can leave together with others. What was sent before goes alone.
+    fn plain(&self) -> Option<Plain<'_>> {
+        if let Job::Call { request, tries: 0, .. } = &self.job { Plain::of(request) } else { None }
+    }
+}
+
 /// A command that has been encoded. `start` and `end` count the bytes of the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
     pub(super) asked: Asked,
     start: u64,
     end: u64,
-    /// Whether it carries the source of its script.
+    script: Option<Called>,
+    /// How many calls the command is for. They stand in the flight one behind the other, and are answered together.
+    pub(super) calls: u8,
+}
+
+/// The script that a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Called {
+    index: u8,
+    /// Whether it carries the source.
     source: bool,
+}
+
+impl Called {
+    fn form(called: Option<Self>) -> Form {
+        if called.is_some_and(|called| called.source) { Form::Source } else { Form::Sha1 }
+    }
 }
 
 /// One open connection. Commands go from `queued` (or `again`) through `outbox` to `flight`, and leave it when they are
@@ -69,8 +92,12 @@ pub(super) struct Wire {
     /// What is to be sent once more because the server had lost a script: before everything that was never sent.
     again: Patient<Asked>,
     queued: Patient<Asked>,
+    /// Releases that leave together, while what is queued is encoded. They keep their order with all that is about the same locks.
+    together: Vec<Asked>,
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
+    /// The server has refused to release several locks by one command.
+    one_by_one: bool,
     overtakers: Overtakers,
     pushes: u32,
 }
@@ -87,7 +114,9 @@ impl Wire {
             flight: Patient::new(),
             again: Patient::new(),
             queued: Patient::new(),
+            together: Vec::new(),
             evals: [None; script::ALL.len()],
+            one_by_one: false,
             overtakers: Overtakers::default(),
             pushes: 0,
         }
@@ -103,7 +132,7 @@ impl Wire {
     pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
         let start = self.encoded;
         step.with_args(at, |args| encode(self.outbox.room(), args));
-        self.note_sent(Asked { job: Job::Login(step), deadline: Instant::MAX }, start, false);
+        self.note_sent(Asked { job: Job::Login(step), deadline: Instant::MAX }, start, None, 1);
     }
 
     /// Encodes what is queued, up to the limit.
@@ -111,47 +140,109 @@ impl Wire {
         while self.outbox.len() < limits.outgoing {
             let queue = if self.again.len() > 0 { &mut self.again } else { &mut self.queued };
             let Some(asked) = queue.pop() else { break };
-            let start = self.encoded;
-            let out = self.outbox.room();
-            let mut form = Form::Sha1;
-            match &asked.job {
-                Job::Login(_) => {}
-                Job::Call { request, tries, .. } => {
-                    if let Some(script) = request.script() {
-                        let eval = &mut self.evals[usize::from(script.index)];
-                        // A server that forgets the script twice gets the source, whatever it should know by then.
-                        if eval.is_none() || *tries > 1 {
-                            *eval = Some(start);
-                            form = Form::Source;
-                        }
-                    }
-                    request.with_args(identity, form, |args| encode(out, args));
-                }
-                Job::Block { keys, timeout } => {
-                    // 0 would block for ever; fractions are understood since Redis 6.
-                    let ms = millis_up(*timeout).max(1);
-                    let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
-                    let mut args: Vec<&[u8]> = Vec::with_capacity(keys.len() + 2);
-                    args.push(b"BLPOP");
-                    args.extend(keys.iter().map(Key::signal));
-                    args.push(seconds.as_bytes());
-                    encode(out, &args);
-                }
-                Job::Unblock { client } => encode(out, &[b"CLIENT", b"UNBLOCK", format!("{client}").as_bytes()]),
+            let plain = if self.one_by_one { None } else { asked.plain() };
+            if !self.together.is_empty() && self.is_in_the_way(&asked, plain) {
+                self.send_together(identity);
             }
-            self.note_sent(asked, start, form == Form::Source);
+            if plain.is_some() && (!self.together.is_empty() || self.queued.len() > 0) {
+                self.together.push(asked);
+                if self.together.len() == batch::MOST {
+                    self.send_together(identity);
+                }
+                continue;
+            }
+            let start = self.encoded;
+            let called = self.encode_alone(identity, &asked);
+            self.note_sent(asked, start, called, 1);
         }
+        self.send_together(identity);
         self.outbox.bytes()
     }
 
-    fn note_sent(&mut self, asked: Asked, start: u64, source: bool) {
+    /// Whether what was kept back has to leave before this: it is about one of these locks, or cannot go with them.
+    fn is_in_the_way(&self, asked: &Asked, plain: Option<Plain<'_>>) -> bool {
+        let Job::Call { request, .. } = &asked.job else { return false };
+        let mut kept = self.together.iter().filter_map(Asked::plain);
+        kept.any(|kept| kept.key == request.key() || plain.is_some_and(|plain| !plain.goes_with(kept)))
+    }
+
+    /// Encodes a command of its own. The script that it runs.
+    #[inline]
+    fn encode_alone(&mut self, identity: &Identity, asked: &Asked) -> Option<Called> {
+        let mut called = None;
+        match &asked.job {
+            Job::Login(_) => {}
+            Job::Call { request, tries, .. } => {
+                called = request.script().map(|script| self.call(script, *tries));
+                request.with_args(identity, Called::form(called), |args| encode(self.outbox.room(), args));
+            }
+            Job::Block { keys, timeout } => {
+                // 0 would block for ever; fractions are understood since Redis 6.
+                let ms = millis_up(*timeout).max(1);
+                let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
+                let mut args: Vec<&[u8]> = Vec::with_capacity(keys.len() + 2);
+                args.push(b"BLPOP");
+                args.extend(keys.iter().map(Key::signal));
+                args.push(seconds.as_bytes());
+                encode(self.outbox.room(), &args);
+            }
+            Job::Unblock { client } => {
+                encode(self.outbox.room(), &[b"CLIENT", b"UNBLOCK", format!("{client}").as_bytes()]);
+            }
+        }
+        called
+    }
+
+    /// Encodes the releases that were kept back for each other, as one command.
+    fn send_together(&mut self, identity: &Identity) {
+        if self.together.is_empty() {
+            return;
+        }
+        let mut together = core::mem::take(&mut self.together);
+        let start = self.encoded;
+        let called = match &together[..] {
+            [asked] => self.encode_alone(identity, asked),
+            _ => {
+                let called = Some(self.call(script::RELEASE_MANY, 0));
+                let releases = together.iter().filter_map(Asked::plain);
+                batch::with_args(releases, identity, Called::form(called), |args| encode(self.outbox.room(), args));
+                called
+            }
+        };
+        // At most `batch::MOST`.
+        let calls = together.len() as u8;
+        for asked in together.drain(..) {
+            self.note_sent(asked, start, called, calls);
+        }
+        // Its room is used again.
+        self.together = together;
+    }
+
+    /// The next command runs this script.
+    #[inline]
+    fn call(&mut self, script: Script, tries: u8) -> Called {
+        let eval = &mut self.evals[usize::from(script.index)];
+        // A server that forgets the script twice gets the source, whatever it should know by then.
+        let source = eval.is_none() || tries > 1;
+        if source {
+            *eval = Some(self.encoded);
+        }
+        Called { index: script.index, source }
+    }
+
+    #[inline]
+    fn note_sent(&mut self, asked: Asked, start: u64, script: Option<Called>, calls: u8) {
         let end = self.consumed + self.outbox.len() as u64;
         self.encoded = end;
         if let Job::Call { request, .. } = &asked.job {
             self.overtakers.sent(request.key(), start);
         }
         let deadline = asked.deadline;
-        self.flight.push(Sent { asked, start, end, source }, deadline);
+        self.flight.push(Sent { asked, start, end, script, calls }, deadline);
+    }
+
+    pub(super) fn has_outgoing(&self) -> bool {
+        self.outbox.len() + self.again.len() + self.queued.len() > 0
     }
 
     pub(super) fn consume(&mut self, n: usize) {
@@ -256,16 +347,27 @@ impl Wire {
         }
     }
 
-    /// The server does not know the script of the first command in flight: it is sent once more, ahead of all that was never sent. Not so
-    /// if it named no script by its hash, or if it would overtake a later command for the same lock, which has been written already.
+    /// The server does not know the script of the first command in flight. Whether it named one by its hash.
+    pub(super) fn script_is_missing(&mut self) -> bool {
+        let Some(sent) = self.flight.front() else { return false };
+        let Some(script) = sent.script.filter(|script| !script.source) else { return false };
+        let eval = &mut self.evals[usize::from(script.index)];
+        // An EVAL that was sent after this command brings the script back.
+        *eval = eval.filter(|eval| *eval > sent.start);
+        true
+    }
+
+    /// The server does not release several locks by one command: each lock has one of its own from now on.
+    pub(super) const fn release_one_by_one(&mut self) {
+        self.one_by_one = true;
+    }
+
+    /// Sends the first call in flight once more, ahead of all that was never sent. Not so if it would overtake a later command for the same
+    /// lock, which has been written already.
     pub(super) fn send_again(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let start = sent.start;
         let Job::Call { request, .. } = &sent.asked.job else { return false };
-        let Some(script) = request.script().filter(|_| !sent.source) else { return false };
-        let eval = &mut self.evals[usize::from(script.index)];
-        // An EVAL that was sent after this command brings the script back.
-        *eval = eval.filter(|eval| *eval > start);
         self.overtakers.answered(start);
         if self.overtakers.any(request.key(), start, &self.flight, self.encoded) {
             return false;
@@ -445,7 +547,7 @@ mod tests {
             let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
             let (asked, start) = (Asked { job, deadline: Instant::ZERO }, 10 * serial as u64);
-            flight.push(Sent { asked, start, end: start + 10, source: false }, Instant::ZERO);
+            flight.push(Sent { asked, start, end: start + 10, script: None, calls: 1 }, Instant::ZERO);
         }
         let mut overtakers = Overtakers::default();
         assert!(overtakers.any(&a, 0, &flight, 30));

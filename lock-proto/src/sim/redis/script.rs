@@ -22,13 +22,15 @@ pub(super) enum Known {
     Extend,
     Release,
     Announce,
+    ReleaseMany,
 }
 
-const KNOWN: [(Known, script::Script); 4] = [
+const KNOWN: [(Known, script::Script); 5] = [
     (Known::Take, script::TAKE),
     (Known::Extend, script::EXTEND),
     (Known::Release, script::RELEASE),
     (Known::Announce, script::ANNOUNCE),
+    (Known::ReleaseMany, script::RELEASE_MANY),
 ];
 
 impl Known {
@@ -130,6 +132,7 @@ impl Node {
             Known::Extend => self.extend(&mut inner, keys, argv),
             Known::Release => self.release(&mut inner, keys, argv),
             Known::Announce => self.announce(&mut inner, keys),
+            Known::ReleaseMany => self.release_many(&mut inner, keys, argv),
         };
         match done {
             Ok(reply) | Err(Stop(reply)) => reply,
@@ -236,13 +239,36 @@ impl Node {
             if deleted == -2.0 {
                 deleted = -3.0;
             }
-            if self.run(context, &[b"EXISTS", signal]) == Reply::Int(0) {
-                // From here on errors are swallowed, as `pcall` without a look at its result does.
-                self.run(context, &[b"RPUSH", signal, b"1"]);
-                self.end_signal(context, signal);
-            }
+            self.wake(context, signal);
         }
         Ok(integer(deleted))
+    }
+
+    /// Errors are swallowed, as `pcall` without a look at its result does.
+    fn wake(&mut self, context: &mut Context, signal: &[u8]) {
+        if self.run(context, &[b"EXISTS", signal]) == Reply::Int(0) {
+            self.run(context, &[b"RPUSH", signal, b"1"]);
+            self.end_signal(context, signal);
+        }
+    }
+
+    fn release_many(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let mut answers = Vec::new();
+        for (i, token) in argv.iter().enumerate() {
+            let others = [i, argv.len() + i, 2 * argv.len() + i].map(|place| keys.get(place).copied());
+            let keys: Vec<_> = others.into_iter().flatten().collect();
+            match self.release(context, &keys, &[token]) {
+                Ok(answer) => answers.push(answer),
+                Err(stop) if i == 0 => return Err(stop),
+                Err(_) => answers.push(Reply::bulk(b"x")),
+            }
+        }
+        if answers.iter().all(|answer| *answer == Reply::Int(-2)) {
+            return Ok(Reply::Int(-2));
+        }
+        let texts: Vec<_> =
+            answers.iter().map(|answer| if let Reply::Int(n) = answer { n.to_string() } else { "x".into() }).collect();
+        Ok(Reply::bulk(texts.join(" ").as_bytes()))
     }
 
     /// A signal without an end is none.

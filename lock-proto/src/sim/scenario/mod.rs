@@ -119,6 +119,7 @@ const REDIS: &[Scenario] = &[
     redis::SHUTDOWN,
     redis::WAKE,
     redis::CLOCK_JUMPS,
+    redis::TOGETHER,
     redis::REFUSALS,
     redis::EVICTION,
     redis::EVERYTHING,

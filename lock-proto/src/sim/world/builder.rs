@@ -40,6 +40,7 @@ pub struct Builder {
     clocks: Vec<(usize, u64, i32)>,
     keep: Keep,
     traced: bool,
+    gather: Duration,
 }
 
 impl Builder {
@@ -67,6 +68,7 @@ impl Builder {
             clocks: Vec::new(),
             keep: Keep::Lines(100_000),
             traced: false,
+            gather: Duration::ZERO,
         }
     }
 
@@ -89,6 +91,13 @@ impl Builder {
     /// How many lines of the log are kept; its digest counts all. Default 100 000.
     pub const fn log_limit(mut self, lines: usize) -> Self {
         self.keep = Keep::Lines(lines);
+        self
+    }
+
+    /// How long the hosts of clients gather what is to be written, as drivers do that let other tasks run first. Default zero: they write
+    /// at once.
+    pub const fn gather(mut self, span: Duration) -> Self {
+        self.gather = span;
         self
     }
 
@@ -127,6 +136,7 @@ impl Builder {
             spins: 0,
             steps: 0,
             halted: false,
+            gather: self.gather,
         };
         for client in 0..world.clients.len() {
             world.pump_client(client);

@@ -67,6 +67,8 @@ pub struct World {
     steps: u64,
     /// A machine broke its contract: nothing happens any more.
     halted: bool,
+    /// How long hosts gather what they write.
+    gather: Duration,
 }
 
 /// What happens by itself when its time comes.

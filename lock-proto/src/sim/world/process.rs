@@ -27,6 +27,8 @@ pub(super) struct Process {
     pub(super) records: BTreeMap<LockId, Record>,
     /// Told that the shutdown is over, with the number of locks that could not be released.
     pub(super) stopped: Option<u32>,
+    /// Its host will write in a moment.
+    pub(super) gathers: bool,
 }
 
 /// Something that reaches a process from outside.
@@ -48,6 +50,8 @@ pub(super) enum Chore {
     Look(LockId, Option<Duration>),
     /// Writes to what the lock protects, without another look.
     Write(Permit),
+    /// Its host writes what was gathered.
+    Flush,
 }
 
 impl Process {
@@ -61,6 +65,7 @@ impl Process {
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             stopped: None,
+            gathers: false,
         }
     }
 

@@ -288,6 +288,10 @@ impl World {
                     self.agenda.plan(self.now + every, Planned::Chore(client, Chore::Look(lock, Some(every))));
                 }
             }
+            Chore::Flush => {
+                self.clients[client].gathers = false;
+                self.send_all(client);
+            }
             Chore::Write(permit) => {
                 let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
                 let (name, travel) = (record.name.clone(), self.network.travel());
@@ -306,7 +310,7 @@ impl World {
         }
         let bytes_first = self.rng.one_in(2);
         if bytes_first {
-            self.send_all(client);
+            self.write_out(client);
         }
         loop {
             let mut asked = false;
@@ -315,7 +319,7 @@ impl World {
                 self.carry_out(client, output);
             }
             // What was carried out, or nothing at all so far, may have left bytes.
-            let sent = (asked || !bytes_first) && self.send_all(client);
+            let sent = (asked || !bytes_first) && self.write_out(client);
             if !asked && !sent {
                 break;
             }
@@ -331,6 +335,26 @@ impl World {
             self.checker.up_to_date(self.now, client);
             self.check();
         }
+    }
+
+    /// Writes what there is, now or in a moment. True if it was now, and some.
+    fn write_out(&mut self, client: usize) -> bool {
+        if self.gather.is_zero() {
+            return self.send_all(client);
+        }
+        let mut place = 0;
+        while let Some((found, _, link)) = self.network.next_of_client(client, place) {
+            let process = &mut self.clients[client];
+            if process.gathers {
+                break;
+            }
+            if self.network.room(link, Way::ToNode) > 0 && process.machine.has_outgoing(link.conn) {
+                process.gathers = true;
+                self.agenda.plan(self.now + self.gather, Planned::Chore(client, Chore::Flush));
+            }
+            place = found + 1;
+        }
+        false
     }
 
     fn send_all(&mut self, client: usize) -> bool {

@@ -1,7 +1,6 @@
 //! Scripts: source first, hash then, and what happens when the server has lost them (requirement P1).
 
 use super::*;
-use crate::redis::script;
 
 const NOSCRIPT: &[u8] = b"-NOSCRIPT No matching script. Please use EVAL.\r\n";
 

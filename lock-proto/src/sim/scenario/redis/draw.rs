@@ -13,7 +13,7 @@ use crate::sim::redis::Condition;
 use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store};
 use crate::sim::way::Way;
 
-const NAMES: [&str; 2] = ["a", "b"];
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const CONDITIONS: [Condition; 4] =
     [Condition::Loading, Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError];
 /// How often something new is wanted, beside the rates of a recipe.
@@ -30,6 +30,8 @@ pub(super) enum Kind {
     LetGo,
     /// What was just wanted is dropped soon.
     Abandon,
+    /// A client wants several locks, and gives them back together.
+    Bunch,
     Pause,
     Suspend,
     KillClient,
@@ -58,6 +60,10 @@ pub(super) enum Kind {
 pub(super) struct Recipe {
     pub(super) nodes: &'static [usize],
     pub(super) clients: Range<u64>,
+    /// How many locks there are.
+    pub(super) names: &'static [usize],
+    /// Hosts gather what they write for up to so many ms; 0 for those that write at once.
+    pub(super) gather: u64,
     /// Clocks gain or lose up to so many µs a second.
     pub(super) drift: u64,
     /// Grants always carry fencing tokens, where they can.
@@ -75,20 +81,22 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     // A round must have time for two round trips and fit into a quarter of the shortest TTL; a request must be answered within a fifth.
     latency.end = latency.end.min((ttl / 8).saturating_sub(ms(5)) / 4);
     latency.start = latency.start.min(latency.end);
+    let gather = if recipe.gather > 0 { chance.millis(recipe.gather) } else { Duration::ZERO };
     let store = RedisStore {
         ttl,
-        round: latency.end * 4 + ms(5),
+        round: (latency.end + gather) * 4 + ms(5),
         poll: Poll::exponential(ms(10 + chance.below(50)), ms(100 + chance.below(200))),
         wake: if chance.one_in(4) { Wake::Poll } else { Wake::Notify },
         turn: (chance.pick(&[ms(100), ms(0), ms(20), ms(1_000)]), ms(1 + chance.below(10))),
         fencing: recipe.fenced || !chance.one_in(4),
         fence_block: chance.pick(&[64, 1, 2, 5]),
+        gather,
     };
     let mut excused = Vec::new();
     if !store.fencing || nodes > 1 {
         excused.push(Rule::StaleWrite);
     }
-    let names = chance.pick(&[1, 2]);
+    let names = chance.pick(recipe.names);
     let gap = chance.pick(&[120, 30, 400, 1_000]);
     let count = 20 + chance.below(100);
     let rates: Vec<(Kind, u64)> = recipe.rates.iter().map(|(kind, most)| (*kind, chance.below(most + 1))).collect();
@@ -212,6 +220,7 @@ impl Hand<'_> {
                 };
                 self.push(none, action);
             }
+            Kind::Bunch => self.bunch(),
             Kind::Pause | Kind::Suspend => {
                 let (client, span) = (self.client(), self.span());
                 let stop =
@@ -280,6 +289,30 @@ impl Hand<'_> {
                 self.push(none, Action::Redis(RedisAction::StopReplication(node)));
                 self.push(span, Action::Redis(RedisAction::Promote(node)));
             }
+        }
+    }
+
+    /// Each of the locks is asked for by itself; all that were granted are given back at one time.
+    fn bunch(&mut self) {
+        let (client, span) = (self.client(), self.span());
+        for name in &NAMES[..self.names] {
+            self.tags += 1;
+            let tag = self.tags;
+            self.push(
+                Duration::ZERO,
+                Action::Acquire {
+                    client,
+                    tag,
+                    name,
+                    ttl: None,
+                    wait: Wait::For(span / 2),
+                    renew: Renew::Auto,
+                    claim: true,
+                    hold: None,
+                    write_every: None,
+                },
+            );
+            self.push(span, Action::Release(tag));
         }
     }
 

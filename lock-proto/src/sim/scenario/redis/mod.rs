@@ -29,6 +29,8 @@ pub struct RedisStore {
     pub fencing: bool,
     /// How many fencing tokens a grant reserves.
     pub fence_block: u32,
+    /// How long the hosts of clients gather what is to be written.
+    pub gather: Duration,
 }
 
 /// What can happen to Redis only.
@@ -94,7 +96,8 @@ const fn broken(
 /// Clocks of a client and a server may differ by one part in a hundred: 0.4 % either way stays within.
 const WITHIN: u64 = 4_000;
 
-const QUIET: Recipe = Recipe { nodes: &[1, 3, 5], clients: 2..5, drift: WITHIN, fenced: false, rates: &[] };
+const QUIET: Recipe =
+    Recipe { nodes: &[1, 3, 5], clients: 2..5, names: &[1, 2], gather: 0, drift: WITHIN, fenced: false, rates: &[] };
 
 pub(super) const CONTENTION: Scenario =
     kept("redis-contention", "clients contend for locks, while clients, servers and connections die", |chance| {
@@ -198,6 +201,25 @@ pub(super) const CLOCK_JUMPS: Scenario = broken(
     |chance| {
         let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LetGo, 1)];
         draw::draw(chance, &Recipe { fenced: true, rates, ..QUIET })
+    },
+);
+
+pub(super) const TOGETHER: Scenario = kept(
+    "redis-together",
+    "clients take several locks at once and give them back at once, and hosts write late: one command releases many",
+    |chance| {
+        let rates = &[
+            (Kind::Bunch, 20),
+            (Kind::LetGo, 2),
+            (Kind::Reset, 2),
+            (Kind::FlushScripts, 2),
+            (Kind::Refuse, 1),
+            (Kind::Pause, 1),
+            (Kind::OneWay, 1),
+            (Kind::Crash, 1),
+            (Kind::Shutdown, 1),
+        ];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[3, 8], gather: 3, rates, ..QUIET })
     },
 );
 

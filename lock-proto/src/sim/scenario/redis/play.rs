@@ -68,6 +68,7 @@ fn build(plan: &Plan, store: &RedisStore, keep: Keep, traced: bool) -> World {
         .seed(setup.seed)
         .clients(setup.clients.len())
         .latency(setup.latency.clone())
+        .gather(store.gather)
         .keep(keep)
         .traced(traced)
         .config(change);

@@ -1,0 +1,311 @@
+//! Releases that leave together, and what becomes of them (requirement P4).
+
+use super::*;
+use crate::redis::Form;
+use crate::redis::script::{RELEASE, RELEASE_MANY};
+
+/// A release of which nothing else of the client can be left.
+fn plain(name: &str) -> Request {
+    Request::Release { key: key(name), number: 1, spent: None, announce: true }
+}
+
+fn deleted(call: CallId) -> PipeOutput {
+    reply(call, Reply::Deleted { number: 1, awaited: false })
+}
+
+/// The arguments behind the script, of a command that runs this one.
+fn arguments(script: script::Script, command: &[String]) -> &[String] {
+    let code = if command[0] == "EVAL" { script.source } else { script.sha1 };
+    assert_eq!(command[1], code, "{}", script.name);
+    &command[2..]
+}
+
+impl Rig {
+    /// Releases these locks by one command, which is written.
+    fn released(&mut self, conn: ConnId, names: &[&str]) -> Vec<CallId> {
+        let calls = names.iter().map(|name| self.send(plain(name))).collect();
+        assert_eq!(commands(&self.written(conn)).len(), 1);
+        calls
+    }
+
+    /// What is written next: the name of each script or command, and its locks.
+    fn next(&mut self, conn: ConnId) -> Vec<String> {
+        let name = |command: &Vec<String>| match command[..] {
+            [ref verb, ref code, ref keys, ref rest @ ..] if verb.starts_with("EVAL") => {
+                let script = script::ALL.iter().find(|script| *code == script.sha1 || *code == script.source).unwrap();
+                let keys: usize = keys.parse().unwrap();
+                let locks: Vec<&str> = rest[..keys].iter().filter(|key| !key.contains(':')).map(|key| &**key).collect();
+                format!("{} {}", script.name, locks.join(" "))
+            }
+            _ => format!("{} {}", command[0], command[1]),
+        };
+        commands(&self.written(conn)).iter().map(name).collect()
+    }
+}
+
+#[test]
+fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
+    let (mut rig, conn) = Rig::up();
+    let [a, b] = ["a", "b"].map(|name| rig.send(plain(name)));
+    let written = commands(&rig.written(conn));
+    assert_eq!((written.len(), &*written[0][0]), (1, "EVAL"));
+    let token = "00000000000000000000000000000001:1";
+    let [k, l] = ["a", "b"].map(key);
+    let name = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
+    let names = [k.lock(), l.lock(), k.waiting(), l.waiting(), k.signal(), l.signal()].map(name);
+    let expected = [&["6".into()], &names[..], &[token.into(), token.into()]].concat();
+    assert_eq!(arguments(RELEASE_MANY, &written[0]), expected);
+    assert_eq!(rig.pipe.in_flight(), 2);
+    rig.receive(conn, b":-2\r\n");
+    assert_eq!(rig.outputs(), [deleted(a), deleted(b)]);
+    assert_eq!((rig.pipe.in_flight(), rig.pipe.next_deadline()), (0, None));
+    // Those that wake nobody name the locks alone.
+    for name in ["a", "b", "c"] {
+        rig.send(Request::Release { key: key(name), number: 1, spent: None, announce: false });
+    }
+    let written = commands(&rig.written(conn));
+    assert_eq!((written.len(), &*written[0][0]), (1, "EVALSHA"), "the server has the script");
+    assert_eq!(arguments(RELEASE_MANY, &written[0]), ["3", "a", "b", "c", token, token, token]);
+}
+
+#[test]
+fn p4_each_gets_its_own_answer() {
+    let (mut rig, conn) = Rig::up();
+    let calls = rig.released(conn, &["a", "b", "c", "d", "e"]);
+    rig.receive(conn, b"$13\r\n-2 -3 0 -1 -2\r\n");
+    let replies = [
+        Reply::Deleted { number: 1, awaited: false },
+        Reply::Deleted { number: 1, awaited: true },
+        Reply::Absent,
+        Reply::Taken,
+        Reply::Deleted { number: 1, awaited: false },
+    ];
+    let expected: Vec<_> = calls.into_iter().zip(replies).map(|(call, answer)| reply(call, answer)).collect();
+    assert_eq!(rig.outputs(), expected);
+}
+
+#[test]
+fn p4_what_is_about_one_lock_keeps_its_order() {
+    let (mut rig, conn) = Rig::up();
+    for request in [plain("a"), take("b"), plain("b"), plain("c"), take("c"), take("d"), plain("e"), plain("a")] {
+        rig.send(request);
+    }
+    // Before the lock c is taken it is given back; what is given back before goes along.
+    let expected = ["SET b", "release many a b c", "SET c", "SET d", "release many e a"];
+    assert_eq!(rig.next(conn), expected);
+    for request in [plain("a"), plain("a"), plain("b")] {
+        rig.send(request);
+    }
+    assert_eq!(rig.next(conn), ["release a", "release many a b"]);
+}
+
+#[test]
+fn p4_what_has_more_to_look_for_goes_alone() {
+    let (mut rig, conn) = Rig::up();
+    let quiet = Request::Release { key: key("d"), number: 1, spent: None, announce: false };
+    for request in [plain("a"), release("b"), plain("c"), quiet, plain("e")] {
+        rig.send(request);
+    }
+    assert_eq!(rig.next(conn), ["release b", "release many a c", "release d", "release e"]);
+}
+
+#[test]
+fn p4_one_command_releases_sixteen_locks_at_most() {
+    let (mut rig, conn) = Rig::up();
+    let names: Vec<String> = (0..33).map(|n| format!("{n}")).collect();
+    let calls: Vec<_> = names.iter().map(|name| rig.send(plain(name))).collect();
+    let counts: Vec<_> = rig.next(conn).iter().map(|command| command.matches(' ').count()).collect();
+    assert_eq!(counts, [17, 17, 1], "two words are the name of the script");
+    rig.receive(conn, &b":-2\r\n".repeat(3));
+    assert_eq!(rig.outputs(), calls.into_iter().map(deleted).collect::<Vec<_>>());
+}
+
+#[test]
+fn p4_nothing_is_encoded_before_the_host_takes_it() {
+    let (mut rig, conn) = Rig::up();
+    assert!(!rig.pipe.has_outgoing(conn));
+    for name in ["a", "b"] {
+        rig.send(plain(name));
+        assert!(rig.pipe.has_outgoing(conn));
+    }
+    assert_eq!(rig.next(conn), ["release many a b"]);
+    assert!(!rig.pipe.has_outgoing(conn));
+    rig.send(plain("c"));
+    rig.pipe.outgoing(conn);
+    assert!(rig.pipe.has_outgoing(conn), "encoded, and not taken");
+    rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+    assert!(!rig.pipe.has_outgoing(conn));
+}
+
+#[test]
+fn p4_a_missing_script_is_brought_back_lock_by_lock() {
+    let (mut rig, conn) = Rig::up();
+    rig.released(conn, &["x", "y"]);
+    rig.receive(conn, b":-2\r\n");
+    rig.outputs();
+    let calls = rig.released(conn, &["a", "b", "c"]);
+    let later = rig.send(take("b"));
+    assert_eq!(rig.next(conn), ["SET b"]);
+    let noscript = "NOSCRIPT No matching script. Please use EVAL.";
+    rig.receive(conn, format!("-{noscript}\r\n").as_bytes());
+    // That of b would overtake what comes after it.
+    assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify(noscript)))]);
+    rig.receive(conn, b"$-1\r\n");
+    assert_eq!(rig.outputs(), [reply(later, Reply::Busy { expires: Expiry::Unknown })]);
+    let again = commands(&rig.written(conn));
+    assert!(again.iter().zip(["a", "c"]).all(|(command, name)| arguments(RELEASE, command)[1] == name), "{again:?}");
+    rig.receive(conn, b":-2\r\n:-2\r\n");
+    assert_eq!(rig.outputs(), [deleted(calls[0]), deleted(calls[2])]);
+    rig.send(plain("d"));
+    rig.send(plain("e"));
+    assert_eq!(commands(&rig.written(conn))[0][0], "EVAL", "the source of the other one is gone too");
+}
+
+#[test]
+fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
+    for refusal in ["CROSSSLOT Keys in request don't hash to the same slot", "NOPERM no permissions to access a key"] {
+        let (mut rig, conn) = Rig::up();
+        let calls = rig.released(conn, &["a", "b"]);
+        let waiting = ["c", "d"].map(|name| rig.send(plain(name)));
+        rig.receive(conn, format!("-{refusal}\r\n").as_bytes());
+        assert_eq!(rig.outputs(), [], "nobody is told");
+        assert_eq!(rig.next(conn), ["release a", "release b", "release c", "release d"]);
+        rig.receive(conn, format!("-{refusal}\r\n").as_bytes());
+        rig.receive(conn, &b":-2\r\n".repeat(3));
+        let refused = Reply::Rejected(ServerError::classify(refusal));
+        let expected = [reply(calls[0], refused), deleted(calls[1]), deleted(waiting[0]), deleted(waiting[1])];
+        assert_eq!(rig.outputs(), expected);
+        // A new connection may be to another server.
+        rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+        rig.outputs();
+        let conn = rig.reopened();
+        rig.pipe.handle_connected(rig.now, conn);
+        rig.send(plain("a"));
+        rig.send(plain("b"));
+        assert_eq!(rig.next(conn), ["release many a b"]);
+    }
+}
+
+#[test]
+fn p4_any_other_error_is_the_answer_of_each() {
+    for (error, down) in [("OOM command not allowed", false), ("READONLY You can't write", true), ("WHAT now", false)] {
+        let (mut rig, conn) = Rig::up();
+        let calls = rig.released(conn, &["a", "b"]);
+        rig.receive(conn, format!("-{error}\r\n").as_bytes());
+        let cause = ServerError::classify(error);
+        let unclear = cause.class == ErrorClass::Unclear;
+        let answer = if unclear { Reply::Unknown(cause.into()) } else { Reply::Rejected(cause) };
+        let outputs = rig.outputs();
+        assert_eq!(outputs[..2], [reply(calls[0], answer.clone()), reply(calls[1], answer)], "{error}");
+        assert_eq!(outputs.len() > 2, down, "{error}: {outputs:?}");
+    }
+}
+
+/// A data key in the place of the first lock, or of another one.
+#[test]
+fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
+    let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
+    let all = format!("-{wrong}\r\n");
+    for (answer, undone) in [(all.as_str(), &["a", "b", "c"][..]), ("$6\r\n-2 x 0\r\n", &["b"])] {
+        let (mut rig, conn) = Rig::up();
+        let calls = rig.released(conn, &["a", "b", "c"]);
+        rig.receive(conn, answer.as_bytes());
+        assert_eq!(rig.outputs().len(), 3 - undone.len());
+        let again: Vec<_> = undone.iter().map(|name| format!("release {name}")).collect();
+        assert_eq!(rig.next(conn), again);
+        rig.receive(conn, all.as_bytes());
+        let first = if undone.len() == 1 { calls[1] } else { calls[0] };
+        assert_eq!(rig.outputs(), [reply(first, Reply::Taken)]);
+        rig.receive(conn, &b":-2\r\n".repeat(undone.len() - 1));
+        rig.outputs();
+        rig.send(plain("d"));
+        rig.send(plain("e"));
+        assert_eq!(rig.next(conn), ["release many d e"], "the others may well be together");
+    }
+}
+
+/// What would overtake something that was sent for the same lock is told to be refused for now: it is not known to be another's.
+#[test]
+fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
+    for answer in ["$4\r\n-2 x\r\n", "-WRONGTYPE of a\r\n", "-NOPERM for a\r\n"] {
+        let (mut rig, conn) = Rig::up();
+        let calls = rig.released(conn, &["a", "b"]);
+        rig.send(take("b"));
+        rig.written(conn);
+        rig.receive(conn, answer.as_bytes());
+        let outputs = rig.outputs();
+        let [.., PipeOutput::Reply { call, reply: Reply::Rejected(error) }] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!((*call, error.class), (calls[1], ErrorClass::Transient), "{answer}");
+    }
+}
+
+/// Else a server could have one release sent again for ever.
+#[test]
+fn p4_what_was_asked_for_alone_is_not_sent_again() {
+    let (mut rig, conn) = Rig::up();
+    let Value::Error(text) = batch::NOT_DONE else { panic!() };
+    for request in [plain("a"), take("a")] {
+        let call = rig.send(request);
+        rig.written(conn);
+        rig.receive(conn, format!("-{text}\r\n").as_bytes());
+        assert_eq!(rig.outputs(), [reply(call, Reply::Rejected(ServerError::classify(text)))]);
+        assert!(!rig.pipe.has_outgoing(conn));
+    }
+}
+
+#[test]
+fn p4_nonsense_may_have_done_anything() {
+    let answers = [
+        ":0\r\n",
+        ":-3\r\n",
+        "$-1\r\n",
+        "+OK\r\n",
+        "$2\r\n-2\r\n",
+        "$8\r\n-2 -2 -2\r\n",
+        "$5\r\n-2  2\r\n",
+        "$4\r\n-2 y\r\n",
+        "$0\r\n\r\n",
+        "*2\r\n:-2\r\n:-2\r\n",
+    ];
+    for answer in answers {
+        let (mut rig, conn) = Rig::up();
+        let calls = rig.released(conn, &["a", "b"]);
+        let behind = rig.send(take("c"));
+        rig.written(conn);
+        rig.receive(conn, answer.as_bytes());
+        let outputs = rig.outputs();
+        let [first, PipeOutput::Reply { call, reply: Reply::Unknown(cause) }, rest @ ..] = &outputs[..] else {
+            panic!("{answer:?}: {outputs:?}")
+        };
+        let wrong = breach(Breach::WrongReply);
+        assert_eq!((*call, cause), (calls[1], &wrong), "{answer:?}");
+        assert!(matches!(first, PipeOutput::Reply { call, .. } if *call == calls[0]), "{answer:?}: {first:?}");
+        let expected =
+            [PipeOutput::Disconnect(conn), PipeOutput::Down(wrong.clone()), reply(behind, Reply::Unknown(wrong))];
+        assert_eq!(rest, expected, "{answer:?}");
+    }
+}
+
+#[test]
+fn p4_a_connection_that_ends_leaves_all_of_them_unknown_or_none() {
+    for taken in [0, 1] {
+        let (mut rig, conn) = Rig::up();
+        let calls = ["a", "b"].map(|name| rig.send(plain(name)));
+        rig.pipe.outgoing(conn);
+        rig.pipe.consume(conn, taken);
+        rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+        let cause = fault(Fault::Closed);
+        let answer = if taken > 0 { Reply::Unknown(cause.clone()) } else { Reply::NotSent(cause.clone()) };
+        let expected = [PipeOutput::Down(cause), reply(calls[0], answer.clone()), reply(calls[1], answer)];
+        assert_eq!(rig.outputs(), expected, "{taken} bytes have left");
+    }
+}
+
+/// Who brings a Redis client of its own sends each request by itself.
+#[test]
+fn p4_a_request_by_itself_names_the_script_for_one_lock() {
+    let identity = Identity::new(ClientId::from_bits(1), b"");
+    plain("a").with_args(&identity, Form::Sha1, |args| assert_eq!(args[1], RELEASE.sha1.as_bytes()));
+}

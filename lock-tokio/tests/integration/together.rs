@@ -1,0 +1,90 @@
+//! Locks that are given back at the same moment (requirement P4). One thread, so that all are given back before the driver has a turn.
+
+use core::time::Duration;
+
+use lock_testkit::Redis;
+use lock_tokio::redis::{Poll, Release};
+use lock_tokio::{Client, Guard};
+use tokio::task::JoinSet;
+
+use crate::kit::{LONG_TTL, clean, client, config, exists, soon, take, with};
+
+async fn taken(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(take(client, name.as_ref(), LONG_TTL).await);
+    }
+    guards
+}
+
+/// Gives all of them back at once: what became of each, and how many scripts the server ran.
+async fn released(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
+    redis.cli(&["CONFIG", "RESETSTAT"]);
+    let mut tasks = JoinSet::new();
+    for (place, guard) in guards.into_iter().enumerate() {
+        tasks.spawn(async move { (place, guard.release().await) });
+    }
+    let mut ends = soon("releases", tasks.join_all()).await;
+    ends.sort_unstable_by_key(|(place, _)| *place);
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let calls = |line: &str| -> Option<u64> {
+        let (name, rest) = line.split_once(":calls=")?;
+        ["cmdstat_eval", "cmdstat_evalsha"].contains(&name).then(|| rest.split(',').next()?.parse().ok())?
+    };
+    (ends.into_iter().map(|(_, end)| end).collect(), stats.lines().filter_map(calls).sum())
+}
+
+#[tokio::test]
+async fn p4_forty_locks_take_three_commands() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    for flushed in [false, true] {
+        let guards = taken(&client, (0..40).map(|n| format!("lock {n}"))).await;
+        if flushed {
+            redis.cli(&["SCRIPT", "FLUSH"]);
+        }
+        let (ends, scripts) = released(&redis, guards).await;
+        assert_eq!(ends, [Release::Released; 40]);
+        // A server that has lost the script is asked for each lock by itself.
+        assert_eq!(scripts, if flushed { 3 + 40 } else { 3 });
+    }
+    clean(&redis).await;
+}
+
+#[tokio::test]
+async fn p4_each_lock_has_an_end_of_its_own() {
+    let redis = Redis::start();
+    let far = Duration::from_secs(3600);
+    let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Poll::fixed(far))));
+    for first in ["data", "kept"] {
+        let names = [first, "gone", "taken", "awaited", "data", "last"];
+        let names: Vec<_> = names.iter().enumerate().filter(|(n, name)| *n == 0 || **name != first).collect();
+        let guards = taken(&client, names.iter().map(|(_, name)| **name)).await;
+        let waiting = tokio::spawn(other.lock("awaited").ttl(LONG_TTL).acquire());
+        soon("a waiter", async {
+            while !exists(&redis, "awaited:lock-proto:waiting") {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        redis.cli(&["DEL", "gone"]);
+        redis.cli(&["SET", "taken", "somebody", "PX", "60000"]);
+        redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", "data"]);
+        let (ends, scripts) = released(&redis, guards).await;
+        let expected: Vec<_> = names
+            .iter()
+            .map(|(_, name)| match **name {
+                "gone" => Release::Expired,
+                "taken" | "data" => Release::Taken,
+                _ => Release::Released,
+            })
+            .collect();
+        assert_eq!(ends, expected, "{names:?}");
+        assert!(scripts <= 2 + names.len() as u64, "{scripts} scripts for {names:?}");
+        let guard = soon("who was woken", waiting).await.unwrap().unwrap();
+        assert_eq!(soon("release", guard.release()).await, Release::Released);
+        assert_eq!(redis.cli(&["GET", "taken"]), "somebody");
+        redis.cli(&["DEL", "taken", "data"]);
+        clean(&redis).await;
+    }
+}
