@@ -2,7 +2,8 @@
 //!
 //! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin uncontended [SECONDS [ours]]`. What counts is the ratio: both
 //! run in the same process, in turns, so that a noisy machine disturbs both. A third contestant, a bare socket with the same two commands
-//! pipelined, shows what the server itself allows. `TASKS=1` for another number of tasks, `THREADS=1` for a runtime on one thread.
+//! pipelined, shows what the server itself allows. First on a runtime with one thread, then on one with a thread for each processor;
+//! `THREADS=1` or `THREADS=2` for one of these alone, `TASKS=1` for another number of tasks.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,20 +14,26 @@ use lock_proto::ClientId;
 use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, Request, Spent, script};
 use lock_testkit::Redis;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 9;
+/// Before each measurement. A virtual machine that was busy on all its processors is often slowed down by its host for a while.
+const REST: Duration = Duration::from_millis(700);
 
 fn main() {
-    let one = std::env::var("THREADS").is_ok_and(|threads| threads == "1");
-    let runtime = if one {
-        tokio::runtime::Builder::new_current_thread().enable_all().build()
-    } else {
-        tokio::runtime::Builder::new_multi_thread().enable_all().build()
-    };
-    runtime.expect("a runtime").block_on(contest());
+    let only = std::env::var("THREADS").ok();
+    for (threads, what) in [("1", "one thread"), ("2", "a thread for each processor")] {
+        if only.as_ref().is_some_and(|only| only != threads) {
+            continue;
+        }
+        let mut builder = match threads {
+            "1" => tokio::runtime::Builder::new_current_thread(),
+            _ => tokio::runtime::Builder::new_multi_thread(),
+        };
+        builder.enable_all().build().expect("a runtime").block_on(contest(what));
+    }
 }
 
-async fn contest() {
-    let seconds: f64 = std::env::args().nth(1).map_or(2.0, |text| text.parse().expect("SECONDS is a number"));
+async fn contest(threads: &str) {
+    let seconds: f64 = std::env::args().nth(1).map_or(0.7, |text| text.parse().expect("SECONDS is a number"));
     let span = Duration::from_secs_f64(seconds);
     let tasks = std::env::var("TASKS").map_or(64, |text| text.parse().expect("TASKS is a number"));
     let redis = Redis::start();
@@ -35,16 +42,19 @@ async fn contest() {
         // For a profiler.
         return println!("ours: {:.0}", ours(&url, span, tasks, false).await.rate);
     }
-    println!("{tasks} tasks with a key each, {ROUNDS} rounds of {span:?}; lock + unlock cycles a second,");
-    println!("and µs of processor time for each cycle: here + in the server");
+    println!("{tasks} tasks with a key each on {threads}, {ROUNDS} rounds of {span:?}; lock + unlock cycles a second,");
     println!(
-        "{:>24} {:>24} {:>24} {:>24} {:>11}  /bare",
+        "µs of processor time for each cycle (here + in the server), and cycles for each time that the server read"
+    );
+    println!(
+        "{:>30} {:>30} {:>30} {:>30} {:>11}  /bare",
         "bare socket", "rslock", "ours", "ours, fenced", "ours/rslock"
     );
     let (mut to_rslock, mut to_bare) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut row = Vec::new();
         for contestant in 0..4 {
+            tokio::time::sleep(REST).await;
             let before = spent(&redis);
             let Measured { rate, cycles } = match contestant {
                 0 => bare(&redis, span, tasks),
@@ -53,27 +63,31 @@ async fn contest() {
                 _ => ours(&url, span, tasks, true).await,
             };
             let after = spent(&redis);
-            let [here, there] = [0, 1].map(|at| (after[at] - before[at]) * 1e6 / cycles as f64);
-            print!("{:>24}", format!("{rate:.0} ({here:.1} + {there:.1})"));
+            let [here, there, reads] = [0, 1, 2].map(|at| after[at] - before[at]);
+            let [here, there] = [here, there].map(|seconds| seconds * 1e6 / cycles as f64);
+            print!("{:>31}", format!("{rate:.0} ({here:.1} + {there:.1}, {:.1})", cycles as f64 / reads));
             row.push(rate);
         }
         to_rslock.push(row[2] / row[1]);
         to_bare.push(row[2] / row[0]);
         println!("{:>11.2} {:>6.2}", row[2] / row[1], row[2] / row[0]);
     }
-    println!("median of {ROUNDS} rounds: {:.2} x rslock, {:.2} of the bare socket", median(to_rslock), median(to_bare));
+    let [to_rslock, to_bare] = [to_rslock, to_bare].map(median);
+    println!("median of {ROUNDS} rounds on {threads}: {to_rslock:.2} x rslock, {to_bare:.2} of the bare socket\n");
 }
 
-/// Seconds of processor time that this process and the server have used.
-fn spent(redis: &Redis) -> [f64; 2] {
+/// Seconds of processor time that this process and the server have used, and how often the server has read.
+fn spent(redis: &Redis) -> [f64; 3] {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
     // The fields after the name, which may contain anything; ticks of 10 ms.
     let ticks = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(11).take(2);
     let here: f64 = ticks.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0;
-    let info = redis.cli(&["INFO", "cpu"]);
-    let seconds = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-    let there = seconds("used_cpu_user:").expect("user") + seconds("used_cpu_sys:").expect("sys");
-    [here, there]
+    let info = redis.cli(&["INFO", "everything"]);
+    let number = |name: &str| {
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("no {name} in INFO"))
+    };
+    [here, number("used_cpu_user:") + number("used_cpu_sys:"), number("total_reads_processed:")]
 }
 
 async fn ours(url: &str, span: Duration, tasks: usize, fencing: bool) -> Measured {
