@@ -125,6 +125,23 @@ fn m3_draining_changes_nothing() {
     assert_eq!(locks, quiet);
 }
 
+/// Whether there is something to write is told of the connection that is asked about, before a byte of it is encoded.
+#[test]
+fn p4_whether_there_are_bytes_can_be_asked_without_taking_them() {
+    let mut client = client();
+    let (_, conn) = connected(&mut client);
+    assert!(!client.has_outgoing(conn));
+    client.acquire(ms(1), &Acquire::new("b")).unwrap();
+    assert!(client.has_outgoing(conn));
+    let n = client.outgoing(conn).len();
+    assert!(n > 0 && client.has_outgoing(conn), "it has not left");
+    client.consume(conn, n);
+    assert!(!client.has_outgoing(conn));
+    client.acquire(ms(2), &Acquire::new("c")).unwrap();
+    client.handle_disconnected(ms(3), conn, Fault::Closed);
+    assert!(!client.has_outgoing(conn), "it is no more");
+}
+
 #[test]
 fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
     let mut locks = hub();

@@ -244,7 +244,8 @@ impl Client {
     }
 
     /// The bytes to be written to this connection next; empty if there are none, or if it is not current. Bounded, so there may be more
-    /// after `consume`.
+    /// after `consume`. They are encoded now: where a host lets other tasks ask first, releases of several locks leave as one command
+    /// (requirement P4).
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
         self.pipe(conn).map_or(&[], |pipe| pipe.outgoing(conn))
     }

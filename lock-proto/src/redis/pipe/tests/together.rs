@@ -152,6 +152,7 @@ fn p4_a_missing_script_is_brought_back_lock_by_lock() {
     assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify(noscript)))]);
     rig.receive(conn, b"$-1\r\n");
     assert_eq!(rig.outputs(), [reply(later, Reply::Busy { expires: Expiry::Unknown })]);
+    assert!(rig.pipe.has_outgoing(conn));
     let again = commands(&rig.written(conn));
     assert!(again.iter().zip(["a", "c"]).all(|(command, name)| arguments(RELEASE, command)[1] == name), "{again:?}");
     rig.receive(conn, b":-2\r\n:-2\r\n");
@@ -301,6 +302,21 @@ fn p4_a_connection_that_ends_leaves_all_of_them_unknown_or_none() {
         let expected = [PipeOutput::Down(cause), reply(calls[0], answer.clone()), reply(calls[1], answer)];
         assert_eq!(rig.outputs(), expected, "{taken} bytes have left");
     }
+}
+
+#[test]
+fn p4_one_nonsense_among_others_ends_the_connection() {
+    let (mut rig, conn) = Rig::up();
+    let calls = rig.released(conn, &["a", "b"]);
+    rig.receive(conn, b"$4\r\ny -2\r\n");
+    let wrong = breach(Breach::WrongReply);
+    let expected = [
+        reply(calls[0], Reply::Unknown(wrong.clone())),
+        deleted(calls[1]),
+        PipeOutput::Disconnect(conn),
+        PipeOutput::Down(wrong),
+    ];
+    assert_eq!(rig.outputs(), expected);
 }
 
 /// Who brings a Redis client of its own sends each request by itself.
