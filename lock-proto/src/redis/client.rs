@@ -54,6 +54,13 @@ impl Link {
         }
     }
 
+    const fn pipe_mut(&mut self, role: Role) -> &mut Pipe {
+        match role {
+            Role::Commands => &mut self.commands,
+            Role::Wake => &mut self.wake,
+        }
+    }
+
     /// Nothing has to be carried to or from it.
     fn is_quiet(&self) -> bool {
         !self.commands.has_output() && !self.wake.has_output() && !self.changed
@@ -333,11 +340,7 @@ impl Client {
     }
 
     fn pipe(&mut self, conn: ConnId) -> Option<&mut Pipe> {
-        let link = self.links.get_mut(conn.node().index())?;
-        Some(match conn.role() {
-            Role::Commands => &mut link.commands,
-            Role::Wake => &mut link.wake,
-        })
+        Some(self.links.get_mut(conn.node().index())?.pipe_mut(conn.role()))
     }
 
     /// Carries what the parts have for each other, until none has anything left: within the call that caused it, not when the host

@@ -231,9 +231,10 @@ mod tests {
 
     #[test]
     fn the_life_of_a_signal_is_that_of_the_scripts() {
-        for script in [RELEASE, ANNOUNCE] {
-            let (_, life) = script.source.split_once("redis.pcall('PEXPIRE', KEYS[").unwrap_or_default();
-            assert_eq!(life.get(4..8), Some(SIGNAL_LIFE_MS.to_string().as_str()), "{}", script.name);
+        for script in [RELEASE, ANNOUNCE, RELEASE_MANY] {
+            let (_, args) = script.source.split_once("redis.pcall('PEXPIRE', ").unwrap_or_default();
+            let (_, life) = args.split_once(", ").unwrap_or_default();
+            assert_eq!(life.split(')').next(), Some(SIGNAL_LIFE_MS.to_string().as_str()), "{}", script.name);
         }
     }
 }

@@ -4,7 +4,9 @@ use lock_testkit::Redis;
 use lock_tokio::AcquireError;
 use lock_tokio::redis::{Blocked, Failure, Loss, Poll, Release};
 
-use crate::kit::{LONG_TTL, blocked, clean, client, config, exists, give_back, ms, soon, take, timed_out, with};
+use crate::kit::{
+    LONG_TTL, blocked, clean, client, config, exists, give_back, ms, put_data, soon, take, timed_out, with,
+};
 
 /// Some data of somebody else.
 const DATA: [&[&str]; 4] =
@@ -57,11 +59,11 @@ async fn data_that_takes_the_place_of_a_lock_that_is_held() {
     let redis = Redis::start();
     let client = client(&redis);
     let guard = take(&client, "a", ms(3000)).await;
-    redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", "a"]);
+    put_data(&redis, "a");
     assert_eq!(soon("loss", guard.lost()).await, Loss::Taken);
     assert_eq!(soon("release", guard.release()).await, Release::Taken);
     let held = take(&client, "b", LONG_TTL).await;
-    redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", "b"]);
+    put_data(&redis, "b");
     assert_eq!(soon("release", held.release()).await, Release::Taken);
     assert!(exists(&redis, "a") && exists(&redis, "b"), "the data stays");
 }

@@ -91,6 +91,11 @@ pub(crate) fn exists(redis: &Redis, key: &str) -> bool {
     redis.cli(&["EXISTS", key]) == "1"
 }
 
+/// Puts data in the place of a lock, in one step.
+pub(crate) fn put_data(redis: &Redis, key: &str) {
+    redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", key]);
+}
+
 /// The time that is left for a key, in ms.
 pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
     let answer = redis.command(&["PTTL", key]);

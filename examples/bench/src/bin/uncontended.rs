@@ -3,7 +3,7 @@
 //! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin uncontended [SECONDS [ours]]`. What counts is the ratio: both
 //! run in the same process, in turns, so that a noisy machine disturbs both. A third contestant, a bare socket with the same two commands
 //! pipelined, shows what the server itself allows. First on a runtime with one thread, then on one with a thread for each processor;
-//! `THREADS=1` or `THREADS=2` for one of these alone, `TASKS=1` for another number of tasks.
+//! `THREADS=1` for the one alone, `THREADS=all` for the other, `TASKS=1` for another number of tasks.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,16 +19,15 @@ const ROUNDS: usize = 9;
 const REST: Duration = Duration::from_millis(700);
 
 fn main() {
-    let only = std::env::var("THREADS").ok();
-    for (threads, what) in [("1", "one thread"), ("2", "a thread for each processor")] {
-        if only.as_ref().is_some_and(|only| only != threads) {
-            continue;
-        }
-        let mut builder = match threads {
-            "1" => tokio::runtime::Builder::new_current_thread(),
-            _ => tokio::runtime::Builder::new_multi_thread(),
-        };
-        builder.enable_all().build().expect("a runtime").block_on(contest(what));
+    let one = std::env::var("THREADS").ok().map(|threads| threads == "1");
+    let run = |mut builder: tokio::runtime::Builder, threads| {
+        builder.enable_all().build().expect("a runtime").block_on(contest(threads));
+    };
+    if one != Some(false) {
+        run(tokio::runtime::Builder::new_current_thread(), "one thread");
+    }
+    if one != Some(true) {
+        run(tokio::runtime::Builder::new_multi_thread(), "a thread for each processor");
     }
 }
 

@@ -413,7 +413,7 @@ impl Pipe {
         if calls == 1 {
             return self.answered(answer, answer.value(), None);
         }
-        self.answered_each(answer, calls, false, None, |place| batch::part(answer.value(), calls, place))
+        self.answered_each(answer, answer.value(), calls, false, None)
     }
 
     fn take_in_error(
@@ -436,21 +436,21 @@ impl Pipe {
             ErrorClass::Reconnect => *ending = Some(error.clone().into()),
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient | ErrorClass::Unclear => {}
         }
-        self.answered_each(answer, calls, again, Some(&error), |_| value)
+        self.answered_each(answer, value, calls, again, Some(&error))
     }
 
-    /// The first calls in flight, which left as one command, have their answers; or they are sent `again`.
-    fn answered_each<'v>(
+    /// The first calls in flight, which left as one command, have their answers: parts of `value`. Or they are sent `again`.
+    fn answered_each(
         &mut self,
         answer: Answer<'_>,
+        value: Value<'_>,
         calls: usize,
         again: bool,
         error: Option<&ServerError>,
-        value: impl Fn(usize) -> Value<'v>,
     ) -> Result<(), Cause> {
         let mut sense = Ok(());
         for place in 0..calls {
-            let value = value(place);
+            let value = batch::part(value, calls, place);
             let again = again || (calls > 1 && value == batch::NOT_DONE);
             if !(again && self.wire.send_again()) {
                 let answered = self.answered(answer, value, error);

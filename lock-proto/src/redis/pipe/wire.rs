@@ -89,7 +89,8 @@ pub(super) struct Wire {
     scanner: Scanner,
     missing: usize,
     flight: Patient<Sent>,
-    /// What is to be sent once more because the server had lost a script: before everything that was never sent.
+    /// What is to be sent once more, because the server had lost a script or did not release several locks at once: before everything that was
+    /// never sent.
     again: Patient<Asked>,
     queued: Patient<Asked>,
     /// Releases that leave together, while what is queued is encoded. They keep their order with all that is about the same locks.

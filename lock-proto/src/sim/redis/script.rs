@@ -255,20 +255,18 @@ impl Node {
     fn release_many(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let mut answers = Vec::new();
         for (i, token) in argv.iter().enumerate() {
-            let others = [i, argv.len() + i, 2 * argv.len() + i].map(|place| keys.get(place).copied());
-            let keys: Vec<_> = others.into_iter().flatten().collect();
-            match self.release(context, &keys, &[token]) {
-                Ok(answer) => answers.push(answer),
+            let places = [i, argv.len() + i, 2 * argv.len() + i];
+            let keys: Vec<_> = places.iter().filter_map(|place| keys.get(*place).copied()).collect();
+            answers.push(match self.release(context, &keys, &[token]) {
+                Ok(Reply::Int(n)) => n.to_string(),
                 Err(stop) if i == 0 => return Err(stop),
-                Err(_) => answers.push(Reply::bulk(b"x")),
-            }
+                Ok(_) | Err(_) => "x".into(),
+            });
         }
-        if answers.iter().all(|answer| *answer == Reply::Int(-2)) {
+        if answers.iter().all(|answer| answer == "-2") {
             return Ok(Reply::Int(-2));
         }
-        let texts: Vec<_> =
-            answers.iter().map(|answer| if let Reply::Int(n) = answer { n.to_string() } else { "x".into() }).collect();
-        Ok(Reply::bulk(texts.join(" ").as_bytes()))
+        Ok(Reply::bulk(answers.join(" ").as_bytes()))
     }
 
     /// A signal without an end is none.

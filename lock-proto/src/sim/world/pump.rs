@@ -342,12 +342,11 @@ impl World {
         if self.gather.is_zero() {
             return self.send_all(client);
         }
+        let process = &mut self.clients[client];
         let mut place = 0;
-        while let Some((found, _, link)) = self.network.next_of_client(client, place) {
-            let process = &mut self.clients[client];
-            if process.gathers {
-                break;
-            }
+        while !process.gathers
+            && let Some((found, _, link)) = self.network.next_of_client(client, place)
+        {
             if self.network.room(link, Way::ToNode) > 0 && process.machine.has_outgoing(link.conn) {
                 process.gathers = true;
                 self.agenda.plan(self.now + self.gather, Planned::Chore(client, Chore::Flush));
