@@ -1,4 +1,5 @@
-//! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped.
+//! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped; and a [`Stopwatch`] that allows for
+//! a busy machine.
 //!
 //! ```no_run
 //! use lock_testkit::Redis;
@@ -21,6 +22,7 @@ mod process;
 mod redis;
 mod resp;
 mod spawn;
+mod stopwatch;
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,7 @@ pub use http::get as http_get;
 pub use monitor::{Monitor, Seen};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
+pub use stopwatch::Stopwatch;
 
 /// How long a server may take to start, or to do anything else that takes milliseconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);

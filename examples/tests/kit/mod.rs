@@ -16,6 +16,10 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 /// Longer than anything here takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
+pub(crate) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
 /// A running program. Killed when dropped.
 pub(crate) struct Tool {
     child: Child,

@@ -5,7 +5,7 @@ use std::process::Command;
 use lock_proto::redis::{SIGNAL_SUFFIX, WAITING_SUFFIX};
 use lock_testkit::{Redis, wait_until};
 
-pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, is_alive};
+pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, is_alive, ms};
 
 /// Every way to drive the machine.
 pub(crate) const RUNTIMES: [&str; 4] = ["tokio", "smol", "async-std", "blocking"];

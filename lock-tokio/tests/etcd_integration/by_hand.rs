@@ -1,8 +1,6 @@
 //! Somebody with `etcdctl` takes leases, keys or history away.
 
-use std::time::Instant;
-
-use lock_testkit::Etcd;
+use lock_testkit::{Etcd, Stopwatch};
 use lock_tokio::redis::{Blocked, Loss, Release};
 
 use crate::kit::{
@@ -57,11 +55,11 @@ async fn the_lease_is_revoked_while_held() {
     let held = etcd.keys_of("a/").remove(0);
     let mut waiting = waiter.lock("a").acquire();
     blocked(&mut waiting, Blocked::Held).await;
-    let since = Instant::now();
+    let since = Stopwatch::start();
     etcd.revoke(lease_of(&held));
     let next = soon("the lock", waiting).await.unwrap();
     assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
-    assert!(since.elapsed() < ms(4500), "noticed by the next sign of life: {:?}", since.elapsed());
+    since.assert_within(ms(4500), "noticed by the next sign of life");
     assert!(next.fence() > guard.fence());
     assert!(matches!(soon("release", guard.release()).await, Release::Expired | Release::Taken));
     assert!(next.is_held());
@@ -81,10 +79,10 @@ async fn the_own_key_is_deleted_during_a_long_hold() {
     let guard = take(&client, "a").await;
     assert_eq!(watches(&etcd), 0, "a hold that may be short costs no watch");
     until("a third of the TTL has passed", || watches(&etcd) == 1).await;
-    let since = Instant::now();
+    let since = Stopwatch::start();
     assert!(etcd.delete(&etcd.keys_of("a/")[0]));
     assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
-    assert!(since.elapsed() < ms(1500), "{:?}", since.elapsed());
+    since.assert_within(ms(1500), "noticed by the watch");
     assert_eq!(soon("release", guard.release()).await, Release::Expired);
     until("its watch is closed", || watches(&etcd) == 0).await;
     give_back(take(&client, "a").await).await;
