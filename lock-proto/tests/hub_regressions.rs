@@ -284,6 +284,29 @@ fn u1_the_release_after_a_loss_to_another_client_is_taken() {
     assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
 }
 
+/// Two holds of one client under one name are lost, and given back together: what the delete of the first finds is no answer to the second.
+/// (Scenario `redis-strangers`, seed 107.)
+#[test]
+fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
+    let mut hub = Hub::new(1, |c| c);
+    let manual = want().renew(Renew::Manual);
+    let [first, second] = [0, 20_000].map(|at| {
+        let id = hub.held(at, &manual);
+        hub.at(at + 19_000);
+        assert_eq!(hub.told().last(), Some(&Event::Lost(Loss::Expired)));
+        id
+    });
+    hub.locks.release(ms(40_000), first).unwrap();
+    hub.locks.release(ms(40_000), second).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(40_001, call, &Reply::Taken);
+    assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
+    let (call, _) = hub.one();
+    hub.reply(40_002, call, &Reply::Deleted { number: 2, awaited: false });
+    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+}
+
 /// An extend in the very instant of the last confirmed request is carried out and answered. A clock that ran backwards stands
 /// still for a while, so it is not the granularity of the clock alone.
 #[test]

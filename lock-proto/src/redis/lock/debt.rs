@@ -31,7 +31,7 @@ pub(crate) struct Delete {
     pub(crate) serial: u64,
     pub(crate) emitted: Instant,
     /// The highest number that it may delete.
-    pub(crate) covers: u64,
+    covers: u64,
     /// Every attempt had its answer when it was emitted.
     settled: bool,
     /// Something more became owed meanwhile.
@@ -192,6 +192,11 @@ impl Debt {
     pub(crate) fn delete_sent(&mut self, serial: u64, emitted: Instant, covers: u64) {
         let settled = self.is_settled(covers);
         self.step = Step::Sent(Delete { serial, emitted, covers, settled, again: false });
+    }
+
+    /// A delete is under way.
+    pub(crate) const fn is_deleting(&self) -> bool {
+        matches!(self.step, Step::Sent(_))
     }
 
     /// The delete under way, if it has this serial.

@@ -21,6 +21,8 @@ pub(crate) struct GiveBack {
     valid: bool,
     /// Nodes that have not said yet what the delete found.
     waiting: NodeSet,
+    /// Nodes with a delete of something else under way, emitted before: its answer says nothing of this.
+    before: NodeSet,
     /// Nodes that had the token, until the delete.
     mine: NodeSet,
     /// Nodes where somebody else has the key.
@@ -30,7 +32,8 @@ pub(crate) struct GiveBack {
 }
 
 impl GiveBack {
-    pub(crate) fn new(now: Instant, hold: &EndedHold, until: Instant) -> Self {
+    /// `before`: nodes with a delete under way.
+    pub(crate) fn new(now: Instant, hold: &EndedHold, before: NodeSet, until: Instant) -> Self {
         Self {
             id: hold.id,
             number: hold.number,
@@ -38,15 +41,19 @@ impl GiveBack {
             valid_until: hold.valid_until,
             valid: now < hold.valid_until,
             waiting: hold.nodes,
+            before,
             mine: NodeSet::default(),
             others: hold.others.without(hold.nodes),
             maybe: NodeSet::default(),
         }
     }
 
-    /// A delete on `node` has its answer.
+    /// The delete under way on `node` has its answer.
     pub(crate) fn answered(&mut self, node: NodeId, delete: Delete, reply: &Reply) {
-        if !self.waiting.contains(node) || delete.covers < self.number {
+        if self.before.contains(node) {
+            return self.before.remove(node);
+        }
+        if !self.waiting.contains(node) {
             return;
         }
         match reply {
@@ -111,12 +118,12 @@ mod tests {
     fn release(now: u64, nodes: &[u16]) -> GiveBack {
         let id = LockId { slot: 0, generation: 0 };
         let hold = EndedHold { id, number: 7, valid_until: ms(100), nodes: set(nodes), others: NodeSet::default() };
-        GiveBack::new(ms(now), &hold, ms(1_000))
+        GiveBack::new(ms(now), &hold, NodeSet::default(), ms(1_000))
     }
 
-    fn delete(emitted: u64, covers: u64) -> Delete {
+    fn delete(emitted: u64) -> Delete {
         let mut debt = Debt::default();
-        debt.delete_sent(1, ms(emitted), covers);
+        debt.delete_sent(1, ms(emitted), 7);
         debt.delete(1).expect("it was sent")
     }
 
@@ -124,7 +131,7 @@ mod tests {
     fn outcome(now: u64, nodes: &[u16], answers: &[Reply]) -> Option<Release> {
         let mut back = release(now, nodes);
         for (node, reply) in answers.iter().enumerate() {
-            back.answered(NodeId::new(node as u16), delete(now, 7), reply);
+            back.answered(NodeId::new(node as u16), delete(now), reply);
         }
         back.outcome(ms(500), 3)
     }
@@ -134,7 +141,7 @@ mod tests {
     fn u1_what_a_minority_has_not_answered_keeps_nobody_from_the_lock() {
         let mut back = release(0, &[0, 1, 2]);
         assert_eq!(back.outcome(ms(500), 5), None);
-        back.answered(NodeId::new(1), delete(0, 7), &MINE);
+        back.answered(NodeId::new(1), delete(0), &MINE);
         assert_eq!(back.outcome(ms(500), 5), Some(Release::Released));
     }
 
@@ -168,9 +175,9 @@ mod tests {
         for (emitted, then) in [(99, Release::Released), (100, Release::Expired)] {
             for gone in [Reply::Absent, Reply::Taken, Reply::Deleted { number: 6, awaited: false }] {
                 let mut back = release(0, &[0]);
-                back.answered(NodeId::new(0), delete(emitted, 7), &UNKNOWN);
+                back.answered(NodeId::new(0), delete(emitted), &UNKNOWN);
                 assert_eq!(back.outcome(ms(500), 1), None);
-                back.answered(NodeId::new(0), delete(200, 7), &gone);
+                back.answered(NodeId::new(0), delete(200), &gone);
                 let then = if gone == Reply::Taken && then == Release::Expired { Release::Taken } else { then };
                 assert_eq!(back.outcome(ms(500), 1), Some(then), "{gone:?} after a delete at {emitted} ms");
             }
@@ -178,11 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn u1_only_a_delete_that_covers_the_number_says_anything() {
-        let mut back = release(0, &[0]);
-        back.answered(NodeId::new(0), delete(0, 6), &Reply::Absent);
-        assert_eq!(back.outcome(ms(500), 1), None);
-        back.answered(NodeId::new(0), delete(0, 8), &Reply::Absent);
-        assert_eq!(back.outcome(ms(500), 1), Some(Release::Expired));
+    fn u1_a_delete_that_was_under_way_before_says_nothing() {
+        for earlier in [Reply::Absent, Reply::Taken, UNKNOWN, Reply::Deleted { number: 6, awaited: false }] {
+            let id = LockId { slot: 0, generation: 0 };
+            let hold = EndedHold { id, number: 7, valid_until: ms(100), nodes: set(&[0]), others: NodeSet::default() };
+            let mut back = GiveBack::new(ms(50), &hold, set(&[0]), ms(1_000));
+            back.answered(NodeId::new(0), delete(50), &earlier);
+            assert_eq!(back.outcome(ms(500), 1), None, "{earlier:?}");
+            back.answered(NodeId::new(0), delete(60), &Reply::Absent);
+            assert_eq!(back.outcome(ms(500), 1), Some(Release::Expired), "{earlier:?}");
+        }
     }
 }
