@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::event::Event;
+use crate::event::{Event, Loss, Release};
 use crate::id::LockId;
 use crate::time::{Instant, nanos};
 use life::{Granted, Life};
@@ -71,12 +71,28 @@ struct Lock {
     holders: Vec<(usize, LockId)>,
     /// For each place in the order of the store: the lowest and the highest fencing token.
     fences: BTreeMap<u64, (u64, u64)>,
-    /// In which order values appeared in the store.
+    /// In which order values first appeared in the store.
     minted: BTreeMap<Vec<u8>, u64>,
     order: u64,
+    /// What appeared there last, and its place in that order.
+    last: Option<(Vec<u8>, u64)>,
+    /// The place of the last thing that appeared and is another than that.
+    before_last: u64,
     resource: Resource,
     /// Releases that woke nobody yet.
     freed: u64,
+}
+
+impl Lock {
+    /// Nothing else was seen in the store since the value with this place in its order; `false` if there is no such value.
+    fn is_alone_since(&self, place: u64) -> bool {
+        let Some((last, at)) = &self.last else { return false };
+        let newest_other = match self.minted.get(last) {
+            Some(own) if *own == place => self.before_last,
+            Some(_) | None => *at,
+        };
+        newest_other < place && self.minted.values().any(|own| *own == place)
+    }
 }
 
 impl Checker {
@@ -189,6 +205,9 @@ impl Checker {
         until: Option<Instant>,
         order: Option<u64>,
     ) {
+        if matches!(event, Event::Lost(Loss::Taken) | Event::Released(Release::Taken)) {
+            self.was_taken(now, client, lock);
+        }
         let known = self.client(client);
         let Some(life) = known.live.get_mut(&lock) else {
             let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
@@ -273,6 +292,20 @@ impl Checker {
         if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
             let text = format!("the life of {} on node {node} was shortened", key.escape_ascii());
             self.report(now, Rule::ShortenedKey, text);
+        }
+    }
+
+    /// Somebody who is no client puts something in the place of a lock that is free, on the only node.
+    pub fn occupied(&mut self, now: Instant, key: &[u8]) {
+        self.minted(key, b"");
+        let clients = &self.clients;
+        let holds = |(client, id): &&(usize, LockId)| {
+            clients.get(*client).and_then(|known| known.live.get(id)).is_some_and(|life| life.holds(now))
+        };
+        let holder = self.locks.get(key).and_then(|lock| lock.holders.iter().find(holds)).copied();
+        if let Some((client, id)) = holder {
+            let text = format!("a stranger found {} free, and client {client} {id} holds it", key.escape_ascii());
+            self.report(now, Rule::MutualExclusion, text);
         }
     }
 
@@ -423,11 +456,14 @@ impl Checker {
 
     fn minted(&mut self, key: &[u8], value: &[u8]) {
         // Only names that somebody asked for.
-        if let Some(lock) = self.locks.get_mut(key)
-            && !lock.minted.contains_key(value)
-        {
-            lock.order += 1;
+        let Some(lock) = self.locks.get_mut(key) else { return };
+        lock.order += 1;
+        if !lock.minted.contains_key(value) {
             lock.minted.insert(value.to_vec(), lock.order);
+        }
+        match &mut lock.last {
+            Some((last, place)) if last == value => *place = lock.order,
+            last => lock.before_last = last.replace((value.to_vec(), lock.order)).map_or(0, |(_, place)| place),
         }
     }
 
@@ -486,6 +522,17 @@ impl Checker {
                 key.escape_ascii()
             );
             self.report(now, Rule::MutualExclusion, text);
+        }
+    }
+
+    /// Somebody else is said to have the lock.
+    fn was_taken(&mut self, now: Instant, client: usize, id: LockId) {
+        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some((granted, lock)) = life.granted.zip(self.locks.get(&life.key)) else { return };
+        if lock.is_alone_since(granted.order) {
+            let text =
+                format!("client {client} {id} was told that another has {}: nobody has", life.key.escape_ascii());
+            self.report(now, Rule::TrueLoss, text);
         }
     }
 

@@ -17,6 +17,8 @@ pub enum Rule {
     StaleWrite,
     /// Who waits, holds or gives back is told in time that it is over.
     Told,
+    /// Who is told that somebody else has the lock is told the truth, where one store decides.
+    TrueLoss,
     /// Every acquisition is told a legal sequence of events, with one end.
     OneOutcome,
     /// No key's life is shortened by a client.
@@ -37,11 +39,12 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::MutualExclusion,
         Self::FenceGrows,
         Self::StaleWrite,
         Self::Told,
+        Self::TrueLoss,
         Self::OneOutcome,
         Self::ShortenedKey,
         Self::Fifo,
@@ -60,6 +63,7 @@ impl Rule {
             Self::FenceGrows => "fencing tokens grow",
             Self::StaleWrite => "no stale write is taken",
             Self::Told => "the end is told in time",
+            Self::TrueLoss => "no loss is made up",
             Self::OneOutcome => "one outcome an acquisition",
             Self::ShortenedKey => "no key's life is shortened",
             Self::Fifo => "first come, first served",

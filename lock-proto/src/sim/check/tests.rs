@@ -4,6 +4,7 @@ use crate::event::{Fence, Grant, Loss, Release, Report, Token};
 use crate::id::ClientId;
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
+use alloc::vec;
 
 const A: LockId = LockId { slot: 0, generation: 0 };
 const B: LockId = LockId { slot: 1, generation: 0 };
@@ -204,6 +205,58 @@ fn a_shortened_life_is_found() {
     c.forget_stored(0);
     c.stored(at(0), 0, b"a", Some((b"y", Some(1))));
     assert_eq!(rules(&mut c), []);
+}
+
+/// Granted with the value `one`, which is the first under its key.
+fn first_of_all(c: &mut Checker) {
+    c.asked(at(0), 0, A, b"a", None);
+    c.stored(at(0), 0, b"a", Some((b"one", None)));
+    let order = c.order(b"a", b"one");
+    c.told(at(0), 0, A, &grant(None), Some(at(100)), order);
+    c.claimed(0, A);
+}
+
+#[test]
+fn a_loss_to_nobody_is_found() {
+    let taken = Event::Lost(Loss::Taken);
+    // Somebody else, a stranger, somebody who is gone again, and the first one once more after it.
+    let others: [fn(&mut Checker); 4] = [
+        |c| c.stored(at(150), 0, b"a", Some((b"two", None))),
+        |c| c.occupied(at(150), b"a"),
+        |c| {
+            c.stored(at(150), 0, b"a", Some((b"two", None)));
+            c.stored(at(151), 0, b"a", None);
+        },
+        |c| ["two", "one"].iter().for_each(|value| c.stored(at(150), 0, b"a", Some((value.as_bytes(), None)))),
+    ];
+    for other in others {
+        let mut c = Checker::new();
+        first_of_all(&mut c);
+        other(&mut c);
+        c.told(at(160), 0, A, &taken, None, None);
+        assert_eq!(rules(&mut c), []);
+    }
+    for untrue in [taken, Event::Lost(Loss::Gone)] {
+        let mut c = Checker::new();
+        c.asked(at(0), 1, A, b"a", None);
+        c.stored(at(0), 0, b"a", Some((b"before", None)));
+        first_of_all(&mut c);
+        c.stored(at(50), 0, b"a", None);
+        c.stored(at(51), 0, b"a", Some((b"one", None)));
+        c.told(at(60), 0, A, &untrue, None, None);
+        let found = if matches!(untrue, Event::Lost(Loss::Taken)) { vec![Rule::TrueLoss] } else { vec![] };
+        assert_eq!(rules(&mut c), found, "{untrue:?}");
+    }
+}
+
+#[test]
+fn a_stranger_finds_no_key_free_that_is_held() {
+    for (when, found) in [(99, vec![Rule::MutualExclusion]), (100, vec![])] {
+        let mut c = Checker::new();
+        first_of_all(&mut c);
+        c.occupied(at(when), b"a");
+        assert_eq!(rules(&mut c), found);
+    }
 }
 
 #[test]

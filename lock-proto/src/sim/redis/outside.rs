@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Node;
+use super::effect::encode;
 use super::store::{Expired, Look, Value};
 use crate::time::Instant;
 
@@ -65,6 +66,18 @@ impl Node {
             }
         }
         self.end_unit();
+    }
+
+    /// Executes a command as a client would have it that connects for it, needs no login, and hangs up; the answer, as bytes.
+    pub fn command(&mut self, now: Instant, args: &[&[u8]]) -> Vec<u8> {
+        const CONN: u64 = u64::MAX;
+        let mut bytes = Vec::new();
+        encode(&mut bytes, args);
+        self.handle_connected(now, CONN);
+        self.handle_received(now, CONN, &bytes);
+        let answer = self.outgoing(CONN).to_vec();
+        self.handle_disconnected(now, CONN);
+        answer
     }
 
     /// Deletes a key from outside; whether it was there.

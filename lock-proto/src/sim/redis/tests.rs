@@ -194,6 +194,16 @@ fn bytes_may_come_one_by_one() {
 }
 
 #[test]
+fn a_command_from_outside_is_answered_and_leaves_no_client() {
+    let mut node = node(NodeConfig::new(1));
+    assert_eq!(node.command(at(0), &[b"RPUSH", b"k", b"v"]), b":1\r\n");
+    assert_eq!(node.command(at(0), &[b"TYPE", b"k"]), b"+list\r\n");
+    node.set(at(0), Condition::ReadOnly, true);
+    assert!(node.command(at(0), &[b"DEL", b"k"]).starts_with(b"-READONLY"));
+    assert_eq!(node.poll_closed(), None);
+}
+
+#[test]
 fn killed_clients_are_closed_and_the_killer_is_spared() {
     let mut node = node(NodeConfig::new(1));
     ask(&mut node, 0, 1, "BLPOP a 0");

@@ -120,6 +120,7 @@ const REDIS: &[Scenario] = &[
     redis::WAKE,
     redis::CLOCK_JUMPS,
     redis::TOGETHER,
+    redis::STRANGERS,
     redis::REFUSALS,
     redis::EVICTION,
     redis::EVERYTHING,

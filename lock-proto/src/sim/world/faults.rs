@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::ToString as _;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -126,6 +127,32 @@ impl World {
         self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
         self.nodes[node].node.set(self.now, condition, on);
         self.pump_node(node);
+    }
+
+    /// A program that knows nothing of us finds no such key on a running node, and makes one that ends by itself after `life`: a list, or
+    /// a lock of its own as by `SET NX PX`.
+    pub fn occupy(&mut self, node: usize, name: &str, list: bool, life: Duration) {
+        let key = name.as_bytes();
+        if self.nodes[node].state != State::Running || self.nodes[node].node.exists(self.now, key) {
+            return;
+        }
+        let life = crate::time::millis_up(life).max(1).to_string();
+        let commands: &[&[&[u8]]] = if list {
+            &[&[b"RPUSH", key, b"data"], &[b"PEXPIRE", key, life.as_bytes()]]
+        } else {
+            &[&[b"SET", key, b"stranger", b"NX", b"PX", life.as_bytes()]]
+        };
+        let what = if list { "data" } else { "a lock of its own" };
+        let there = self.on_node(node, &format!("a stranger puts {what} in the place of {name}"), |node, now| {
+            for command in commands {
+                node.command(now, command);
+            }
+            node.exists(now, key)
+        });
+        if there && self.nodes.len() == 1 {
+            self.checker.occupied(self.now, key);
+            self.check();
+        }
     }
 
     /// Anything else that happens to a node's data from outside: other programs, operators.

@@ -52,6 +52,7 @@ pub(super) enum Kind {
     Jump,
     JumpForward,
     Evict,
+    Stranger,
     Promote,
 }
 
@@ -283,6 +284,12 @@ impl Hand<'_> {
                 let node = self.node();
                 let name = if self.chance.one_in(3) { None } else { Some(NAMES[self.chance.index(self.names)]) };
                 self.push(none, Action::Redis(RedisAction::Evict { node, name }));
+            }
+            Kind::Stranger => {
+                let (node, name) = (self.node(), NAMES[self.chance.index(self.names)]);
+                let life = ms(1) + self.span().min(self.ttl);
+                let list = self.chance.one_in(2);
+                self.push(none, Action::Redis(RedisAction::Occupy { node, name, list, life }));
             }
             Kind::Promote => {
                 let (node, span) = (self.node(), self.span());

@@ -55,6 +55,17 @@ pub enum RedisAction {
         /// The lock's name; `None`: the counter of fencing tokens.
         name: Option<&'static str>,
     },
+    /// Somebody who knows nothing of us puts something where a lock would be, if nothing is there.
+    Occupy {
+        /// On this node.
+        node: usize,
+        /// The lock's name.
+        name: &'static str,
+        /// A list; else a lock of its own.
+        list: bool,
+        /// It ends by itself after this.
+        life: Duration,
+    },
     /// The replica of a node hears nothing more of what is written.
     StopReplication(usize),
     /// The replica of a node takes its place, with what it has heard of.
@@ -69,6 +80,10 @@ impl fmt::Display for RedisAction {
             Self::FlushScripts(node) => write!(f, "node {node} forgets its scripts"),
             Self::Evict { node, name: Some(name) } => write!(f, "node {node} evicts the key of {name}"),
             Self::Evict { node, name: None } => write!(f, "node {node} evicts the counter of fencing tokens"),
+            Self::Occupy { node, name, list, life } => {
+                let what = if *list { "data" } else { "a lock of its own" };
+                write!(f, "a stranger puts {what} in the place of {name} on node {node}, for {life:?}")
+            }
             Self::StopReplication(node) => write!(f, "the replica of node {node} stays behind"),
             Self::Promote(node) => write!(f, "the replica of node {node} takes its place"),
         }
@@ -220,6 +235,25 @@ pub(super) const TOGETHER: Scenario = kept(
             (Kind::Shutdown, 1),
         ];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[3, 8], gather: 3, rates, ..QUIET })
+    },
+);
+
+pub(super) const STRANGERS: Scenario = kept(
+    "redis-strangers",
+    "programs that know nothing of us take locks of their own, and put data in their place, wherever a key is free",
+    |chance| {
+        let rates = &[
+            (Kind::Stranger, 12),
+            (Kind::Bunch, 10),
+            (Kind::LetGo, 2),
+            (Kind::Pause, 4),
+            (Kind::OneWay, 1),
+            (Kind::Reset, 1),
+            (Kind::FlushScripts, 1),
+            (Kind::Crash, 1),
+            (Kind::Shutdown, 1),
+        ];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3, 8], gather: 3, rates, ..QUIET })
     },
 );
 

@@ -158,6 +158,7 @@ impl Game {
                 let key = name.unwrap_or(COUNTER);
                 w.on_node(*node, "evicts a key", |node, now| node.remove(now, key));
             }
+            Action::Redis(RedisAction::Occupy { node, name, list, life }) => w.occupy(*node, name, *list, *life),
             Action::Redis(RedisAction::StopReplication(node)) => w.stop_replication(*node),
             Action::Redis(RedisAction::Promote(node)) => w.promote(*node),
         }
