@@ -1,6 +1,6 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(2);
@@ -27,9 +27,8 @@ const HOPS: u32 = 4;
 #[derive(Debug)]
 pub struct Stopwatch {
     start: Instant,
+    /// The thread ends when this is gone.
     late_ns: Arc<AtomicU64>,
-    ended: Arc<AtomicBool>,
-    beside: Option<JoinHandle<()>>,
 }
 
 impl Stopwatch {
@@ -41,19 +40,16 @@ impl Stopwatch {
     #[must_use]
     pub fn start() -> Self {
         let late_ns = Arc::new(AtomicU64::new(0));
-        let ended = Arc::new(AtomicBool::new(false));
-        let beside = thread::spawn({
-            let (late_ns, ended) = (Arc::clone(&late_ns), Arc::clone(&ended));
-            move || {
-                while !ended.load(Ordering::Relaxed) {
-                    let asleep = Instant::now();
-                    thread::sleep(TICK);
-                    let late = asleep.elapsed().saturating_sub(TICK + USUAL);
-                    late_ns.fetch_add(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-                }
+        let beside = Arc::downgrade(&late_ns);
+        thread::spawn(move || {
+            while let Some(late_ns) = beside.upgrade() {
+                let asleep = Instant::now();
+                thread::sleep(TICK);
+                let late = asleep.elapsed().saturating_sub(TICK + USUAL);
+                late_ns.fetch_add(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         });
-        Self { start: Instant::now(), late_ns, ended, beside: Some(beside) }
+        Self { start: Instant::now(), late_ns }
     }
 
     /// The time since its start.
@@ -89,14 +85,5 @@ impl Stopwatch {
     #[track_caller]
     pub fn assert_within(&self, limit: Duration, what: impl core::fmt::Display) {
         self.assert_in(self.elapsed(), Duration::ZERO..=limit, what);
-    }
-}
-
-impl Drop for Stopwatch {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        if let Some(beside) = self.beside.take() {
-            let _ = beside.join();
-        }
     }
 }

@@ -148,7 +148,7 @@ impl Debt {
         match reply {
             Reply::Granted { .. } => {
                 self.present = true;
-                if matches!(self.step, Step::Sent(_)) { Send::No } else { self.owe(0, false) }
+                if self.is_deleting() { Send::No } else { self.owe(0, false) }
             }
             Reply::Unknown(_) => self.owe(0, false),
             Reply::Busy { .. }
@@ -195,7 +195,7 @@ impl Debt {
     }
 
     /// A delete is under way.
-    pub(crate) const fn is_deleting(&self) -> bool {
+    const fn is_deleting(&self) -> bool {
         matches!(self.step, Step::Sent(_))
     }
 
@@ -330,9 +330,18 @@ impl Debts {
 
     /// The nodes that a delete has to be sent to now.
     pub(crate) fn due(&self, now: Instant) -> NodeSet {
+        self.nodes(|debt| debt.timeout(now) == Send::Now)
+    }
+
+    /// The nodes with a delete under way.
+    pub(crate) fn deleting(&self) -> NodeSet {
+        self.nodes(Debt::is_deleting)
+    }
+
+    fn nodes(&self, which: impl Fn(&Debt) -> bool) -> NodeSet {
         let mut nodes = NodeSet::default();
         for (node, debt) in &self.0 {
-            if debt.timeout(now) == Send::Now {
+            if which(debt) {
                 nodes.insert(*node);
             }
         }

@@ -116,9 +116,14 @@ mod tests {
 
     /// A release at `now` of the token 7, which was on `nodes` and valid until 100 ms; its time is over at 1000 ms.
     fn release(now: u64, nodes: &[u16]) -> GiveBack {
+        release_after(now, nodes, &[])
+    }
+
+    /// The same, while other deletes are under way on the nodes `before`.
+    fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> GiveBack {
         let id = LockId { slot: 0, generation: 0 };
         let hold = EndedHold { id, number: 7, valid_until: ms(100), nodes: set(nodes), others: NodeSet::default() };
-        GiveBack::new(ms(now), &hold, NodeSet::default(), ms(1_000))
+        GiveBack::new(ms(now), &hold, set(before), ms(1_000))
     }
 
     fn delete(emitted: u64) -> Delete {
@@ -187,9 +192,7 @@ mod tests {
     #[test]
     fn u1_a_delete_that_was_under_way_before_says_nothing() {
         for earlier in [Reply::Absent, Reply::Taken, UNKNOWN, Reply::Deleted { number: 6, awaited: false }] {
-            let id = LockId { slot: 0, generation: 0 };
-            let hold = EndedHold { id, number: 7, valid_until: ms(100), nodes: set(&[0]), others: NodeSet::default() };
-            let mut back = GiveBack::new(ms(50), &hold, set(&[0]), ms(1_000));
+            let mut back = release_after(50, &[0], &[0]);
             back.answered(NodeId::new(0), delete(50), &earlier);
             assert_eq!(back.outcome(ms(500), 1), None, "{earlier:?}");
             back.answered(NodeId::new(0), delete(60), &Reply::Absent);

@@ -257,11 +257,7 @@ impl Lock {
 
     fn await_release(&mut self, ctx: &Context<'_>, hold: &EndedHold) {
         let until = ctx.now + ctx.config.release_within;
-        let mut before = NodeSet::default();
-        for node in hold.nodes.iter().filter(|node| self.debts.get(*node).is_some_and(Debt::is_deleting)) {
-            before.insert(node);
-        }
-        self.giving_back.push(GiveBack::new(ctx.now, hold, before, until));
+        self.giving_back.push(GiveBack::new(ctx.now, hold, self.debts.deleting(), until));
     }
 
     fn delete_from(&mut self, ctx: &mut Context<'_>, number: u64, nodes: NodeSet) {

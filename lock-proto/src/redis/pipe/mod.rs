@@ -83,7 +83,8 @@ pub enum PipeOutput {
 ///
 /// Once opened it stays open: a connection that fails is opened again after a pause, until [`close`](Self::close). Commands go
 /// out as many at once as the socket takes; those about one lock in the order of the verbs, and releases of several locks as one command
-/// (requirement P4). Each request is answered exactly once, in the order of sending, when its reply comes or the connection fails. During the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
+/// (requirement P4). Each request is answered exactly once, in the order of sending, when its reply comes or the connection fails. During
+/// the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
 ///
 /// The host reports what happens by the `handle_` methods. Facts about any connection but the current one are dropped, so they
 /// may come late or twice (requirement M6).

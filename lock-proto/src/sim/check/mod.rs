@@ -298,12 +298,7 @@ impl Checker {
     /// Somebody who is no client puts something in the place of a lock that is free, on the only node.
     pub fn occupied(&mut self, now: Instant, key: &[u8]) {
         self.minted(key, b"");
-        let clients = &self.clients;
-        let holds = |(client, id): &&(usize, LockId)| {
-            clients.get(*client).and_then(|known| known.live.get(id)).is_some_and(|life| life.holds(now))
-        };
-        let holder = self.locks.get(key).and_then(|lock| lock.holders.iter().find(holds)).copied();
-        if let Some((client, id)) = holder {
+        if let Some((client, id, _)) = self.locks.get(key).and_then(|lock| self.valid_holder(lock, now, None)) {
             let text = format!("a stranger found {} free, and client {client} {id} holds it", key.escape_ascii());
             self.report(now, Rule::MutualExclusion, text);
         }
@@ -504,18 +499,15 @@ impl Checker {
     /// A grant, or more time for one.
     fn holds(&mut self, now: Instant, client: usize, id: LockId, until: Instant) {
         let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
-        let clients = &self.clients;
-        let Some(lock) = self.locks.get_mut(&key) else { return };
-        let life = |(client, id): &(usize, LockId)| clients.get(*client).and_then(|known| known.live.get(id));
-        let other = lock
-            .holders
-            .iter()
-            .find(|holder| **holder != (client, id) && life(holder).is_some_and(|life| life.holds(now)));
-        let other = other.and_then(|holder| Some((*holder, life(holder)?.due?)));
-        if !lock.holders.contains(&(client, id)) {
-            lock.holders.push((client, id));
+        let own = (client, id);
+        let Some(lock) = self.locks.get(&key) else { return };
+        let other = self.valid_holder(lock, now, Some(own));
+        if !lock.holders.contains(&own)
+            && let Some(lock) = self.locks.get_mut(&key)
+        {
+            lock.holders.push(own);
         }
-        if let Some(((other, lock), end)) = other.filter(|_| until > now) {
+        if let Some((other, lock, end)) = other.filter(|_| until > now) {
             self.overlaps += 1;
             let text = format!(
                 "two holders of {}: client {other} {lock} until {end} and client {client} {id} until {until}",
@@ -534,6 +526,19 @@ impl Checker {
                 format!("client {client} {id} was told that another has {}: nobody has", life.key.escape_ascii());
             self.report(now, Rule::TrueLoss, text);
         }
+    }
+
+    /// Somebody who believes to hold the lock at `now`, and until when.
+    fn valid_holder(
+        &self,
+        lock: &Lock,
+        now: Instant,
+        but: Option<(usize, LockId)>,
+    ) -> Option<(usize, LockId, Instant)> {
+        lock.holders.iter().filter(|holder| Some(**holder) != but).find_map(|(client, id)| {
+            let life = self.clients.get(*client)?.live.get(id)?;
+            Some((*client, *id, life.due.filter(|_| life.holds(now))?))
+        })
     }
 
     fn forget_holder(&mut self, client: usize, id: LockId) {

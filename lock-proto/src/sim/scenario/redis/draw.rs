@@ -169,6 +169,10 @@ impl Hand<'_> {
         self.chance.index(self.setup.nodes.len())
     }
 
+    fn name(&mut self) -> &'static str {
+        NAMES[self.chance.index(self.names)]
+    }
+
     /// Mostly shorter than a TTL, sometimes much longer.
     fn span(&mut self) -> Duration {
         let most = self.chance.pick(&[1, 4, 12]) * u64::try_from(self.ttl.as_millis()).unwrap_or(1_000) / 4;
@@ -179,7 +183,7 @@ impl Hand<'_> {
         self.tags += 1;
         let tag = self.tags;
         let client = self.client();
-        let name = NAMES[self.chance.index(self.names)];
+        let name = self.name();
         let wait = match self.chance.below(4) {
             3 => Wait::Try,
             2 => Wait::For(self.chance.millis(2_000)),
@@ -282,11 +286,11 @@ impl Hand<'_> {
             }
             Kind::Evict => {
                 let node = self.node();
-                let name = if self.chance.one_in(3) { None } else { Some(NAMES[self.chance.index(self.names)]) };
+                let name = if self.chance.one_in(3) { None } else { Some(self.name()) };
                 self.push(none, Action::Redis(RedisAction::Evict { node, name }));
             }
             Kind::Stranger => {
-                let (node, name) = (self.node(), NAMES[self.chance.index(self.names)]);
+                let (node, name) = (self.node(), self.name());
                 let life = ms(1) + self.span().min(self.ttl);
                 let list = self.chance.one_in(2);
                 self.push(none, Action::Redis(RedisAction::Occupy { node, name, list, life }));
