@@ -66,6 +66,20 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	@# Not optimised: these are fast enough, and built in a third of the time.
 	$(CARGO) test -p lock-proto --no-default-features --config 'profile.dev.package.lock-proto.opt-level=0'
 
+# The commit to compare with, and how many seeds of each scenario.
+BASE ?= HEAD
+SEEDS ?= 1000
+DIGESTS = $(CARGO) test -p lock-proto --all-features --test scenarios -- --quiet --ignored --exact same::digests
+
+.PHONY: same-runs
+same-runs: ## Run SEEDS (1000) seeds of each scenario here and at BASE (HEAD): "facts" are requests and events, "log" every line.
+	@mkdir -p target/same
+	rm -rf target/same/base && git worktree prune && git worktree add --quiet --detach target/same/base $(BASE)
+	LOCK_SEEDS=$(SEEDS) LOCK_DIGESTS=$(CURDIR)/target/same/here.txt $(DIGESTS)
+	cd target/same/base && LOCK_SEEDS=$(SEEDS) LOCK_DIGESTS=$(CURDIR)/target/same/base.txt CARGO_TARGET_DIR=$(CURDIR)/target $(DIGESTS)
+	git worktree remove --force target/same/base
+	diff target/same/base.txt target/same/here.txt && echo "the same: $$(wc -l <target/same/here.txt) scenarios of $(SEEDS) seeds, requests, events and logs"
+
 .PHONY: doc
 doc: ## Build the documentation; a warning is an error.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features

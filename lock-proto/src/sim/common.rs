@@ -264,6 +264,12 @@ macro_rules! common {
             self.journal.digest()
         }
 
+        /// A digest of what the clients sent and what their applications were told, which does not depend on names.
+        #[must_use]
+        pub const fn fingerprint(&self) -> u64 {
+            self.journal.facts.get()
+        }
+
         /// The record of the run so far, if it was asked for by [`Builder::traced`]. It ends here.
         pub fn take_trace(&mut self) -> Trace {
             self.recorder.finish(self.now)

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use core::fmt::{self, Write as _};
 
+use super::fingerprint::Fingerprint;
 use crate::time::Instant;
 
 /// How much of the log is made.
@@ -24,6 +25,8 @@ pub(crate) struct Journal {
     keep: Keep,
     digest: Digest,
     written: u64,
+    /// What the clients did, without any names.
+    pub(super) facts: Fingerprint,
 }
 
 /// FNV-1a over text as it is formatted, without making a string of it.
@@ -41,8 +44,9 @@ impl fmt::Write for Digest {
 
 impl Journal {
     pub(crate) const fn new(keep: Keep) -> Self {
+        let facts = Fingerprint::new(!matches!(keep, Keep::Nothing));
         // The offset basis of FNV-1a.
-        Self { lines: VecDeque::new(), keep, digest: Digest(0xcbf2_9ce4_8422_2325), written: 0 }
+        Self { lines: VecDeque::new(), keep, digest: Digest(0xcbf2_9ce4_8422_2325), written: 0, facts }
     }
 
     pub(crate) fn write(&mut self, now: Instant, what: fmt::Arguments<'_>) {

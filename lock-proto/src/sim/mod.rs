@@ -65,6 +65,7 @@ pub mod check;
 mod clock;
 mod common;
 pub mod etcd;
+mod fingerprint;
 mod journal;
 mod network;
 mod record;

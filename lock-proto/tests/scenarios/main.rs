@@ -7,6 +7,7 @@
 
 mod counterexamples;
 mod record;
+mod same;
 mod speed;
 
 use std::collections::BTreeMap;

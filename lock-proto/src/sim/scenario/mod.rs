@@ -155,6 +155,9 @@ pub struct Outcome {
     pub time: Duration,
     /// A digest of the log and the number of its lines, if it was made.
     pub digest: (u64, u64),
+    /// A digest of what the clients sent and what their applications were told, if a log was made. It does not depend on
+    /// how anything is named.
+    pub fingerprint: u64,
     /// The end of the log, if it was kept.
     pub log: String,
 }

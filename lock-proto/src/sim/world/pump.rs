@@ -371,6 +371,7 @@ impl World {
             let bytes = bytes.to_vec();
             machine.consume(conn, bytes.len());
             self.checker.request(self.now, client, conn.node().index());
+            self.journal.facts.sent(self.now, client, conn, &bytes);
             self.send_bytes(id, Way::ToNode, bytes);
             moved = true;
         }
@@ -381,6 +382,7 @@ impl World {
         match output {
             Output::Connect { node, conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
+                self.journal.facts.connect(self.now, client, conn);
                 if node.index() >= self.nodes.len() || self.network.find(client, conn).is_some() {
                     self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
                     return;
@@ -390,6 +392,7 @@ impl World {
             }
             Output::Disconnect { conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
+                self.journal.facts.disconnect(self.now, client, conn);
                 if let Some(id) = self.network.find(client, conn) {
                     self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
                     if let Some(link) = self.network.links.get_mut(&id) {
@@ -400,6 +403,7 @@ impl World {
             Output::Event { lock, event } => self.told(client, lock, event),
             Output::Stopped { unreleased } => {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} not released"));
+                self.journal.facts.stopped(self.now, client, unreleased);
                 self.clients[client].stopped = Some(unreleased);
                 self.word(Some(Lane::Client(client)), || "stopped".into());
                 self.checker.stopped(self.now, client);
@@ -410,6 +414,7 @@ impl World {
 
     fn told(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
+        self.journal.facts.event(self.now, client, lock, &event);
         let now = self.now;
         let until = self.valid_until(client, &event);
         let Some(record) = self.clients[client].records.get_mut(&lock) else {

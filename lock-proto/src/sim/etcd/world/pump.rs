@@ -443,6 +443,7 @@ impl World {
         match output {
             Output::Connect { node, conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
+                self.journal.facts.connect(self.now, client, conn);
                 if node.index() >= self.members.len() || self.network.find(client, conn).is_some() {
                     return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
                 }
@@ -451,17 +452,20 @@ impl World {
             }
             Output::Disconnect { conn } => {
                 self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
+                self.journal.facts.disconnect(self.now, client, conn);
                 self.forget_conn(client, conn);
                 if let Some(id) = self.network.find(client, conn) {
                     self.close(id);
                 }
             }
             Output::Call { rpc, request, token } => {
+                self.journal.facts.call(self.now, client, rpc.conn(), &request);
                 let number = self.next_number();
                 self.rpcs.insert(number, rpc);
                 self.say(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
             }
             Output::Open { stream, token } => {
+                self.journal.facts.open(self.now, client, stream.conn(), stream.kind());
                 let number = self.next_number();
                 self.streams.insert(number, stream);
                 self.clients[client].streams.insert(stream, number);
@@ -469,12 +473,14 @@ impl World {
                 self.say(client, stream.conn(), open);
             }
             Output::Send { stream, message } => {
+                self.journal.facts.message(self.now, client, stream.conn(), &message);
                 let Some(number) = self.clients[client].streams.get(&stream).copied() else {
                     return self.halt(format!("client {client} sends {message:?} on a stream that is not open"));
                 };
                 self.say(client, stream.conn(), Wire::Send { stream: number, message });
             }
             Output::Close { stream } => {
+                self.journal.facts.close(self.now, client, stream.conn(), stream.kind());
                 if let Some(number) = self.clients[client].streams.remove(&stream) {
                     self.streams.remove(&number);
                     self.say(client, stream.conn(), Wire::Close { stream: number });
@@ -484,6 +490,7 @@ impl World {
             Output::Election { query, event } => self.heard_of_election(client, query, event),
             Output::Stopped { unreleased } => {
                 self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} may be left"));
+                self.journal.facts.stopped(self.now, client, unreleased);
                 self.clients[client].stopped = Some(unreleased);
                 self.word(Some(Lane::Client(client)), || "has stopped".into());
                 self.checker.stopped(self.now, client);

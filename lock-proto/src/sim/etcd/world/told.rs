@@ -12,6 +12,7 @@ use crate::sim::check::Rule;
 impl World {
     pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
+        self.journal.facts.event(self.now, client, lock, &event);
         let now = self.now;
         let until = self.valid_until(client, &event);
         let owner = self.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)));
@@ -51,6 +52,7 @@ impl World {
 
     pub(super) fn heard_of_election(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
         self.journal.write(self.now, format_args!("c{client} {query:?} {event:?}"));
+        self.journal.facts.election(self.now, client, &event);
         let process = &mut self.clients[client];
         let Some(observed) = process.queries.get_mut(&query).filter(|observed| !observed.over) else {
             let text = format!("client {client} tells of {query:?}, which is over: {event:?}");

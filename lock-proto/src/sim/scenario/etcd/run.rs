@@ -65,6 +65,7 @@ pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
         network_steps: w.network_steps(),
         time: w.now().since(Instant::ZERO),
         digest: w.log_digest(),
+        fingerprint: w.fingerprint(),
         log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },
     };
     (outcome, trace)

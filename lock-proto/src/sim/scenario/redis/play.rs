@@ -39,6 +39,7 @@ pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
         network_steps: world.network_steps(),
         time: world.now().since(Instant::ZERO),
         digest: world.log_digest(),
+        fingerprint: world.fingerprint(),
         log: world.log_tail(200),
     };
     (outcome, world.take_trace())
