@@ -12,7 +12,7 @@ pub const UNREACHABLE: u8 = 69;
 pub const NOT_WRITTEN: u8 = 74;
 /// The wait ran out, and somebody was last seen holding the lock.
 pub const BUSY: u8 = 75;
-/// The lock was lost before the command's end.
+/// The lock was lost before the command's end, or the command was asked to end because the lock was about to be.
 pub const LOST: u8 = 76;
 /// The servers refuse: password, permission.
 pub const REFUSED: u8 = 77;

@@ -37,7 +37,8 @@ A TIME is written like 500ms, 10s or 1m30s.
 
 exit code: that of the command (128+n if a signal ended it), or
   64 usage   65 the key is in use by something else   69 too few servers answered   75 somebody else has the lock
-  76 the lock was lost before the command's end   77 refused by the server   126, 127 the command cannot be run, is not found
+  76 the lock was lost before the command's end, or was about to be and the command was asked to end (whatever its own code)
+  77 refused by the server   126, 127 the command cannot be run, is not found
 ";
 
 /// Which code drives the machine, and with which settings.

@@ -176,7 +176,7 @@ impl Main {
                 return code;
             }
         };
-        self.supervise(&running, hold);
+        let asked = self.supervise(&running, hold);
         let code = running.wait().unwrap_or_else(|error| {
             self.say(&format_args!("the command's end is not known: {error}"));
             exit::NOT_EXECUTABLE
@@ -184,6 +184,8 @@ impl Main {
         let lost_before = hold.lost;
         let release = self.stop();
         match lost_before.or_else(|| hold.loss_at_release(release)) {
+            // It was cut short, whatever it made of that: it must not look finished.
+            None if asked => exit::LOST,
             None => code,
             Some(loss) => {
                 if lost_before.is_none() {
@@ -194,8 +196,8 @@ impl Main {
         }
     }
 
-    /// Returns when the command has ended.
-    fn supervise(&self, running: &Running, hold: &mut Hold) {
+    /// Returns when the command has ended. True if it was asked to end because of the lock.
+    fn supervise(&self, running: &Running, hold: &mut Hold) -> bool {
         let mut asked = false;
         let mut kill_at = None;
         loop {
@@ -223,7 +225,7 @@ impl Main {
             match self.next(next.max(Duration::from_millis(1))) {
                 Some(News::CommandEnded) => {
                     hold.look();
-                    return;
+                    return asked;
                 }
                 Some(News::Lost(loss)) => {
                     hold.lost.get_or_insert(loss);

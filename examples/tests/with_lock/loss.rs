@@ -63,16 +63,63 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
     }
 }
 
+/// An interrupted job must not look finished, whatever its own code.
 #[test]
-fn a_command_that_ends_within_the_grace_has_its_own_code() {
-    let mut redis = Redis::start();
-    let scratch = Scratch::new();
-    let script = format!("trap 'exit 5' TERM; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"));
-    let tool = Tool::on(&redis, &["--ttl", "2s", "job", "--", "sh", "-c", &script]);
-    scratch.line("log");
-    redis.kill();
-    let ended = tool.end();
-    assert_eq!(ended.code, 5, "it ended before the lock did: {ended:?}");
+fn a_command_that_ends_when_it_is_asked_to_does_not_look_finished() {
+    for runtime in RUNTIMES {
+        for code in [0, 5] {
+            let mut redis = Redis::start();
+            let scratch = Scratch::new();
+            let script = cut_short(&scratch, code);
+            let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "2s", "job", "--", "sh", "-c", &script]);
+            scratch.line("log");
+            redis.kill();
+            let ended = tool.end();
+            assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+            assert!(ended.err.contains("asking the command to end"), "{runtime}: {ended:?}");
+        }
+    }
+}
+
+/// The same if the lock is known to be lost, and if it recovers after the command was asked.
+#[test]
+fn a_command_that_was_asked_to_end_counts_as_lost_whatever_becomes_of_the_lock() {
+    for runtime in RUNTIMES {
+        let redis = Redis::start();
+        let scratch = Scratch::new();
+        let script = cut_short(&scratch, 0);
+        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "job", "--", "sh", "-c", &script]);
+        scratch.line("log");
+        redis.cli(&["DEL", "job"]);
+        let ended = tool.end();
+        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+
+        let scratch = Scratch::new();
+        let script = format!(
+            "trap 'touch {asked}; until [ -e {go} ]; do sleep 0.01; done; exit 0' TERM; echo ready > {log}; \
+             while :; do sleep 0.02; done",
+            asked = scratch.path("asked"),
+            go = scratch.path("go"),
+            log = scratch.path("log"),
+        );
+        let line = ["--runtime", runtime, "--ttl", "6s", "--grace", "3s", "job", "--", "sh", "-c", &script];
+        let tool = Tool::on(&redis, &line);
+        scratch.line("log");
+        redis.pause();
+        assert!(wait_until(LONG, || std::fs::exists(scratch.path("asked")).unwrap()), "{runtime}: not asked");
+        redis.resume();
+        let renewed = || redis.cli(&["PTTL", "job"]).parse::<i64>().unwrap() > 4_500;
+        assert!(wait_until(LONG, renewed), "{runtime}: {}", tool.err());
+        std::fs::write(scratch.path("go"), "").unwrap();
+        let ended = tool.end();
+        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+        assert_eq!(redis.cli(&["EXISTS", "job"]), "0", "{runtime}: released");
+    }
+}
+
+/// Ends with this code when it is asked to.
+fn cut_short(scratch: &Scratch, code: u8) -> String {
+    format!("trap 'exit {code}' TERM; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"))
 }
 
 #[test]
