@@ -13,3 +13,8 @@ mod story;
 mod svg;
 mod waiting;
 pub mod with_lock;
+
+/// The code in the guide to porting compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/porting.md")]
+mod porting {}

@@ -25,11 +25,10 @@ use ::async_std::net::TcpStream;
 #[cfg(unix)]
 use ::async_std::os::unix::net::UnixStream;
 use ::async_std::task;
-use lock_proto::Instant;
 use lock_proto::driver::{self, BootClock, ConnectError, Host, Settings};
 use lock_proto::redis::Target;
 
-use crate::stream::{Stream, unsupported};
+use crate::stream::{BoxFuture, Stream, unsupported};
 
 /// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
 #[derive(Clone, Debug)]
@@ -99,18 +98,21 @@ impl AsyncStd {
 }
 
 impl Host for AsyncStd {
+    type Clock = BootClock;
     #[cfg(unix)]
     type Stream = Stream<TcpStream, UnixStream>;
     #[cfg(not(unix))]
     type Stream = Stream<TcpStream>;
+    type Connect = BoxFuture<io::Result<Self::Stream>>;
+    type Sleep = BoxFuture<()>;
 
-    fn now(&self) -> Instant {
-        self.clock.now()
+    fn clock(&self) -> BootClock {
+        self.clock
     }
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+    fn connect(&self, target: &Target) -> Self::Connect {
         let target = target.clone();
-        async move {
+        Box::pin(async move {
             match target {
                 Target::Tcp { host, port } => {
                     let stream = TcpStream::connect((&*host, port)).await?;
@@ -121,10 +123,10 @@ impl Host for AsyncStd {
                 Target::Unix { path } => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
                 other => Err(unsupported(&other)),
             }
-        }
+        })
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        task::sleep(time)
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        Box::pin(task::sleep(time))
     }
 }

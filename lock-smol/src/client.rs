@@ -4,7 +4,6 @@ use core::ops::Deref;
 use core::time::Duration;
 use std::io;
 
-use lock_proto::Instant;
 use lock_proto::driver::{self, BootClock, ConnectError, Host, Settings};
 use lock_proto::redis::Target;
 use smol::Timer;
@@ -12,7 +11,7 @@ use smol::net::TcpStream;
 #[cfg(unix)]
 use smol::net::unix::UnixStream;
 
-use crate::stream::{Stream, unsupported};
+use crate::stream::{BoxFuture, Stream, unsupported};
 
 /// A client on smol. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
 #[derive(Clone, Debug)]
@@ -86,18 +85,21 @@ impl Smol {
 }
 
 impl Host for Smol {
+    type Clock = BootClock;
     #[cfg(unix)]
     type Stream = Stream<TcpStream, UnixStream>;
     #[cfg(not(unix))]
     type Stream = Stream<TcpStream>;
+    type Connect = BoxFuture<io::Result<Self::Stream>>;
+    type Sleep = BoxFuture<()>;
 
-    fn now(&self) -> Instant {
-        self.clock.now()
+    fn clock(&self) -> BootClock {
+        self.clock
     }
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+    fn connect(&self, target: &Target) -> Self::Connect {
         let target = target.clone();
-        async move {
+        Box::pin(async move {
             match target {
                 Target::Tcp { host, port } => {
                     let stream = TcpStream::connect((&*host, port)).await?;
@@ -108,13 +110,13 @@ impl Host for Smol {
                 Target::Unix { path } => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
                 other => Err(unsupported(&other)),
             }
-        }
+        })
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+    fn sleep(&self, time: Duration) -> Self::Sleep {
         let timer = Timer::after(time);
-        async move {
+        Box::pin(async move {
             timer.await;
-        }
+        })
     }
 }

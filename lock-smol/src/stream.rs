@@ -7,6 +7,8 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 use lock_proto::redis::Target;
 
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 /// A TCP connection or a unix socket.
 #[derive(Debug)]
 pub struct Stream<T, U = T>(Kind<T, U>);

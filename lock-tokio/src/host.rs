@@ -1,9 +1,9 @@
 //! What the driver needs of tokio.
 
+use core::pin::Pin;
 use core::time::Duration;
 use std::io;
 
-use lock_proto::Instant;
 use lock_proto::driver::{BootClock, Host};
 use lock_proto::redis::Target;
 
@@ -24,18 +24,20 @@ impl Tokio {
 }
 
 impl Host for Tokio {
+    type Clock = BootClock;
     type Stream = Stream;
+    type Connect = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Sleep = Pin<Box<tokio::time::Sleep>>;
 
-    fn now(&self) -> Instant {
-        self.clock.now()
+    fn clock(&self) -> BootClock {
+        self.clock
     }
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Stream>> + Send + use<> {
-        Stream::connect(target.clone())
+    fn connect(&self, target: &Target) -> Self::Connect {
+        Box::pin(Stream::connect(target.clone()))
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        // Made when polled: that is inside the runtime.
-        async move { tokio::time::sleep(time).await }
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        Box::pin(tokio::time::sleep(time))
     }
 }

@@ -5,13 +5,12 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
-use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Instant as Clock;
+use std::time::Instant as StdInstant;
 
 use lock_proto::Instant;
-use lock_proto::driver::{self, AcquireError, Guard, Host};
+use lock_proto::driver::{self, AcquireError, Clock, Guard, Host};
 use lock_proto::redis::{Loss, Release, Target};
 use lock_testkit::{PATIENCE, wait_until};
 
@@ -19,8 +18,12 @@ use crate::{Kit, Runtime, Server};
 
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-fn driver<H: Host>(host: H, server: &Server) -> (driver::Client, Driver) {
-    driver::connect(host, server.settings()).unwrap()
+fn driver<H>(host: H, server: &Server) -> (driver::Client, Driver)
+where
+    H: Host<Stream: Send, Connect: Send, Sleep: Send> + Send,
+{
+    let (client, driver) = driver::connect(host, server.settings()).unwrap();
+    (client, Box::pin(driver))
 }
 
 async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client, name: &str) -> Guard {
@@ -142,7 +145,7 @@ pub fn a_blocked_driver<R: Runtime>(server: Server) {
         let nap = Arc::new(AtomicU64::new(0));
         kit.spawn(Sleepy { driver, nap: Arc::clone(&nap) });
         let guard = take(&kit, &server, &client, "a").await;
-        let since = Clock::now();
+        let since = StdInstant::now();
         let millis = u64::try_from(2 * ttl.as_millis()).unwrap();
         nap.store(millis, Ordering::SeqCst);
         let work = async {
@@ -181,7 +184,7 @@ pub fn a_suspended_machine<R: Runtime>(server: Server) {
         assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
         let done = kit.soon("the loss", guard.protect(async { panic!("it is not held") })).await;
         assert_eq!(done.output, Err::<(), _>(Loss::Expired));
-        let since = Clock::now();
+        let since = StdInstant::now();
         assert_eq!(kit.soon("the loss", lost).await, Loss::Expired);
         assert!(since.elapsed() < Duration::from_secs(10), "long before its TTL: {:?}", since.elapsed());
     });
@@ -222,24 +225,33 @@ impl Future for Sleepy {
 
 /// A host whose clock can be put forward, as a suspend does: timers do not notice.
 #[derive(Clone)]
-struct Suspended<H> {
-    inner: H,
+struct Suspended<T> {
+    inner: T,
     /// In seconds.
     offset: Arc<AtomicU64>,
 }
 
-impl<H: Host> Host for Suspended<H> {
-    type Stream = H::Stream;
-
+impl<C: Clock> Clock for Suspended<C> {
     fn now(&self) -> Instant {
         self.inner.now() + Duration::from_secs(self.offset.load(Ordering::SeqCst))
     }
+}
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<H> {
+impl<H: Host> Host for Suspended<H> {
+    type Clock = Suspended<H::Clock>;
+    type Stream = H::Stream;
+    type Connect = H::Connect;
+    type Sleep = H::Sleep;
+
+    fn clock(&self) -> Self::Clock {
+        Suspended { inner: self.inner.clock(), offset: Arc::clone(&self.offset) }
+    }
+
+    fn connect(&self, target: &Target) -> H::Connect {
         self.inner.connect(target)
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<H> {
+    fn sleep(&self, time: Duration) -> H::Sleep {
         self.inner.sleep(time)
     }
 }

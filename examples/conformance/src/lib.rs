@@ -34,8 +34,8 @@ pub use server::Server;
 
 /// A runtime, and how to make clients on it: all that differs between adapters.
 pub trait Runtime: Sized + 'static {
-    /// The adapter's.
-    type Host: Host;
+    /// The adapter's. It may be moved between threads here, since [`spawn`](Self::spawn) asks for that.
+    type Host: Host<Stream: Send, Connect: Send, Sleep: Send> + Send;
 
     /// Starts one. When it is dropped, the tasks that were spawned on it are gone.
     fn new() -> Self;

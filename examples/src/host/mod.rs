@@ -213,22 +213,26 @@ impl Wake for Call {
 pub struct OwnHost(Arc<Reactor>);
 
 impl Host for OwnHost {
+    type Clock = BootClock;
     type Stream = Stream;
+    type Connect = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Sleep = Sleep;
 
-    fn now(&self) -> Instant {
-        self.0.clock.now()
+    fn clock(&self) -> BootClock {
+        self.0.clock
     }
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Stream>> + Send + use<> {
-        Stream::connect(Arc::clone(&self.0), target.clone())
+    fn connect(&self, target: &Target) -> Self::Connect {
+        Box::pin(Stream::connect(Arc::clone(&self.0), target.clone()))
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        Sleep { at: self.now() + time, number: self.0.number(), reactor: Arc::clone(&self.0) }
+    fn sleep(&self, time: Duration) -> Sleep {
+        Sleep { at: self.0.clock.now() + time, number: self.0.number(), reactor: Arc::clone(&self.0) }
     }
 }
 
-struct Sleep {
+/// Ends at a time.
+pub struct Sleep {
     at: Instant,
     number: usize,
     reactor: Arc<Reactor>,

@@ -1,6 +1,16 @@
-//! The clock that both adapters use.
+//! The clock of a client, and the one that both adapters use.
 
 use crate::time::Instant;
+
+/// The clock that validity is measured with: monotonic, and counting through suspend where the system can (requirement T4). [`BootClock`]
+/// will do.
+///
+/// Handles read it on any thread, so it is `Send` and `Sync` also where the rest of a [`Host`](super::Host) is not. Its clones show the
+/// same time.
+pub trait Clock: Clone + Send + Sync + 'static {
+    /// The time.
+    fn now(&self) -> Instant;
+}
 
 /// A monotonic clock that goes on counting while the machine is suspended, where the system has one (requirement T4).
 ///
@@ -44,6 +54,12 @@ impl BootClock {
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::ZERO + self.origin.elapsed()
+    }
+}
+
+impl Clock for BootClock {
+    fn now(&self) -> Instant {
+        self.now()
     }
 }
 

@@ -18,31 +18,36 @@
 //! implement [`Host`], call [`client`], and have the executor poll the [`Driver`]:
 //!
 //! ```
-//! use std::{io, time::Duration};
+//! use std::{io, pin::Pin, time::Duration};
 //! use lock_proto::driver::{self, BootClock, Host};
 //! use lock_proto::redis::{Config, Target};
 //!
-//! #[derive(Clone)]
+//! type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+//!
 //! struct Smol(BootClock);
 //!
 //! impl Host for Smol {
+//!     type Clock = BootClock;
 //!     type Stream = smol::net::TcpStream;
-//!     fn now(&self) -> lock_proto::Instant {
-//!         self.0.now()
+//!     type Connect = Boxed<io::Result<Self::Stream>>;
+//!     type Sleep = Boxed<()>;
+//!
+//!     fn clock(&self) -> BootClock {
+//!         self.0
 //!     }
-//!     fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+//!     fn connect(&self, target: &Target) -> Self::Connect {
 //!         let target = target.clone();
-//!         async move {
+//!         Box::pin(async move {
 //!             match target {
 //!                 Target::Tcp { host, port } => smol::net::TcpStream::connect((&*host, port)).await,
 //!                 _ => Err(io::ErrorKind::Unsupported.into()),
 //!             }
-//!         }
+//!         })
 //!     }
-//!     fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-//!         async move {
+//!     fn sleep(&self, time: Duration) -> Self::Sleep {
+//!         Box::pin(async move {
 //!             smol::Timer::after(time).await;
-//!         }
+//!         })
 //!     }
 //! }
 //!
@@ -74,34 +79,44 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-pub use clock::BootClock;
+pub use clock::{BootClock, Clock};
 #[cfg(feature = "etcd")]
 pub use guard::OwnerError;
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
 pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
 pub use run::Driver;
-pub use settings::{Settings, connect};
+pub use settings::{AnyDriver, Settings, connect};
 
 use crate::error::ConfigError;
 use crate::id::ClientId;
 use crate::redis::{self, Target, UrlError};
-use crate::time::Instant;
 use shared::Shared;
 
 /// What the driver needs of a runtime.
-pub trait Host: Clone + Send + Sync + 'static {
+///
+/// Nothing here has to be [`Send`] but the clock: a runtime of one thread implements it with what it has. The driver is `Send` if the
+/// host, its streams and its futures are, which is what an executor asks for that moves tasks between threads.
+///
+/// The futures have names so that the driver can hold them without a box of its own; where they are `async` blocks, they are boxed.
+pub trait Host: 'static {
+    /// The clock.
+    type Clock: Clock;
     /// A connection.
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
+    /// The future of [`connect`](Self::connect).
+    type Connect: Future<Output = io::Result<Self::Stream>> + Unpin + 'static;
+    /// The future of [`sleep`](Self::sleep).
+    type Sleep: Future<Output = ()> + Unpin + 'static;
 
-    /// The clock: monotonic, and counting through suspend where the system can (requirement T4). [`BootClock`] will do.
-    fn now(&self) -> Instant;
+    /// The clock. It is asked for once or twice, and shared by the driver and all handles.
+    fn clock(&self) -> Self::Clock;
 
     /// Connects. A name is to be resolved anew each time, so that a failover is followed. It needs no timeout: the future is dropped
-    /// when it has taken too long.
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + 'static + use<Self>;
+    /// when it has taken too long. Called while the driver is polled.
+    fn connect(&self, target: &Target) -> Self::Connect;
 
-    /// Ends after `time`, or a little later. Ending early does no harm; the clock is compared.
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + 'static + use<Self>;
+    /// Ends after `time`, or a little later. Ending early does no harm; the clock is compared. Called while the driver is polled.
+    fn sleep(&self, time: Duration) -> Self::Sleep;
 }
 
 /// A client of the servers in `config`, and the driver that does its work.
@@ -132,8 +147,8 @@ fn with_identity<H: Host>(
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let targets: Vec<_> = config.nodes().iter().map(|node| node.target.clone()).collect();
-    let machine = redis::Client::new(host.now(), config, id, seed)?;
-    let clock = host.clone();
+    let clock = host.clock();
+    let machine = redis::Client::new(clock.now(), config, id, seed)?;
     let shared = Shared::new(id, Box::new(move || clock.now()), run::Redis::new(machine));
     let handle = Client::new(shared.clone());
     Ok((handle, Driver::new(host, shared, targets)))

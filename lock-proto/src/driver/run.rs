@@ -14,7 +14,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 use super::engine::{Engine, Told, common};
 use super::shared::{Batch, Shared};
-use super::turns::{BoxFuture, Links, Turns};
+use super::turns::{Links, Turns};
 use super::{Host, fault};
 use crate::error::Misuse;
 use crate::fault::Fault;
@@ -109,20 +109,20 @@ impl Engine for Redis {
 /// The connections.
 struct Sockets<H: Host> {
     targets: Vec<Target>,
-    conns: Vec<Conn<H::Stream>>,
+    conns: Vec<Conn<H>>,
     duties: Vec<Output>,
     buffer: Box<[u8]>,
 }
 
-struct Conn<S> {
+struct Conn<H: Host> {
     id: ConnId,
-    state: State<S>,
+    state: State<H>,
 }
 
-enum State<S> {
-    Opening(BoxFuture<io::Result<S>>),
+enum State<H: Host> {
+    Opening(H::Connect),
     Open {
-        stream: S,
+        stream: H::Stream,
         unflushed: bool,
     },
     /// Closed, and the machine knows.
@@ -140,7 +140,7 @@ impl<H: Host> Links<H> for Sockets<H> {
             match duty {
                 Output::Connect { node, conn } => {
                     let Some(target) = self.targets.get(node.index()) else { continue };
-                    let opening = Box::pin(host.connect(target));
+                    let opening = host.connect(target);
                     self.conns.push(Conn { id: conn, state: State::Opening(opening) });
                 }
                 Output::Disconnect { conn } => {
@@ -169,6 +169,10 @@ impl<H: Host> Links<H> for Sockets<H> {
         busy
     }
 
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
     fn clear(&mut self) {
         self.conns.clear();
     }
@@ -182,7 +186,7 @@ impl<H: Host> Sockets<H> {
         let target = self.targets.get(id.node().index());
         let ended = match &mut conn.state {
             State::Closed => return false,
-            State::Opening(opening) => match opening.as_mut().poll(cx) {
+            State::Opening(opening) => match Pin::new(opening).poll(cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(stream)) => {
                     conn.state = State::Open { stream, unflushed: false };

@@ -1,8 +1,9 @@
 //! The settings of a client of whichever back end, so that an adapter need not know them apart.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 use core::pin::Pin;
+use core::task::{Context, Poll};
 
 use super::{Client, ConnectError, Host};
 #[cfg(feature = "etcd")]
@@ -62,26 +63,57 @@ impl From<etcd::Config> for Settings {
     }
 }
 
+/// The driver of a client of whichever back end: see [`connect`].
+#[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
+pub struct AnyDriver<H: Host>(Kind<H>);
+
+enum Kind<H: Host> {
+    Redis(super::Driver<H>),
+    #[cfg(feature = "etcd")]
+    Etcd(super::etcd::Driver<H>),
+}
+
+// As the drivers are.
+impl<H: Host> Unpin for AnyDriver<H> {}
+
+impl<H: Host> Future for AnyDriver<H> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Kind::Redis(driver) => Pin::new(driver).poll(cx),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(driver) => Pin::new(driver).poll(cx),
+        }
+    }
+}
+
+impl<H: Host> fmt::Debug for AnyDriver<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Redis(driver) => driver.fmt(f),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(driver) => driver.fmt(f),
+        }
+    }
+}
+
 /// A client with these settings, and the driver that does its work, to be spawned: [`client`](super::client) or
 /// `etcd::client`, whichever it takes.
 ///
 /// # Errors
 ///
 /// The settings are out of range, or the system has no entropy.
-#[expect(clippy::type_complexity, reason = "a boxed future, as every executor takes it")]
-pub fn connect<H: Host>(
-    host: H,
-    settings: impl Into<Settings>,
-) -> Result<(Client, Pin<Box<dyn Future<Output = ()> + Send>>), ConnectError> {
+pub fn connect<H: Host>(host: H, settings: impl Into<Settings>) -> Result<(Client, AnyDriver<H>), ConnectError> {
     match settings.into() {
         Settings::Redis(config) => {
             let (client, driver) = super::client(host, config)?;
-            Ok((client, Box::pin(driver)))
+            Ok((client, AnyDriver(Kind::Redis(driver))))
         }
         #[cfg(feature = "etcd")]
         Settings::Etcd(config) => {
             let (client, driver) = super::etcd::client(host, config)?;
-            Ok((client, Box::pin(driver)))
+            Ok((client, AnyDriver(Kind::Etcd(driver))))
         }
     }
 }

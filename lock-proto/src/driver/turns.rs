@@ -1,6 +1,5 @@
 //! The one loop between a machine and the world, whatever the machine.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::RangeInclusive;
 use core::pin::Pin;
@@ -10,7 +9,7 @@ use core::time::Duration;
 use super::Host;
 use super::engine::Engine;
 use super::shared::{Batch, Shared};
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
 /// The longest sleep while a lock is held (requirement T4): a timer that stood still with the machine is this late at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -20,8 +19,6 @@ const TURNS: usize = 16;
 /// one write, and while the servers work on that, the next ones are woken: fewer would mean more system calls, more would leave the
 /// servers idle meanwhile.
 const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
-
-pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A driver's connections: what it does for a certain machine.
 pub(super) trait Links<H: Host> {
@@ -37,6 +34,9 @@ pub(super) trait Links<H: Host> {
     /// Moves the connections on as far as they go. True if they could go on.
     fn poll(&mut self, shared: &Shared<Self::Engine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool;
 
+    /// When they are to be polled though nothing has woken the driver.
+    fn next_deadline(&self) -> Option<Instant>;
+
     /// Closes them all.
     fn clear(&mut self);
 }
@@ -47,7 +47,7 @@ pub(super) struct Turns<H: Host, L: Links<H>> {
     shared: Arc<Shared<L::Engine>>,
     pub(super) links: L,
     /// The timer, and when it goes off.
-    sleep: Option<(Instant, BoxFuture<()>)>,
+    sleep: Option<(Instant, H::Sleep)>,
     batch: Batch,
     /// A handle's call was seen, and other tasks were let through first to add theirs.
     gathered: bool,
@@ -101,6 +101,7 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
             return Turn::Stopped;
         }
         let busy = links.poll(shared, batch, cx);
+        let of_links = links.next_deadline();
         let sleep = self.sleep.as_ref().map(|(until, _)| *until);
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
@@ -109,7 +110,7 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
             if busy || core.called || core.engine.needs_driver() {
                 return Turn::Busy;
             }
-            let mut wanted = core.next_deadline();
+            let mut wanted = soonest([core.next_deadline(), of_links]);
             if wanted.is_some_and(|deadline| deadline <= now) {
                 return Turn::Busy;
             }
@@ -133,11 +134,11 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
         let (_, timer) = match &mut self.sleep {
             Some(sleep) if sleep.0 <= until => sleep,
             place @ (Some(_) | None) => {
-                let timer = Box::pin(self.host.sleep(until.since(self.host.now())));
+                let timer = self.host.sleep(until.since(self.shared.now()));
                 place.insert((until, timer))
             }
         };
-        let over = timer.as_mut().poll(cx).is_ready();
+        let over = Pin::new(timer).poll(cx).is_ready();
         if over {
             self.sleep = None;
         }

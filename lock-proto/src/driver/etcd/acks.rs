@@ -28,11 +28,13 @@ pub(super) struct Acks {
     reminder: Option<Waker>,
 }
 
-impl Acks {
-    pub(super) const fn new() -> Self {
+impl Default for Acks {
+    fn default() -> Self {
         Self { rest_of_frame: Some(PREFACE), held: None, due: false, reminder: None }
     }
+}
 
+impl Acks {
     /// Ready if an answer is held.
     pub(super) fn poll_held(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.held.is_some() {
@@ -120,7 +122,7 @@ mod tests {
     impl Written {
         /// The preface, which has left.
         fn begun() -> Self {
-            let mut written = Self { acks: Acks::new(), out: Vec::new() };
+            let mut written = Self { acks: Acks::default(), out: Vec::new() };
             written.write(&[b'P'; PREFACE]);
             assert_eq!(written.left(), [b'P'; PREFACE]);
             written

@@ -18,15 +18,16 @@ use http::uri::{Authority, Scheme};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use tonic::body::Body;
 
-use super::super::turns::BoxFuture;
-use super::super::{Host, fault};
+use super::super::{Clock as _, Host, fault};
+use super::BoxFuture;
 use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
-use super::outbox::{Flush, Outbox};
-use super::wire::{Line, Nursery, Timers, Wire};
+use super::outbox::Outbox;
+use super::wire::{Inbox, Line, Naps, Nursery, Timers, Wire};
 use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend, Token};
 use crate::fault::{Breach, Fault};
 use crate::redis::Target;
+use crate::time::Instant;
 
 /// A connection with open streams that was silent for this long is pinged. etcd takes more than one ping in 5 s for an attack.
 const PING_AFTER: Duration = Duration::from_secs(10);
@@ -68,12 +69,15 @@ enum Done {
 struct Opened {
     send: SendRequest<Body>,
     dispatch: BoxFuture<Fault>,
-    acknowledge: BoxFuture<Done>,
-    outbox: Arc<dyn Flush>,
 }
 
-pub(super) struct Connection {
+pub(super) struct Connection<H: Host> {
+    clock: H::Clock,
+    state: State<H>,
     line: Arc<Line>,
+    inbox: Arc<Inbox>,
+    outbox: Arc<Outbox>,
+    naps: Arc<Naps>,
     nursery: Nursery,
     alarm: Arc<Alarm>,
     waker: Waker,
@@ -82,12 +86,17 @@ pub(super) struct Connection {
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
-    outbox: Option<Arc<dyn Flush>>,
     /// What is written waits one turn, for what the machine has to say to the facts of the last one.
     put_off: bool,
     /// The machine was told that it is open.
     up: bool,
     over: bool,
+}
+
+enum State<H: Host> {
+    Opening(H::Connect),
+    Open(H::Stream),
+    Ended,
 }
 
 struct Stream {
@@ -96,68 +105,70 @@ struct Stream {
     incomings: Incomings,
 }
 
-impl Connection {
-    pub(super) fn open<H: Host>(host: &H, target: &Target, authority: &str) -> Self {
-        let line = Arc::<Line>::default();
-        let nursery = Nursery::default();
+impl<H: Host> Connection<H> {
+    pub(super) fn open(host: &H, target: &Target, authority: &str) -> Self {
         let alarm = Arc::<Alarm>::default();
-        let tasks = FuturesUnordered::new();
-        let origin = origin(authority);
-        let opening = {
-            let (host, line, nursery) = (host.clone(), Arc::clone(&line), nursery.clone());
-            let connecting = host.connect(target);
-            async move {
-                let stream = connecting.await.map_err(|error| fault::of_connecting(&error))?;
-                let outbox = Arc::new(Outbox::new(stream));
-                let wire = Wire::new(Arc::clone(&outbox), Arc::clone(&line));
-                let mut builder = Builder::new(nursery);
-                builder
-                    .timer(Timers::new(host.clone()))
-                    .keep_alive_interval(PING_AFTER)
-                    .keep_alive_timeout(PING_PATIENCE)
-                    // etcd counts a ping without an open stream as an attack as well.
-                    .keep_alive_while_idle(false)
-                    .initial_stream_window_size(STREAM_WINDOW)
-                    .initial_connection_window_size(CONNECTION_WINDOW)
-                    .max_frame_size(LARGEST_FRAME)
-                    .max_header_list_size(LONGEST_HEADERS);
-                let (send, connection) =
-                    builder.handshake(wire).await.map_err(|_| line.fault().unwrap_or(Fault::Transport))?;
-                let dispatch: BoxFuture<Fault> = Box::pin(async move {
-                    match connection.await {
-                        Ok(()) => Fault::Closed,
-                        Err(error) if error.is_timeout() => Fault::TimedOut,
-                        Err(error) => {
-                            tracing::debug!(error = chain(&error), "HTTP/2 connection ended");
-                            Fault::Protocol(Breach::Http2)
-                        }
-                    }
-                });
-                let acknowledge = {
-                    let outbox = Arc::clone(&outbox);
-                    boxed(async move {
-                        outbox.acknowledge(host).await;
-                        Done::Work
-                    })
-                };
-                Ok(Opened { send, dispatch, acknowledge, outbox })
-            }
-        };
-        tasks.push(boxed(async move { Done::Opened(opening.await) }));
         Self {
-            line,
-            nursery,
+            clock: host.clock(),
+            state: State::Opening(host.connect(target)),
+            line: Arc::default(),
+            inbox: Arc::default(),
+            outbox: Arc::default(),
+            naps: Arc::default(),
+            nursery: Nursery::default(),
             waker: Arc::clone(&alarm).into(),
             alarm,
-            tasks,
+            tasks: FuturesUnordered::new(),
             streams: Vec::new(),
-            origin,
+            origin: origin(authority),
             peer: None,
-            outbox: None,
             put_off: false,
             up: false,
             over: false,
         }
+    }
+
+    /// The stream is open: has hyper speak over it.
+    fn begin(&self) {
+        let timers = Timers::new(self.clock.clone(), Arc::clone(&self.naps));
+        let (line, outbox) = (Arc::clone(&self.line), Arc::clone(&self.outbox));
+        let wire = Wire { inbox: Arc::clone(&self.inbox), outbox: Arc::clone(&outbox), line: Arc::clone(&line) };
+        let mut builder = Builder::new(self.nursery.clone());
+        builder
+            .timer(timers.clone())
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_PATIENCE)
+            // etcd counts a ping without an open stream as an attack as well.
+            .keep_alive_while_idle(false)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(LARGEST_FRAME)
+            .max_header_list_size(LONGEST_HEADERS);
+        self.tasks.push(boxed(async move {
+            let Ok((send, connection)) = builder.handshake(wire).await else {
+                return Done::Opened(Err(line.fault().unwrap_or(Fault::Transport)));
+            };
+            let dispatch = Box::pin(async move {
+                match connection.await {
+                    Ok(()) => Fault::Closed,
+                    Err(error) if error.is_timeout() => Fault::TimedOut,
+                    Err(error) => {
+                        tracing::debug!(error = chain(&error), "HTTP/2 connection ended");
+                        Fault::Protocol(Breach::Http2)
+                    }
+                }
+            });
+            Done::Opened(Ok(Opened { send, dispatch }))
+        }));
+        self.tasks.push(boxed(async move {
+            outbox.acknowledge(timers).await;
+            Done::Work
+        }));
+    }
+
+    /// When it is to be polled though nothing woke the driver.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.naps.next()
     }
 
     /// Makes a call.
@@ -198,9 +209,12 @@ impl Connection {
         self.alarm.begin(cx);
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
+        if self.naps.next().is_some() {
+            self.naps.wake(self.clock.now());
+        }
         let mut more = true;
         for _ in 0..ROUNDS {
-            more = self.poll_tasks(cx, facts);
+            more = self.poll_tasks(cx, facts) | self.poll_stream(cx);
             if !self.up && self.line.is_up() {
                 self.up = true;
                 // Before what was asked over it can have been answered: nothing is asked before.
@@ -221,7 +235,7 @@ impl Connection {
             let why = self.line.fault().unwrap_or(Fault::Closed);
             facts.push(Fact::Ended(why));
             self.peer = None;
-            self.outbox = None;
+            self.state = State::Ended;
             self.streams.clear();
             self.tasks.clear();
         }
@@ -230,9 +244,28 @@ impl Connection {
 
     /// Has leave what was written. What the stream does not take now leaves in a later turn; it wakes the driver.
     fn flush(&mut self, cx: &mut Context<'_>) {
-        if let Some(Poll::Ready(Err(error))) = self.outbox.as_ref().map(|outbox| outbox.poll_flush(cx)) {
+        if let State::Open(stream) = &mut self.state
+            && let Poll::Ready(Err(error)) = self.outbox.poll_flush(stream, cx)
+        {
             self.end(fault::of_stream(&error));
         }
+    }
+
+    /// Opens the stream, or reads from it. True if there is something new.
+    fn poll_stream(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.state {
+            State::Opening(opening) => match Pin::new(opening).poll(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(stream)) => {
+                    self.state = State::Open(stream);
+                    self.begin();
+                }
+                Poll::Ready(Err(error)) => self.end(fault::of_connecting(&error)),
+            },
+            State::Open(stream) => return self.inbox.fill(stream, cx),
+            State::Ended => return false,
+        }
+        true
     }
 
     /// What the stream told before is the reason, if it told one.
@@ -253,16 +286,14 @@ impl Connection {
             match Pin::new(&mut *tasks).poll_next(cx) {
                 Poll::Ready(Some(Done::Work)) => {}
                 Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
-                Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch, acknowledge, outbox })))) => {
+                Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch })))) => {
                     // A name that no request can carry: the machine has checked it.
                     let Some(origin) = self.origin.take() else {
                         self.end(Fault::Unreachable);
                         return false;
                     };
                     self.peer = Some(Peer { send, origin });
-                    self.outbox = Some(outbox);
                     self.tasks.push(boxed(async move { Done::Over(dispatch.await) }));
-                    self.tasks.push(acknowledge);
                 }
                 Poll::Ready(Some(Done::Opened(Err(why)) | Done::Over(why))) => self.end(why),
                 Poll::Ready(None) | Poll::Pending => {

@@ -26,7 +26,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use tonic::metadata::MetadataValue;
 use tower_service::Service;
 
-use super::super::turns::BoxFuture;
+use super::BoxFuture;
 use super::connection::chain;
 use crate::etcd::message::{
     AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, RangeResponse, TxnResponse,

@@ -19,6 +19,7 @@ mod tests;
 mod wire;
 
 use alloc::boxed::Box;
+use core::pin::Pin;
 
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use lead::{Led, Overran, Resigner, StopSignal};
@@ -27,10 +28,14 @@ pub(super) use question::Questions;
 pub use run::Driver;
 
 use super::shared::Shared;
-use super::{Client, ConnectError, Host, identity};
+use super::{Client, Clock as _, ConnectError, Host, identity};
 use crate::etcd::{self, Config};
 use crate::id::ClientId;
 use run::Etcd;
+
+/// A task inside a connection. It touches the host's stream and timers by what it shares with the connection alone, so it is `Send`
+/// whatever the host.
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A client of the cluster in `config`, and the driver that does its work.
 ///
@@ -51,8 +56,8 @@ pub(super) fn with_identity<H: Host>(
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let endpoints = config.endpoints().to_vec();
-    let machine = etcd::Client::new(host.now(), config, id, seed)?;
-    let clock = host.clone();
+    let clock = host.clock();
+    let machine = etcd::Client::new(clock.now(), config, id, seed)?;
     let shared = Shared::new(id, Box::new(move || clock.now()), Etcd::new(machine));
     let handle = Client::new(shared.clone());
     Ok((handle, Driver::new(host, shared, endpoints)))

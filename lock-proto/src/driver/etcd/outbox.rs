@@ -12,60 +12,54 @@ use core::task::{Context, Poll, Waker, ready};
 use std::io;
 use std::sync::Mutex;
 
-use futures_io::{AsyncRead, AsyncWrite};
+use futures_io::AsyncWrite;
 
-use super::super::Host;
+use super::super::Clock;
 use super::super::ticket::locked;
 use super::acks::{ACK_WAITS, Acks};
+use super::wire::Timers;
 
 /// How much may wait. Then hyper waits.
 const ROOM: usize = 64 << 10;
 
-/// A stream, and what waits to be written to it.
-pub(super) struct Outbox<S>(Mutex<Inner<S>>);
+/// What waits to be written to a stream.
+#[derive(Default)]
+pub(super) struct Outbox(Mutex<Inner>);
 
-struct Inner<S> {
-    stream: S,
+#[derive(Default)]
+struct Inner {
     waiting: Vec<u8>,
     /// How much of it the stream has taken.
     taken: usize,
     /// The stream has taken bytes and was not flushed since.
     unflushed: bool,
-    /// hyper's task, if it waits for room.
+    end: End,
+    /// hyper's task, if it waits for room or for the end.
     writer: Option<Waker>,
     acks: Acks,
 }
 
-/// An outbox, whatever the stream.
-pub(super) trait Flush: Send + Sync {
-    /// Has what waits leave. If the stream does not take it all, `cx` is woken when it takes more.
-    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+/// Whether more is to be written.
+#[derive(Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// The stream is to be closed after what waits.
+    Asked,
+    Closed,
 }
 
-impl<S> Outbox<S> {
-    pub(super) const fn new(stream: S) -> Self {
-        let inner = Inner { stream, waiting: Vec::new(), taken: 0, unflushed: false, writer: None, acks: Acks::new() };
-        Self(Mutex::new(inner))
-    }
-
+impl Outbox {
     /// Has answers to pings leave in time; never ends.
-    pub(super) async fn acknowledge<H: Host>(&self, host: H) {
+    pub(super) async fn acknowledge(&self, timers: Timers<impl Clock>) {
         loop {
             poll_fn(|cx| locked(&self.0).acks.poll_held(cx)).await;
-            host.sleep(ACK_WAITS).await;
+            timers.nap(ACK_WAITS).await;
             let Inner { acks, waiting, .. } = &mut *locked(&self.0);
             acks.let_go(waiting);
         }
     }
-}
 
-impl<S: AsyncRead + Unpin> Outbox<S> {
-    pub(super) fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut locked(&self.0).stream).poll_read(cx, into)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> Outbox<S> {
     /// Keeps the bytes for the next flush. Pending without room for any.
     pub(super) fn poll_write(&self, cx: &Context<'_>, bytes: &[u8]) -> Poll<usize> {
         let mut inner = locked(&self.0);
@@ -80,42 +74,48 @@ impl<S: AsyncWrite + Unpin> Outbox<S> {
         Poll::Ready(bytes.len())
     }
 
-    pub(super) fn poll_close(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ready when all has left and the stream is closed.
+    pub(super) fn poll_close(&self, cx: &Context<'_>) -> Poll<()> {
         let mut inner = locked(&self.0);
-        ready!(inner.poll_flush(cx))?;
-        Pin::new(&mut inner.stream).poll_close(cx)
+        if inner.end == End::Closed {
+            return Poll::Ready(());
+        }
+        inner.end = End::Asked;
+        inner.writer = Some(cx.waker().clone());
+        Poll::Pending
     }
-}
 
-impl<S: AsyncWrite + Unpin> Inner<S> {
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.waiting.get(self.taken..).filter(|rest| !rest.is_empty()) {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest)) {
+    /// Has what waits leave. If the stream does not take it all, `cx` is woken when it takes more.
+    pub(super) fn poll_flush(&self, mut stream: impl AsyncWrite + Unpin, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = locked(&self.0);
+        let Inner { waiting, taken, unflushed, end, writer, .. } = &mut *inner;
+        while let Some(rest) = waiting.get(*taken..).filter(|rest| !rest.is_empty()) {
+            match ready!(Pin::new(&mut stream).poll_write(cx, rest)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
-                    self.taken += count;
-                    self.unflushed = true;
+                    *taken += count;
+                    *unflushed = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        self.waiting.clear();
-        self.taken = 0;
-        if let Some(writer) = self.writer.take() {
+        waiting.clear();
+        *taken = 0;
+        if *unflushed {
+            ready!(Pin::new(&mut stream).poll_flush(cx))?;
+            *unflushed = false;
+        }
+        if *end == End::Asked {
+            ready!(Pin::new(&mut stream).poll_close(cx))?;
+            *end = End::Closed;
+        }
+        let writer = writer.take();
+        drop(inner);
+        if let Some(writer) = writer {
             writer.wake();
         }
-        if self.unflushed {
-            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-            self.unflushed = false;
-        }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin + Send> Flush for Outbox<S> {
-    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        locked(&self.0).poll_flush(cx)
     }
 }
 
@@ -136,6 +136,7 @@ mod tests {
         got: Vec<u8>,
         writes: usize,
         flushes: usize,
+        closed: bool,
     }
 
     impl AsyncWrite for Socket {
@@ -155,7 +156,8 @@ mod tests {
             Poll::Ready(Ok(()))
         }
 
-        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.closed = true;
             Poll::Ready(Ok(()))
         }
     }
@@ -169,32 +171,43 @@ mod tests {
         }
     }
 
-    fn write(outbox: &Outbox<Socket>, bytes: &[u8]) {
+    fn write(outbox: &Outbox, bytes: &[u8]) {
         assert_eq!(outbox.poll_write(&Context::from_waker(Waker::noop()), bytes), Poll::Ready(bytes.len()));
     }
 
     /// What leaves with a flush.
-    fn left(outbox: &Outbox<Socket>) -> Vec<u8> {
-        assert!(outbox.poll_flush(&mut Context::from_waker(Waker::noop())).is_ready());
-        core::mem::take(&mut locked(&outbox.0).stream.got)
+    fn left(outbox: &Outbox, socket: &mut Socket) -> Vec<u8> {
+        assert!(outbox.poll_flush(&mut *socket, &mut Context::from_waker(Waker::noop())).is_ready());
+        core::mem::take(&mut socket.got)
     }
 
     #[test]
     fn frames_leave_together_in_their_order() {
-        let outbox = Outbox::new(Socket { takes: usize::MAX, ..Socket::default() });
+        let (outbox, mut socket) = (Outbox::default(), Socket { takes: usize::MAX, ..Socket::default() });
         for frame in [&b"headers "[..], b"data ", b"ping"] {
             write(&outbox, frame);
         }
-        assert_eq!(locked(&outbox.0).stream.writes, 0, "nothing before the flush");
-        assert_eq!(left(&outbox), b"headers data ping");
-        assert_eq!(left(&outbox), b"");
-        let socket = &locked(&outbox.0).stream;
+        assert_eq!(left(&outbox, &mut socket), b"headers data ping");
+        assert_eq!(left(&outbox, &mut socket), b"");
         assert_eq!((socket.writes, socket.flushes), (1, 1));
     }
 
     #[test]
+    fn the_end_comes_after_what_was_written() {
+        let (outbox, mut socket) = (Outbox::default(), Socket::default());
+        let cx = &mut Context::from_waker(Waker::noop());
+        write(&outbox, b"goodbye");
+        assert!(outbox.poll_close(cx).is_pending());
+        assert!(outbox.poll_flush(&mut socket, cx).is_pending());
+        assert!(!socket.closed && outbox.poll_close(cx).is_pending());
+        socket.takes = usize::MAX;
+        assert_eq!(left(&outbox, &mut socket), b"goodbye");
+        assert!(socket.closed && outbox.poll_close(cx).is_ready());
+    }
+
+    #[test]
     fn who_sees_to_the_answer_is_woken_for_it() {
-        let outbox = Outbox::new(Socket { takes: usize::MAX, ..Socket::default() });
+        let outbox = Outbox::default();
         write(&outbox, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let reminder = Arc::<Counted>::default();
         let waker = Waker::from(Arc::clone(&reminder));
@@ -214,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_full_outbox_makes_the_writer_wait_until_the_stream_takes_it() {
-        let outbox = Outbox::new(Socket::default());
+        let (outbox, mut socket) = (Outbox::default(), Socket::default());
         let writer = Arc::<Counted>::default();
         let waker = Waker::from(Arc::clone(&writer));
         let cx = &mut Context::from_waker(&waker);
@@ -223,13 +236,12 @@ mod tests {
         assert_eq!(outbox.poll_write(cx, &[3]), Poll::Pending);
         for takes in [0, 10, ROOM] {
             assert_eq!(writer.0.load(Ordering::SeqCst), 0);
-            locked(&outbox.0).stream.takes = takes;
-            assert_eq!(outbox.poll_flush(cx).is_ready(), takes == ROOM);
+            socket.takes = takes;
+            assert_eq!(outbox.poll_flush(&mut socket, cx).is_ready(), takes == ROOM);
         }
         assert_eq!(writer.0.load(Ordering::SeqCst), 1, "woken once there is room");
         assert_eq!(outbox.poll_write(cx, &[3]), Poll::Ready(1));
-        assert!(outbox.poll_flush(cx).is_ready());
-        let socket = &locked(&outbox.0).stream;
+        assert!(outbox.poll_flush(&mut socket, cx).is_ready());
         assert_eq!(socket.got.len(), ROOM + 1);
         assert!(socket.got.ends_with(&[1, 2, 3]));
     }

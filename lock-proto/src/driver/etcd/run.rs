@@ -24,7 +24,7 @@ use crate::time::Instant;
 /// Dropped before, all is over at once: holders are told that their lock is lost, waiters that the client was shut down; keys stay
 /// in the store until the TTL of their lease ends.
 #[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
-pub struct Driver<H: Host>(Turns<H, Connections>);
+pub struct Driver<H: Host>(Turns<H, Connections<H>>);
 
 impl<H: Host> Driver<H> {
     pub(super) fn new(host: H, shared: Arc<Shared<Etcd>>, endpoints: Vec<Endpoint>) -> Self {
@@ -97,20 +97,20 @@ impl Engine for Etcd {
 }
 
 /// The connections. Usually there is one.
-struct Connections {
+struct Connections<H: Host> {
     endpoints: Vec<Endpoint>,
-    open: Vec<(ConnId, Connection)>,
+    open: Vec<(ConnId, Connection<H>)>,
     duties: Vec<Output>,
     facts: Vec<Fact>,
 }
 
-impl Connections {
-    fn find(&mut self, conn: ConnId) -> Option<&mut Connection> {
+impl<H: Host> Connections<H> {
+    fn find(&mut self, conn: ConnId) -> Option<&mut Connection<H>> {
         self.open.iter_mut().find(|(id, _)| *id == conn).map(|(_, connection)| connection)
     }
 }
 
-impl<H: Host> Links<H> for Connections {
+impl<H: Host> Links<H> for Connections<H> {
     type Engine = Etcd;
     const ALONE_AT_ONCE: bool = true;
 
@@ -203,6 +203,10 @@ impl<H: Host> Links<H> for Connections {
             goes_on
         });
         busy
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.open.iter().filter_map(|(_, connection)| connection.next_deadline()).min()
     }
 
     fn clear(&mut self) {

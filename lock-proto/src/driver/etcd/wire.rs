@@ -1,22 +1,26 @@
-//! What hyper needs of a runtime: a stream, a timer, and somewhere to run its tasks. Made of a [`Host`].
+//! What hyper needs of a runtime: a stream, a timer, and somewhere to run its tasks.
+//!
+//! hyper asks for all of them to be `Send`, which a host's streams and timers need not be. So it is given buffers and a list of timers;
+//! the connection, which has the host's stream, fills the one and empties the other, and the driver sleeps until the first of the timers.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::pin::Pin;
-use core::task::{Context, Poll, ready};
+use core::task::{Context, Poll, Waker, ready};
 use core::time::Duration;
 use std::io;
 use std::sync::Mutex;
 use std::time::Instant as StdInstant;
 
-use futures_io::{AsyncRead, AsyncWrite};
+use futures_io::AsyncRead;
 use hyper::rt::{Executor, Read, ReadBufCursor, Sleep, Timer, Write};
 
 use super::super::ticket::locked;
-use super::super::turns::BoxFuture;
-use super::super::{Host, fault};
+use super::super::{Clock, fault};
+use super::BoxFuture;
 use super::acks::FRAME_HEAD;
 use super::outbox::Outbox;
 use crate::fault::{Breach, Fault};
@@ -98,33 +102,91 @@ fn no_http2(greeting: &[u8]) -> Option<Breach> {
     }
 }
 
-/// A host's stream, as hyper reads and writes it.
-pub(super) struct Wire<S> {
-    outbox: Arc<Outbox<S>>,
-    line: Arc<Line>,
+/// What was read from a stream, until hyper takes it.
+pub(super) struct Inbox(Mutex<Received>);
+
+struct Received {
     buffer: Box<[u8]>,
+    /// The part of the buffer that hyper has not taken.
+    from: usize,
+    to: usize,
+    /// The stream has ended, and how.
+    end: Option<io::Result<()>>,
+    /// hyper's task, if it waits for more. Nothing is read before it does.
+    reader: Option<Waker>,
 }
 
-impl<S> Wire<S> {
-    pub(super) fn new(outbox: Arc<Outbox<S>>, line: Arc<Line>) -> Self {
-        Self { outbox, line, buffer: vec![0; BUFFER].into_boxed_slice() }
+impl Default for Inbox {
+    fn default() -> Self {
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Self(Mutex::new(Received { buffer, from: 0, to: 0, end: None, reader: None }))
     }
 }
 
-impl<S: AsyncRead + Unpin> Read for Wire<S> {
+impl Inbox {
+    /// Reads from the stream, if hyper waits for it. True if there was something; else `cx` is woken when there is.
+    pub(super) fn fill(&self, stream: impl AsyncRead + Unpin, cx: &mut Context<'_>) -> bool {
+        let mut received = locked(&self.0);
+        if received.reader.is_none() {
+            return false;
+        }
+        match Pin::new(&mut { stream }).poll_read(cx, &mut received.buffer) {
+            Poll::Pending => return false,
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => return true,
+            Poll::Ready(Ok(0)) => received.end = Some(Ok(())),
+            Poll::Ready(Ok(count)) => (received.from, received.to) = (0, count),
+            Poll::Ready(Err(error)) => received.end = Some(Err(error)),
+        }
+        let reader = received.reader.take();
+        drop(received);
+        reader.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    /// Hands out what was read, `most` bytes of it; none at the end.
+    fn poll_take<R>(&self, most: usize, cx: &Context<'_>, take: impl FnOnce(&[u8]) -> R) -> Poll<io::Result<R>> {
+        let mut received = locked(&self.0);
+        let Received { buffer, from, to, end, reader } = &mut *received;
+        let bytes = buffer.get(*from..*to).unwrap_or_default();
+        let bytes = bytes.get(..most).unwrap_or(bytes);
+        if bytes.is_empty() {
+            match end {
+                Some(end) => core::mem::replace(end, Ok(()))?,
+                None => {
+                    *reader = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+        *from += bytes.len();
+        Poll::Ready(Ok(take(bytes)))
+    }
+}
+
+/// A connection's stream, as hyper reads and writes it.
+pub(super) struct Wire {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) line: Arc<Line>,
+}
+
+impl Read for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let Self { outbox, line, buffer } = self.get_mut();
-        let most = into.remaining().min(buffer.len());
-        let Some(room) = buffer.get_mut(..most) else { return Poll::Ready(Ok(())) };
-        let count = ready!(outbox.poll_read(cx, room)).map_err(|error| line.broken(error))?;
-        let bytes = room.get(..count).unwrap_or_default();
-        line.read(bytes)?;
-        into.put_slice(bytes);
-        Poll::Ready(Ok(()))
+        let Self { inbox, line, .. } = &*self;
+        let most = into.remaining();
+        if most == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let taken = inbox.poll_take(most, cx, |bytes| {
+            line.read(bytes)?;
+            into.put_slice(bytes);
+            Ok(())
+        });
+        ready!(taken).map_err(|error| line.broken(error))?.into()
     }
 }
 
-impl<S: AsyncWrite + Unpin> Write for Wire<S> {
+impl Write for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.outbox.poll_write(cx, bytes).map(Ok)
     }
@@ -135,40 +197,67 @@ impl<S: AsyncWrite + Unpin> Write for Wire<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outbox.poll_close(cx).map_err(|error| self.line.broken(error))
+        self.outbox.poll_close(cx).map(Ok)
     }
 }
 
-/// A host's timer, as hyper sets it.
-pub(super) struct Timers<H> {
-    host: H,
+/// Who waits for what time.
+#[derive(Default)]
+pub(super) struct Naps(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    /// By time; the number tells those apart that wait for the same.
+    wakers: BTreeMap<(Instant, u64), Waker>,
+    /// The last number that was given.
+    last: u64,
+}
+
+impl Naps {
+    /// When the next one is over.
+    pub(super) fn next(&self) -> Option<Instant> {
+        locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
+    }
+
+    /// Wakes those whose time has come.
+    pub(super) fn wake(&self, now: Instant) {
+        let due = {
+            let Waiting { wakers, .. } = &mut *locked(&self.0);
+            let later = wakers.split_off(&(now, u64::MAX));
+            core::mem::replace(wakers, later)
+        };
+        due.into_values().for_each(Waker::wake);
+    }
+}
+
+/// The timers of one connection, as hyper sets them.
+#[derive(Clone)]
+pub(super) struct Timers<C> {
+    clock: C,
+    naps: Arc<Naps>,
     /// One moment on both clocks.
     here: Instant,
     there: StdInstant,
 }
 
-impl<H: Host> Timers<H> {
-    pub(super) fn new(host: H) -> Self {
-        let here = host.now();
-        Self { host, here, there: StdInstant::now() }
+impl<C: Clock> Timers<C> {
+    pub(super) fn new(clock: C, naps: Arc<Naps>) -> Self {
+        Self { here: clock.now(), there: StdInstant::now(), clock, naps }
+    }
+
+    pub(super) fn nap(&self, time: Duration) -> Nap<C> {
+        let number = {
+            let mut waiting = locked(&self.naps.0);
+            waiting.last += 1;
+            waiting.last
+        };
+        Nap { key: (self.clock.now() + time, number), clock: self.clock.clone(), naps: Arc::clone(&self.naps) }
     }
 }
 
-impl<H: Host> Timer for Timers<H> {
+impl<C: Clock> Timer for Timers<C> {
     fn sleep(&self, time: Duration) -> Pin<Box<dyn Sleep>> {
-        let host = self.host.clone();
-        let until = host.now() + time;
-        // A host's sleep may end early: the clock is compared.
-        let sleep: BoxFuture<()> = Box::pin(async move {
-            loop {
-                let left = until.since(host.now());
-                if left.is_zero() {
-                    break;
-                }
-                host.sleep(left).await;
-            }
-        });
-        Box::pin(Nap(Mutex::new(sleep)))
+        Box::pin(self.nap(time))
     }
 
     fn sleep_until(&self, deadline: StdInstant) -> Pin<Box<dyn Sleep>> {
@@ -176,22 +265,35 @@ impl<H: Host> Timer for Timers<H> {
     }
 
     fn now(&self) -> StdInstant {
-        let passed = self.host.now().since(self.here);
+        let passed = self.clock.now().since(self.here);
         self.there.checked_add(passed).unwrap_or(self.there)
     }
 }
 
-/// A sleep. The mutex is never locked: it makes it `Sync`, which hyper asks for.
-struct Nap(Mutex<BoxFuture<()>>);
+/// A sleep.
+pub(super) struct Nap<C> {
+    key: (Instant, u64),
+    clock: C,
+    naps: Arc<Naps>,
+}
 
-impl Sleep for Nap {}
+impl<C: Clock> Sleep for Nap<C> {}
 
-impl Future for Nap {
+impl<C: Clock> Future for Nap<C> {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let sleep = self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        sleep.as_mut().poll(cx)
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.clock.now() >= self.key.0 {
+            return Poll::Ready(());
+        }
+        let _old = locked(&self.naps.0).wakers.insert(self.key, cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<C> Drop for Nap<C> {
+    fn drop(&mut self) {
+        let _waker = locked(&self.naps.0).wakers.remove(&self.key);
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::error::{Invalid, Misuse};
 use crate::redis::{Answer, Cause, Failure, Loss, Release};
+use crate::time::Instant;
 use world::World;
 
 const TTL: Duration = Duration::from_secs(6);
@@ -290,19 +291,28 @@ fn a_waker_may_own_a_guard() {
 #[derive(Clone)]
 struct Faulty(World, Arc<AtomicBool>);
 
-impl Host for Faulty {
-    type Stream = world::Socket;
-
+impl Clock for Faulty {
     fn now(&self) -> Instant {
         assert!(!self.1.load(Ordering::SeqCst), "the clock is broken");
         self.0.now()
     }
+}
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
+impl Host for Faulty {
+    type Clock = Self;
+    type Stream = world::Socket;
+    type Connect = world::Boxed<io::Result<Self::Stream>>;
+    type Sleep = world::Boxed<()>;
+
+    fn clock(&self) -> Self {
+        self.clone()
+    }
+
+    fn connect(&self, target: &Target) -> Self::Connect {
         self.0.connect(target)
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+    fn sleep(&self, time: Duration) -> Self::Sleep {
         self.0.sleep(time)
     }
 }

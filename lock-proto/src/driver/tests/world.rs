@@ -1,5 +1,6 @@
 //! A world of one simulated server, one clock and no threads, in which every step of the driver is taken by hand.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -15,7 +16,7 @@ use std::sync::Mutex;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::super::ticket::locked;
-use super::super::{Client, Driver, Host, with_identity};
+use super::super::{Client, Clock, Driver, Host, with_identity};
 use crate::id::ClientId;
 use crate::redis::{Config, Endpoint, Protocol, Target};
 use crate::sim::redis::{Node, NodeConfig};
@@ -204,16 +205,27 @@ impl World {
     }
 }
 
-impl Host for World {
-    type Stream = Socket;
-
+impl Clock for World {
     fn now(&self) -> Instant {
         self.time()
     }
+}
 
-    fn connect(&self, _target: &Target) -> impl Future<Output = io::Result<Socket>> + Send + use<> {
+pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl Host for World {
+    type Clock = Self;
+    type Stream = Socket;
+    type Connect = Boxed<io::Result<Socket>>;
+    type Sleep = Boxed<()>;
+
+    fn clock(&self) -> Self {
+        self.clone()
+    }
+
+    fn connect(&self, _target: &Target) -> Self::Connect {
         let world = self.clone();
-        async move {
+        Box::pin(async move {
             let now = world.time();
             let id = world.with(|inner| {
                 if inner.down {
@@ -225,20 +237,20 @@ impl Host for World {
                 Ok(inner.serial)
             })?;
             Ok(Socket { world, id })
-        }
+        })
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+    fn sleep(&self, time: Duration) -> Self::Sleep {
         let world = self.clone();
         let until = world.time() + time;
         world.with(|inner| inner.slept.push(time));
-        poll_fn(move |cx| {
+        Box::pin(poll_fn(move |cx| {
             if world.time() >= until {
                 return Poll::Ready(());
             }
             world.with(|inner| inner.sleeps.push((until, cx.waker().clone())));
             Poll::Pending
-        })
+        }))
     }
 }
 
@@ -300,7 +312,7 @@ impl Drop for Socket {
 
 /// A future that is polled when it was woken.
 pub(super) struct Task<F: Future> {
-    future: Option<Pin<alloc::boxed::Box<F>>>,
+    future: Option<Pin<Box<F>>>,
     pub(super) wakes: Arc<Wakes>,
     seen: usize,
 }
@@ -323,7 +335,7 @@ impl Wake for Wakes {
 impl<F: Future<Output = ()>> Task<F> {
     pub(super) fn new(future: F) -> Self {
         let wakes = Arc::new(Wakes(AtomicUsize::new(1)));
-        Self { future: Some(alloc::boxed::Box::pin(future)), wakes, seen: 0 }
+        Self { future: Some(Box::pin(future)), wakes, seen: 0 }
     }
 
     /// True if it was woken, and so polled.

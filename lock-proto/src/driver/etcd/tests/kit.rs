@@ -1,5 +1,6 @@
 //! A connection to be tried by hand, and a server that says what it is told to.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -16,7 +17,7 @@ use std::thread;
 use lock_testkit::PATIENCE;
 
 use super::super::connection::{Connection, Fact};
-use crate::driver::{BootClock, Host};
+use crate::driver::{BootClock, Clock, Host};
 use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId, Role};
@@ -40,29 +41,41 @@ impl Smol {
     }
 }
 
-impl Host for Smol {
-    type Stream = smol::net::TcpStream;
-
+impl Clock for Smol {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.clock.now().as_nanos() * u64::from(self.speed))
     }
+}
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Stream>> + Send + use<> {
-        let Target::Tcp { host, port } = target.clone() else { panic!("{target}") };
-        async move { smol::net::TcpStream::connect((&*host, port)).await }
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl Host for Smol {
+    type Clock = Self;
+    type Stream = smol::net::TcpStream;
+    type Connect = Boxed<io::Result<Self::Stream>>;
+    type Sleep = Boxed<()>;
+
+    fn clock(&self) -> Self {
+        self.clone()
     }
 
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+    fn connect(&self, target: &Target) -> Self::Connect {
+        let Target::Tcp { host, port } = target.clone() else { panic!("{target}") };
+        Box::pin(async move { smol::net::TcpStream::connect((&*host, port)).await })
+    }
+
+    fn sleep(&self, time: Duration) -> Self::Sleep {
         let timer = smol::Timer::after(time / self.speed);
-        async move {
+        Box::pin(async move {
             timer.await;
-        }
+        })
     }
 }
 
 /// One connection.
 pub(super) struct Tried {
-    connection: Connection,
+    host: Smol,
+    connection: Connection<Smol>,
     facts: VecDeque<Fact>,
     serial: u64,
 }
@@ -77,7 +90,7 @@ impl Tried {
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
         let target = Target::Tcp { host: alloc::format!("{}", address.ip()).into(), port: address.port() };
         let connection = Connection::open(host, &target, &alloc::format!("{address}"));
-        Self { connection, facts: VecDeque::new(), serial: 0 }
+        Self { host: host.clone(), connection, facts: VecDeque::new(), serial: 0 }
     }
 
     /// Connects to a server that speaks HTTP/2.
@@ -95,6 +108,8 @@ impl Tried {
     /// The next fact, if one comes within `limit`.
     pub(super) async fn within(&mut self, limit: Duration) -> Option<Fact> {
         let mut timer = smol::Timer::after(limit);
+        // The connection's own timers, which the driver sleeps for.
+        let mut due: Option<(Instant, Boxed<()>)> = None;
         poll_fn(|cx| {
             loop {
                 if let Some(fact) = self.facts.pop_front() {
@@ -103,9 +118,17 @@ impl Tried {
                 let mut facts = Vec::new();
                 let more = self.connection.poll(cx, &mut facts);
                 self.facts.extend(facts);
-                if !more && self.facts.is_empty() {
+                if more || !self.facts.is_empty() {
+                    continue;
+                }
+                let Some(next) = self.connection.next_deadline() else { break };
+                if due.as_ref().is_none_or(|(at, _)| *at != next) {
+                    due = Some((next, self.host.sleep(next.since(self.host.now()))));
+                }
+                if due.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_pending()) {
                     break;
                 }
+                due = None;
             }
             Pin::new(&mut timer).poll(cx).map(|_| None)
         })

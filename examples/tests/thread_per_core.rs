@@ -1,0 +1,130 @@
+//! A host of a runtime whose tasks stay on one thread: nothing in it is `Send`, and no wrapper pretends that it were.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use core::cell::Cell;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io;
+use std::rc::Rc;
+use std::thread;
+
+use futures_io::{AsyncRead, AsyncWrite};
+use lock_proto::driver::{BootClock, Host, Settings, connect};
+use lock_proto::redis::{Release, Target};
+use lock_testkit::{Etcd, PATIENCE, Redis};
+use smol::net::TcpStream;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
+
+struct Local {
+    clock: BootClock,
+    /// How many connections are open.
+    open: Rc<Cell<u32>>,
+}
+
+impl Host for Local {
+    type Clock = BootClock;
+    type Stream = Socket;
+    type Connect = Boxed<io::Result<Socket>>;
+    type Sleep = Boxed<()>;
+
+    fn clock(&self) -> BootClock {
+        self.clock
+    }
+
+    fn connect(&self, target: &Target) -> Self::Connect {
+        let (target, open) = (target.clone(), Rc::clone(&self.open));
+        Box::pin(async move {
+            let Target::Tcp { host, port } = target else { return Err(io::ErrorKind::Unsupported.into()) };
+            let stream = TcpStream::connect((&*host, port)).await?;
+            open.set(open.get() + 1);
+            Ok(Socket { stream, open })
+        })
+    }
+
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        Box::pin(async move {
+            smol::Timer::after(time).await;
+        })
+    }
+}
+
+struct Socket {
+    stream: TcpStream,
+    open: Rc<Cell<u32>>,
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(cx)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+    }
+}
+
+/// Takes a lock and gives it back; the handles are as on every runtime.
+fn drive(settings: Settings) {
+    let executor = smol::LocalExecutor::new();
+    let open = Rc::new(Cell::new(0));
+    let (client, driver) = connect(Local { clock: BootClock::new(), open: Rc::clone(&open) }, settings).unwrap();
+    let driving = executor.spawn(driver);
+    let work = async {
+        let guard = client.lock("a").acquire().await.unwrap();
+        assert!(open.get() > 0);
+        // Handles are `Send`: another thread asks, and gives back.
+        let releasing = thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    assert!(guard.is_held());
+                    guard.release()
+                })
+                .join()
+                .unwrap()
+        });
+        assert_eq!(releasing.await, Release::Released);
+        let waiting = client.lock("a").acquire();
+        let held = client.lock("a").acquire().await.unwrap();
+        drop(held);
+        drop(waiting.await.unwrap());
+        assert_eq!(client.shutdown(PATIENCE).await.unreleased, 0);
+        driving.await;
+    };
+    let late = async {
+        smol::Timer::after(PATIENCE).await;
+        panic!("not in time");
+    };
+    smol::block_on(executor.run(smol::future::or(work, late)));
+    assert_eq!(open.get(), 0);
+}
+
+#[test]
+fn redis() {
+    let server = Redis::start();
+    drive(Settings::parse([server.url()]).unwrap());
+}
+
+#[test]
+fn etcd() {
+    let server = Etcd::start();
+    drive(Settings::parse([server.url()]).unwrap());
+}
