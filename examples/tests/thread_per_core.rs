@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use core::cell::Cell;
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -11,8 +12,8 @@ use std::rc::Rc;
 use std::thread;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_proto::driver::{BootClock, Host, Settings, connect};
-use lock_proto::redis::{Release, Target};
+use lock_proto::driver::{Address, BootClock, Host, Settings, connect};
+use lock_proto::redis::Release;
 use lock_testkit::{Etcd, PATIENCE, Redis};
 use smol::net::TcpStream;
 
@@ -27,6 +28,7 @@ struct Local {
 impl Host for Local {
     type Clock = BootClock;
     type Stream = Socket;
+    type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
     type Connect = Boxed<io::Result<Socket>>;
     type Sleep = Boxed<()>;
 
@@ -34,11 +36,16 @@ impl Host for Local {
         self.clock
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        let (target, open) = (target.clone(), Rc::clone(&self.open));
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        let host = Rc::new(host.to_owned());
+        Box::pin(async move { smol::net::resolve((host.as_str(), port)).await })
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        let (address, open) = (address.clone(), Rc::clone(&self.open));
         Box::pin(async move {
-            let Target::Tcp { host, port } = target else { return Err(io::ErrorKind::Unsupported.into()) };
-            let stream = TcpStream::connect((&*host, port)).await?;
+            let Address::Tcp(address) = address else { return Err(io::ErrorKind::Unsupported.into()) };
+            let stream = TcpStream::connect(address).await?;
             open.set(open.get() + 1);
             Ok(Socket { stream, open })
         })

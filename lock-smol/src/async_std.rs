@@ -17,16 +17,16 @@
 //! # }
 //! ```
 
+use core::net::SocketAddr;
 use core::ops::Deref;
 use core::time::Duration;
 use std::io;
 
-use ::async_std::net::TcpStream;
+use ::async_std::net::{TcpStream, ToSocketAddrs as _};
 #[cfg(unix)]
 use ::async_std::os::unix::net::UnixStream;
 use ::async_std::task;
-use lock_proto::driver::{self, BootClock, ConnectError, Host, Settings};
-use lock_proto::redis::Target;
+use lock_proto::driver::{self, Address, BootClock, ConnectError, Host, Settings};
 
 use crate::stream::{BoxFuture, Stream, unsupported};
 
@@ -103,6 +103,7 @@ impl Host for AsyncStd {
     type Stream = Stream<TcpStream, UnixStream>;
     #[cfg(not(unix))]
     type Stream = Stream<TcpStream>;
+    type Resolve = BoxFuture<io::Result<Vec<SocketAddr>>>;
     type Connect = BoxFuture<io::Result<Self::Stream>>;
     type Sleep = BoxFuture<()>;
 
@@ -110,17 +111,22 @@ impl Host for AsyncStd {
         self.clock
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        let target = target.clone();
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        let host = host.to_owned();
+        Box::pin(async move { Ok((&*host, port).to_socket_addrs().await?.collect()) })
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        let address = address.clone();
         Box::pin(async move {
-            match target {
-                Target::Tcp { host, port } => {
-                    let stream = TcpStream::connect((&*host, port)).await?;
+            match address {
+                Address::Tcp(address) => {
+                    let stream = TcpStream::connect(address).await?;
                     stream.set_nodelay(true)?;
                     Ok(Stream::tcp(stream))
                 }
                 #[cfg(unix)]
-                Target::Unix { path } => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
+                Address::Unix(path) => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
                 other => Err(unsupported(&other)),
             }
         })

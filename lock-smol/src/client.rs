@@ -1,11 +1,11 @@
 //! A client whose driver runs on smol.
 
+use core::net::SocketAddr;
 use core::ops::Deref;
 use core::time::Duration;
 use std::io;
 
-use lock_proto::driver::{self, BootClock, ConnectError, Host, Settings};
-use lock_proto::redis::Target;
+use lock_proto::driver::{self, Address, BootClock, ConnectError, Host, Settings};
 use smol::Timer;
 use smol::net::TcpStream;
 #[cfg(unix)]
@@ -90,6 +90,7 @@ impl Host for Smol {
     type Stream = Stream<TcpStream, UnixStream>;
     #[cfg(not(unix))]
     type Stream = Stream<TcpStream>;
+    type Resolve = BoxFuture<io::Result<Vec<SocketAddr>>>;
     type Connect = BoxFuture<io::Result<Self::Stream>>;
     type Sleep = BoxFuture<()>;
 
@@ -97,17 +98,22 @@ impl Host for Smol {
         self.clock
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        let target = target.clone();
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        let host = host.to_owned();
+        Box::pin(async move { smol::net::resolve((host, port)).await })
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        let address = address.clone();
         Box::pin(async move {
-            match target {
-                Target::Tcp { host, port } => {
-                    let stream = TcpStream::connect((&*host, port)).await?;
+            match address {
+                Address::Tcp(address) => {
+                    let stream = TcpStream::connect(address).await?;
                     stream.set_nodelay(true)?;
                     Ok(Stream::tcp(stream))
                 }
                 #[cfg(unix)]
-                Target::Unix { path } => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
+                Address::Unix(path) => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
                 other => Err(unsupported(&other)),
             }
         })

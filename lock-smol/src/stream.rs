@@ -5,7 +5,7 @@ use core::task::{Context, Poll};
 use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_proto::redis::Target;
+use lock_proto::driver::Address;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -31,8 +31,8 @@ impl<T, U> Stream<T, U> {
     }
 }
 
-pub(crate) fn unsupported(target: &Target) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("cannot connect to {target}"))
+pub(crate) fn unsupported(address: &Address) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("cannot connect to {address}"))
 }
 
 impl<T: AsyncRead + Unpin, U: AsyncRead + Unpin> AsyncRead for Stream<T, U> {

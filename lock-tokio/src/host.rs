@@ -1,11 +1,11 @@
 //! What the driver needs of tokio.
 
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::time::Duration;
 use std::io;
 
-use lock_proto::driver::{BootClock, Host};
-use lock_proto::redis::Target;
+use lock_proto::driver::{Address, BootClock, Host};
 
 use crate::stream::Stream;
 
@@ -26,6 +26,7 @@ impl Tokio {
 impl Host for Tokio {
     type Clock = BootClock;
     type Stream = Stream;
+    type Resolve = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
     type Connect = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
     type Sleep = Pin<Box<tokio::time::Sleep>>;
 
@@ -33,8 +34,13 @@ impl Host for Tokio {
         self.clock
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        Box::pin(Stream::connect(target.clone()))
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        let host = host.to_owned();
+        Box::pin(async move { Ok(tokio::net::lookup_host((&*host, port)).await?.collect()) })
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        Box::pin(Stream::connect(address.clone()))
     }
 
     fn sleep(&self, time: Duration) -> Self::Sleep {

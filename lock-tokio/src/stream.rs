@@ -4,7 +4,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io;
 
-use lock_proto::redis::Target;
+use lock_proto::driver::Address;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(unix)]
@@ -22,15 +22,15 @@ enum Kind {
 }
 
 impl Stream {
-    pub(crate) async fn connect(target: Target) -> io::Result<Self> {
-        match target {
-            Target::Tcp { host, port } => {
-                let stream = TcpStream::connect((&*host, port)).await?;
+    pub(crate) async fn connect(address: Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 Ok(Self(Kind::Tcp(stream)))
             }
             #[cfg(unix)]
-            Target::Unix { path } => Ok(Self(Kind::Unix(UnixStream::connect(&*path).await?))),
+            Address::Unix(path) => Ok(Self(Kind::Unix(UnixStream::connect(&*path).await?))),
             other => Err(io::Error::new(io::ErrorKind::Unsupported, format!("cannot connect to {other}"))),
         }
     }

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Instant as StdInstant;
 
 use lock_proto::Instant;
-use lock_proto::driver::{self, AcquireError, Clock, Guard, Host};
-use lock_proto::redis::{Loss, Release, Target};
+use lock_proto::driver::{self, AcquireError, Address, Clock, Guard, Host};
+use lock_proto::redis::{Loss, Release};
 use lock_testkit::{PATIENCE, wait_until};
 
 use crate::{Kit, Runtime, Server};
@@ -20,7 +20,7 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn driver<H>(host: H, server: &Server) -> (driver::Client, Driver)
 where
-    H: Host<Stream: Send, Connect: Send, Sleep: Send> + Send,
+    H: Host<Stream: Send, Resolve: Send, Connect: Send, Sleep: Send> + Send,
 {
     let (client, driver) = driver::connect(host, server.settings()).unwrap();
     (client, Box::pin(driver))
@@ -240,6 +240,7 @@ impl<C: Clock> Clock for Suspended<C> {
 impl<H: Host> Host for Suspended<H> {
     type Clock = Suspended<H::Clock>;
     type Stream = H::Stream;
+    type Resolve = H::Resolve;
     type Connect = H::Connect;
     type Sleep = H::Sleep;
 
@@ -247,8 +248,12 @@ impl<H: Host> Host for Suspended<H> {
         Suspended { inner: self.inner.clock(), offset: Arc::clone(&self.offset) }
     }
 
-    fn connect(&self, target: &Target) -> H::Connect {
-        self.inner.connect(target)
+    fn resolve(&self, host: &str, port: u16) -> H::Resolve {
+        self.inner.resolve(host, port)
+    }
+
+    fn connect(&self, address: &Address) -> H::Connect {
+        self.inner.connect(address)
     }
 
     fn sleep(&self, time: Duration) -> H::Sleep {

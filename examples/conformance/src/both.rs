@@ -11,6 +11,7 @@ use lock_proto::driver::AcquireError;
 use lock_proto::redis::{Failure, Loss, Release};
 use lock_testkit::PATIENCE;
 
+pub use crate::addresses::a_name_whose_first_address_is_dead;
 use crate::kit::{SLACK, all};
 use crate::{Kit, Runtime, Server};
 

@@ -20,6 +20,7 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 #![allow(missing_docs, reason = "the scenarios are named after what they show")]
 
+mod addresses;
 pub mod bad_input;
 pub mod both;
 pub mod etcd;
@@ -35,7 +36,7 @@ pub use server::Server;
 /// A runtime, and how to make clients on it: all that differs between adapters.
 pub trait Runtime: Sized + 'static {
     /// The adapter's. It may be moved between threads here, since [`spawn`](Self::spawn) asks for that.
-    type Host: Host<Stream: Send, Connect: Send, Sleep: Send> + Send;
+    type Host: Host<Stream: Send, Resolve: Send, Connect: Send, Sleep: Send> + Send;
 
     /// Starts one. When it is dropped, the tasks that were spawned on it are gone.
     fn new() -> Self;
@@ -74,7 +75,8 @@ macro_rules! suite {
                 take_and_give_back a_dropped_guard_gives_back a_waiter_of_another_client_follows busy_and_timed_out
                 cancelled_acquisitions_leave_nothing a_lock_outlives_its_ttl_while_it_is_held
                 protected_work_ends_with_the_lock a_silent_server a_server_restarted_without_its_data a_shutdown_drains
-                unix_sockets_and_passwords a_quorum_with_a_dead_node nobody_else_is_inside redis_has_no_elections);
+                unix_sockets_and_passwords a_quorum_with_a_dead_node nobody_else_is_inside
+                a_name_whose_first_address_is_a_replica a_name_of_the_system redis_has_no_elections);
             $crate::suite!(@both $runtime, redis);
         }
         mod etcd {
@@ -91,7 +93,8 @@ macro_rules! suite {
     (@both $runtime:ty, $server:ident) => {
         $crate::suite!(@on $runtime, $server:
             cancelled_at_every_await_point guards_move_between_tasks_and_threads dropped_outside_a_runtime
-            dropped_during_a_shutdown what_became_of_a_release a_killed_server many_locks);
+            dropped_during_a_shutdown what_became_of_a_release a_killed_server many_locks
+            a_name_whose_first_address_is_dead);
         $crate::suite!(@bad $runtime, $server:
             a_guard_outlives_its_runtime a_client_on_two_runtimes a_driver_that_is_never_polled
             a_driver_that_is_polled_no_more a_blocked_driver a_suspended_machine);

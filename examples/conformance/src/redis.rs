@@ -11,6 +11,7 @@ use lock_proto::driver::{AcquireError, Client, ExtendError, Guard, OwnerError, S
 use lock_proto::redis::{Answer, Config, Endpoint, Failure, Loss, Protocol, Release, Renew, Target};
 use lock_testkit::{PATIENCE, Redis, Value};
 
+pub use crate::addresses::{a_name_of_the_system, a_name_whose_first_address_is_a_replica};
 use crate::kit::SLACK;
 use crate::{Kit, Runtime};
 

@@ -1,5 +1,6 @@
 //! A server of either kind, for the scenarios that are the same on both.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use lock_proto::driver::{Lock, Settings};
@@ -29,6 +30,13 @@ impl Server {
         match self {
             Self::Redis(redis) => Settings::parse([redis.url()]).unwrap(),
             Self::Etcd(etcd) => etcd::Config::parse(&etcd.url()).unwrap().session_ttl(self.ttl()).into(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self {
+            Self::Redis(redis) => redis.address(),
+            Self::Etcd(etcd) => etcd.address(),
         }
     }
 

@@ -1,11 +1,18 @@
 //! Sockets of both kinds, read and written by two threads at once.
 
+use core::net::SocketAddr;
+use core::time::Duration;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+use std::thread;
 
 use lock_proto::Fault;
 use lock_proto::redis::Target;
+
+/// How long an address is tried alone.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 pub(super) enum Socket {
     Tcp(TcpStream),
@@ -16,7 +23,7 @@ impl Socket {
     pub(super) fn open(target: &Target) -> io::Result<Self> {
         match target {
             Target::Tcp { host, port } => {
-                let stream = TcpStream::connect((&**host, *port))?;
+                let stream = race((&**host, *port).to_socket_addrs()?.collect())?;
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
             }
@@ -56,6 +63,36 @@ impl Socket {
     }
 }
 
+/// Connects to the address that answers first. Each is tried by a thread of its own, the next one when those before it have failed or are silent for
+/// a while: a dead address of a name must not keep us from the others (RFC 8305).
+fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let (send, answers) = channel();
+    let mut failure = ErrorKind::NotFound.into();
+    let (mut untried, mut pending) = (addresses.into_iter(), 0);
+    loop {
+        let next = untried.next();
+        let is_last = next.is_none();
+        if let Some(address) = next {
+            let send = send.clone();
+            // Nobody listens any more if another one was faster: the stream is closed then.
+            thread::spawn(move || drop(send.send(TcpStream::connect(address))));
+            pending += 1;
+        }
+        if pending == 0 {
+            return Err(failure);
+        }
+        let limit = if is_last { Duration::MAX } else { ATTEMPT_DELAY };
+        match answers.recv_timeout(limit) {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => {
+                failure = error;
+                pending -= 1;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 /// What an error of a socket means to the machine.
 #[expect(clippy::wildcard_enum_match_arm, reason = "std's list of kinds is long and open; the rest is one fault")]
 pub(super) fn fault(error: &io::Error) -> Fault {
@@ -66,5 +103,26 @@ pub(super) fn fault(error: &io::Error) -> Fault {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::TimedOut,
         ErrorKind::NotFound | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Fault::Unreachable,
         _ => Fault::Transport,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+    use lock_testkit::DeadAddress;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_dead_address_does_not_keep_us_from_the_others() {
+        let dead = DeadAddress::new();
+        let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let living = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = living.local_addr().unwrap();
+        let stream = race(vec![dead.address(), refusing, address]).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+        assert_eq!(race(vec![refusing, refusing]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert!(race(Vec::new()).is_err());
     }
 }

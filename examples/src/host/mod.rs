@@ -26,17 +26,18 @@
 mod stream;
 
 use core::cell::RefCell;
+use core::net::SocketAddr;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::ToSocketAddrs as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 
 use lock_proto::Instant;
-use lock_proto::driver::{BootClock, Host};
-use lock_proto::redis::Target;
+use lock_proto::driver::{Address, BootClock, Host};
 
 pub use stream::Stream;
 
@@ -46,6 +47,7 @@ const MAIN: usize = 0;
 const WAKER: mio::Token = mio::Token(usize::MAX);
 
 type Sockets = BTreeMap<usize, [Option<Waker>; 2]>;
+type Boxed<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An executor of one thread. Its tasks run while [`block_on`](Self::block_on) does, and are dropped with it.
@@ -215,15 +217,21 @@ pub struct OwnHost(Arc<Reactor>);
 impl Host for OwnHost {
     type Clock = BootClock;
     type Stream = Stream;
-    type Connect = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Resolve = Boxed<Vec<SocketAddr>>;
+    type Connect = Boxed<Stream>;
     type Sleep = Sleep;
 
     fn clock(&self) -> BootClock {
         self.0.clock
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        Box::pin(Stream::connect(Arc::clone(&self.0), target.clone()))
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        let host = host.to_owned();
+        stream::on_a_thread(move || Ok((host, port).to_socket_addrs()?.collect()))
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        Box::pin(Stream::connect(Arc::clone(&self.0), address.clone()))
     }
 
     fn sleep(&self, time: Duration) -> Sleep {

@@ -8,9 +8,9 @@ use std::thread;
 
 use futures_channel::oneshot;
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_proto::redis::Target;
+use lock_proto::driver::Address;
 
-use super::{Reactor, Sockets};
+use super::{Boxed, Reactor, Sockets};
 
 /// A TCP connection or a unix socket.
 pub struct Stream {
@@ -23,11 +23,8 @@ trait Socket: Read + Write + mio::event::Source + Send {}
 impl<S: Read + Write + mio::event::Source + Send> Socket for S {}
 
 impl Stream {
-    pub(super) async fn connect(reactor: Arc<Reactor>, target: Target) -> io::Result<Self> {
-        // Names are resolved by blocking calls: not on the thread that renews locks.
-        let (send, opened) = oneshot::channel();
-        thread::Builder::new().spawn(move || send.send(open(&target)))?;
-        let mut socket = opened.await.map_err(io::Error::other)??;
+    pub(super) async fn connect(reactor: Arc<Reactor>, address: Address) -> io::Result<Self> {
+        let mut socket = on_a_thread(move || open(&address)).await?;
         let number = reactor.number();
         reactor.state().sockets.insert(number, [None, None]);
         let interest = mio::Interest::READABLE | mio::Interest::WRITABLE;
@@ -53,15 +50,25 @@ impl Stream {
     }
 }
 
-fn open(target: &Target) -> io::Result<Box<dyn Socket>> {
-    match target {
-        Target::Tcp { host, port } => {
-            let socket = std::net::TcpStream::connect((&**host, *port))?;
+/// Makes a call that blocks: not on the thread that renews locks.
+pub(super) fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> Boxed<T> {
+    let (send, made) = oneshot::channel();
+    let begun = thread::Builder::new().spawn(move || send.send(call()));
+    Box::pin(async move {
+        begun?;
+        made.await.map_err(io::Error::other)?
+    })
+}
+
+fn open(address: &Address) -> io::Result<Box<dyn Socket>> {
+    match address {
+        Address::Tcp(address) => {
+            let socket = std::net::TcpStream::connect(address)?;
             socket.set_nodelay(true)?;
             socket.set_nonblocking(true)?;
             Ok(Box::new(mio::net::TcpStream::from_std(socket)))
         }
-        Target::Unix { path } => {
+        Address::Unix(path) => {
             let socket = std::os::unix::net::UnixStream::connect(&**path)?;
             socket.set_nonblocking(true)?;
             Ok(Box::new(mio::net::UnixStream::from_std(socket)))

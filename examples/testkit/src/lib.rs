@@ -15,6 +15,7 @@
 //! test, never a skipped one. A server dies with the test, also when the test panics, and on Linux also when the test's
 //! process is killed.
 
+mod dead;
 mod etcd;
 mod http;
 mod monitor;
@@ -26,6 +27,7 @@ mod stopwatch;
 
 use std::time::{Duration, Instant};
 
+pub use dead::DeadAddress;
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
 pub use http::get as http_get;
 pub use monitor::{Monitor, Seen};

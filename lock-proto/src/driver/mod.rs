@@ -18,9 +18,9 @@
 //! implement [`Host`], call [`client`], and have the executor poll the [`Driver`]:
 //!
 //! ```
-//! use std::{io, pin::Pin, time::Duration};
-//! use lock_proto::driver::{self, BootClock, Host};
-//! use lock_proto::redis::{Config, Target};
+//! use std::{io, net::SocketAddr, pin::Pin, time::Duration};
+//! use lock_proto::driver::{self, Address, BootClock, Host};
+//! use lock_proto::redis::Config;
 //!
 //! type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 //!
@@ -29,17 +29,22 @@
 //! impl Host for Smol {
 //!     type Clock = BootClock;
 //!     type Stream = smol::net::TcpStream;
+//!     type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
 //!     type Connect = Boxed<io::Result<Self::Stream>>;
 //!     type Sleep = Boxed<()>;
 //!
 //!     fn clock(&self) -> BootClock {
 //!         self.0
 //!     }
-//!     fn connect(&self, target: &Target) -> Self::Connect {
-//!         let target = target.clone();
+//!     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+//!         let host = host.to_owned();
+//!         Box::pin(async move { smol::net::resolve((host, port)).await })
+//!     }
+//!     fn connect(&self, address: &Address) -> Self::Connect {
+//!         let address = address.clone();
 //!         Box::pin(async move {
-//!             match target {
-//!                 Target::Tcp { host, port } => smol::net::TcpStream::connect((&*host, port)).await,
+//!             match address {
+//!                 Address::Tcp(address) => smol::net::TcpStream::connect(address).await,
 //!                 _ => Err(io::ErrorKind::Unsupported.into()),
 //!             }
 //!         })
@@ -57,6 +62,7 @@
 //! # drop(client); Ok(()) }
 //! ```
 
+mod address;
 mod clock;
 mod engine;
 #[cfg(feature = "etcd")]
@@ -64,6 +70,7 @@ pub mod etcd;
 mod fault;
 mod guard;
 mod handle;
+mod race;
 mod run;
 mod settings;
 mod shared;
@@ -74,11 +81,13 @@ mod turns;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
+pub use address::Address;
 pub use clock::{BootClock, Clock};
 #[cfg(feature = "etcd")]
 pub use guard::OwnerError;
@@ -89,7 +98,7 @@ pub use settings::{AnyDriver, Settings, connect};
 
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::redis::{self, Target, UrlError};
+use crate::redis::{self, UrlError};
 use shared::Shared;
 
 /// What the driver needs of a runtime.
@@ -103,6 +112,8 @@ pub trait Host: 'static {
     type Clock: Clock;
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
+    /// The future of [`resolve`](Self::resolve).
+    type Resolve: Future<Output = io::Result<Vec<SocketAddr>>> + Unpin + 'static;
     /// The future of [`connect`](Self::connect).
     type Connect: Future<Output = io::Result<Self::Stream>> + Unpin + 'static;
     /// The future of [`sleep`](Self::sleep).
@@ -111,9 +122,13 @@ pub trait Host: 'static {
     /// The clock. It is asked for once or twice, and shared by the driver and all handles.
     fn clock(&self) -> Self::Clock;
 
-    /// Connects. A name is to be resolved anew each time, so that a failover is followed. It needs no timeout: the future is dropped
-    /// when it has taken too long. Called while the driver is polled.
-    fn connect(&self, target: &Target) -> Self::Connect;
+    /// The addresses of a name, in the resolver's order. Without a cache of its own: the driver asks before each attempt to connect, so that a
+    /// failover is followed. All of them must lead to one server. Called while the driver is polled; not called for addresses.
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
+
+    /// Connects to one address. It needs no timeout: the driver tries the next address meanwhile, and drops the future when another one
+    /// was faster or when it has taken too long. Called while the driver is polled.
+    fn connect(&self, address: &Address) -> Self::Connect;
 
     /// Ends after `time`, or a little later. Ending early does no harm; the clock is compared. Called while the driver is polled.
     fn sleep(&self, time: Duration) -> Self::Sleep;

@@ -12,14 +12,16 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
+use super::address::Route;
 use super::engine::{Engine, Told, common};
+use super::race::Race;
 use super::shared::{Batch, Shared};
 use super::turns::{Links, Turns};
 use super::{Host, fault};
 use crate::error::Misuse;
 use crate::fault::Fault;
-use crate::id::{ConnId, LockId, Role};
-use crate::redis::{self, Acquire, Output, Target};
+use crate::id::{ConnId, LockId, NodeId, Role};
+use crate::redis::{self, Acquire, Cause, ErrorClass, Output, ServerError, Target};
 use crate::time::Instant;
 
 /// Reads from one connection in one turn, so that a fast server does not hold up the timers and the other connections.
@@ -37,7 +39,8 @@ pub struct Driver<H: Host>(Turns<H, Sockets<H>>);
 
 impl<H: Host> Driver<H> {
     pub(super) fn new(host: H, shared: Arc<Shared<Redis>>, targets: Vec<Target>) -> Self {
-        let sockets = Sockets { targets, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into() };
+        let routes = targets.into_iter().map(Route::new).collect();
+        let sockets = Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into() };
         Self(Turns::new(host, shared, sockets))
     }
 }
@@ -55,7 +58,7 @@ impl<H: Host> Unpin for Driver<H> {}
 
 impl<H: Host> fmt::Debug for Driver<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("targets", &self.0.links.targets).finish_non_exhaustive()
+        f.debug_struct("Driver").field("routes", &self.0.links.routes).finish_non_exhaustive()
     }
 }
 
@@ -64,6 +67,8 @@ pub(super) struct Redis {
     client: redis::Client,
     /// What only the driver can do: connect, disconnect, stop. Never an event.
     duties: Vec<Output>,
+    /// Nodes whose command connection leads to a server that takes no writes: the next attempt tries other addresses first.
+    misled: Vec<NodeId>,
     /// The open connections.
     lines: Vec<Line>,
 }
@@ -77,7 +82,7 @@ struct Line {
 
 impl Redis {
     pub(super) const fn new(client: redis::Client) -> Self {
-        Self { client, duties: Vec::new(), lines: Vec::new() }
+        Self { client, duties: Vec::new(), misled: Vec::new(), lines: Vec::new() }
     }
 }
 
@@ -92,23 +97,32 @@ impl Engine for Redis {
         loop {
             match self.client.poll_output()? {
                 Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
-                output @ (Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. }) => {
+                output @ Output::Disconnect { conn } => {
+                    let node = conn.node();
+                    if let Some(Cause::Server(ServerError { class: ErrorClass::Reconnect, .. })) =
+                        self.client.down_cause(node)
+                        && conn.role() == Role::Commands
+                    {
+                        self.misled.push(node);
+                    }
                     self.duties.push(output);
                 }
+                output @ (Output::Connect { .. } | Output::Stopped { .. }) => self.duties.push(output),
             }
         }
     }
 
     /// Also if a socket that takes bytes could be given some.
     fn needs_driver(&mut self) -> bool {
-        let Self { client, duties, lines } = self;
+        let Self { client, duties, lines, .. } = self;
         !duties.is_empty() || lines.iter().any(|line| !line.blocked && client.has_outgoing(line.conn))
     }
 }
 
 /// The connections.
 struct Sockets<H: Host> {
-    targets: Vec<Target>,
+    /// Of each node.
+    routes: Vec<Route>,
     conns: Vec<Conn<H>>,
     duties: Vec<Output>,
     buffer: Box<[u8]>,
@@ -120,7 +134,7 @@ struct Conn<H: Host> {
 }
 
 enum State<H: Host> {
-    Opening(H::Connect),
+    Opening(Race<H>),
     Open {
         stream: H::Stream,
         unflushed: bool,
@@ -134,16 +148,34 @@ impl<H: Host> Links<H> for Sockets<H> {
     const ALONE_AT_ONCE: bool = false;
 
     fn do_duties(&mut self, host: &H, shared: &Shared<Redis>, batch: &mut Batch) -> bool {
-        shared.drive(batch, |core, _| core::mem::swap(&mut core.engine.duties, &mut self.duties));
+        let misled = shared.drive(batch, |core, _| {
+            core::mem::swap(&mut core.engine.duties, &mut self.duties);
+            core::mem::take(&mut core.engine.misled)
+        });
+        for node in misled {
+            if let Some(route) = self.routes.get_mut(node.index()) {
+                route.avoid_current();
+            }
+        }
         let mut stopped = false;
         for duty in self.duties.drain(..) {
             match duty {
                 Output::Connect { node, conn } => {
-                    let Some(target) = self.targets.get(node.index()) else { continue };
-                    let opening = host.connect(target);
+                    let Some(route) = self.routes.get(node.index()) else { continue };
+                    let opening = match (&route.current, conn.role()) {
+                        // The same server, whatever else the name leads to.
+                        (Some(address), Role::Wake) => Race::to(address.clone()),
+                        (_, Role::Commands) | (None, Role::Wake) => Race::new(host, route),
+                    };
                     self.conns.push(Conn { id: conn, state: State::Opening(opening) });
                 }
                 Output::Disconnect { conn } => {
+                    let route = self.routes.get_mut(conn.node().index());
+                    if let (Some(own), Some(route)) = (self.conns.iter_mut().find(|own| own.id == conn), route)
+                        && let State::Opening(race) = &mut own.state
+                    {
+                        race.give_up(route);
+                    }
                     self.conns.retain(|own| own.id != conn);
                     shared.drive(batch, |core, _| core.engine.lines.retain(|line| line.conn != conn));
                     tracing::debug!(%conn, "connection closed");
@@ -160,17 +192,21 @@ impl<H: Host> Links<H> for Sockets<H> {
         stopped
     }
 
-    fn poll(&mut self, shared: &Shared<Redis>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+    fn poll(&mut self, host: &H, shared: &Shared<Redis>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
         for place in 0..self.conns.len() {
-            busy |= self.poll_conn(place, shared, batch, cx);
+            busy |= self.poll_conn(place, host, shared, batch, cx);
         }
         self.conns.retain(|conn| !matches!(conn.state, State::Closed));
         busy
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        None
+        let deadlines = self.conns.iter().filter_map(|conn| match &conn.state {
+            State::Opening(race) => race.next_deadline(),
+            State::Open { .. } | State::Closed => None,
+        });
+        deadlines.min()
     }
 
     fn clear(&mut self) {
@@ -180,17 +216,28 @@ impl<H: Host> Links<H> for Sockets<H> {
 
 impl<H: Host> Sockets<H> {
     /// Moves one connection on as far as it goes. True if it could go on.
-    fn poll_conn(&mut self, place: usize, shared: &Shared<Redis>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+    fn poll_conn(
+        &mut self,
+        place: usize,
+        host: &H,
+        shared: &Shared<Redis>,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> bool {
         let Some(conn) = self.conns.get_mut(place) else { return false };
         let id = conn.id;
-        let target = self.targets.get(id.node().index());
+        let Some(route) = self.routes.get_mut(id.node().index()) else { return false };
         let ended = match &mut conn.state {
             State::Closed => return false,
-            State::Opening(opening) => match Pin::new(opening).poll(cx) {
+            State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
                 Poll::Pending => return false,
-                Poll::Ready(Ok(stream)) => {
+                Poll::Ready(Ok((address, stream))) => {
                     conn.state = State::Open { stream, unflushed: false };
-                    tracing::info!(conn = %id, server = target.map(tracing::field::display), wake = id.role() == Role::Wake, "connected");
+                    let wake = id.role() == Role::Wake;
+                    tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
+                    if !wake {
+                        route.current = Some(address);
+                    }
                     shared.drive(batch, |core, now| {
                         core.engine.lines.push(Line { conn: id, blocked: false });
                         core.engine.client.handle_connected(now, id);
@@ -198,7 +245,7 @@ impl<H: Host> Sockets<H> {
                     return true;
                 }
                 Poll::Ready(Err(error)) => {
-                    tracing::warn!(conn = %id, server = target.map(tracing::field::display), %error, "cannot connect");
+                    tracing::warn!(conn = %id, server = %route.target, %error, "cannot connect");
                     fault::of_connecting(&error)
                 }
             },
@@ -208,7 +255,7 @@ impl<H: Host> Sockets<H> {
                 {
                     Ok(more) => return more,
                     Err(error) => {
-                        tracing::warn!(conn = %id, server = target.map(tracing::field::display), %error, "connection lost");
+                        tracing::warn!(conn = %id, server = %route.target, %error, "connection lost");
                         fault::of_stream(&error)
                     }
                 }

@@ -32,7 +32,7 @@ pub(super) trait Links<H: Host> {
     fn do_duties(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch) -> bool;
 
     /// Moves the connections on as far as they go. True if they could go on.
-    fn poll(&mut self, shared: &Shared<Self::Engine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool;
+    fn poll(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool;
 
     /// When they are to be polled though nothing has woken the driver.
     fn next_deadline(&self) -> Option<Instant>;
@@ -100,7 +100,7 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
         if links.do_duties(host, shared, batch) {
             return Turn::Stopped;
         }
-        let busy = links.poll(shared, batch, cx);
+        let busy = links.poll(host, shared, batch, cx);
         let of_links = links.next_deadline();
         let sleep = self.sleep.as_ref().map(|(until, _)| *until);
         let in_flight = &mut self.in_flight;

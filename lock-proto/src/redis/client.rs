@@ -10,6 +10,7 @@ use super::event::{Acquire, Event, LocksOutput};
 use super::listener::{Heard, Listener};
 use super::locks::Locks;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
+use super::request::Cause;
 use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
@@ -71,7 +72,8 @@ impl Link {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an output that is not carried out stalls the client"]
 pub enum Output {
-    /// Open a connection, then report `handle_connected` or `handle_disconnected`. Resolve the name anew each time.
+    /// Open a connection, then report `handle_connected` or `handle_disconnected`. Resolve the name anew each time; if it has several addresses, do
+    /// not wait for a dead one (RFC 8305).
     Connect {
         /// Where to: see [`Client::endpoint`].
         node: NodeId,
@@ -324,6 +326,13 @@ impl Client {
     #[must_use]
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().nodes.get(node.index())
+    }
+
+    /// Why there is no connection for commands to this node, during the pause before the next attempt. After an error of the class
+    /// [`ErrorClass::Reconnect`](super::ErrorClass::Reconnect) a host that knows several addresses of the node tries the last one at the end.
+    #[must_use]
+    pub fn down_cause(&self, node: NodeId) -> Option<&Cause> {
+        self.links.get(node.index())?.commands.down_cause()
     }
 
     /// The settings.

@@ -18,6 +18,8 @@ use http::uri::{Authority, Scheme};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use tonic::body::Body;
 
+use super::super::address::Route;
+use super::super::race::Race;
 use super::super::{Clock as _, Host, fault};
 use super::BoxFuture;
 use super::alarm::Alarm;
@@ -26,7 +28,6 @@ use super::outbox::Outbox;
 use super::wire::{Inbox, Line, Naps, Nursery, Timers, Wire};
 use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend, Token};
 use crate::fault::{Breach, Fault};
-use crate::redis::Target;
 use crate::time::Instant;
 
 /// A connection with open streams that was silent for this long is pinged. etcd takes more than one ping in 5 s for an attack.
@@ -94,7 +95,7 @@ pub(super) struct Connection<H: Host> {
 }
 
 enum State<H: Host> {
-    Opening(H::Connect),
+    Opening(Race<H>),
     Open(H::Stream),
     Ended,
 }
@@ -106,11 +107,11 @@ struct Stream {
 }
 
 impl<H: Host> Connection<H> {
-    pub(super) fn open(host: &H, target: &Target, authority: &str) -> Self {
+    pub(super) fn open(host: &H, route: &Route, authority: &str) -> Self {
         let alarm = Arc::<Alarm>::default();
         Self {
             clock: host.clock(),
-            state: State::Opening(host.connect(target)),
+            state: State::Opening(Race::new(host, route)),
             line: Arc::default(),
             inbox: Arc::default(),
             outbox: Arc::default(),
@@ -168,7 +169,17 @@ impl<H: Host> Connection<H> {
 
     /// When it is to be polled though nothing woke the driver.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.naps.next()
+        match &self.state {
+            State::Opening(race) => race.next_deadline(),
+            State::Open(_) | State::Ended => self.naps.next(),
+        }
+    }
+
+    /// It is closed before it could open.
+    pub(super) fn give_up(&mut self, route: &mut Route) {
+        if let State::Opening(race) = &mut self.state {
+            race.give_up(route);
+        }
     }
 
     /// Makes a call.
@@ -202,7 +213,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// Moves everything on as far as it goes. True if it could go on at once.
-    pub(super) fn poll(&mut self, cx: &Context<'_>, facts: &mut Vec<Fact>) -> bool {
+    pub(super) fn poll(&mut self, host: &H, route: &mut Route, cx: &Context<'_>, facts: &mut Vec<Fact>) -> bool {
         if self.over {
             return false;
         }
@@ -214,7 +225,7 @@ impl<H: Host> Connection<H> {
         }
         let mut more = true;
         for _ in 0..ROUNDS {
-            more = self.poll_tasks(cx, facts) | self.poll_stream(cx);
+            more = self.poll_tasks(cx, facts) | self.poll_stream(host, route, cx);
             if !self.up && self.line.is_up() {
                 self.up = true;
                 // Before what was asked over it can have been answered: nothing is asked before.
@@ -252,11 +263,12 @@ impl<H: Host> Connection<H> {
     }
 
     /// Opens the stream, or reads from it. True if there is something new.
-    fn poll_stream(&mut self, cx: &mut Context<'_>) -> bool {
+    fn poll_stream(&mut self, host: &H, route: &mut Route, cx: &mut Context<'_>) -> bool {
         match &mut self.state {
-            State::Opening(opening) => match Pin::new(opening).poll(cx) {
+            State::Opening(race) => match race.poll(host, route, self.clock.now(), cx) {
                 Poll::Pending => return false,
-                Poll::Ready(Ok(stream)) => {
+                Poll::Ready(Ok((address, stream))) => {
+                    tracing::debug!(server = %route.target, %address, "TCP connection open");
                     self.state = State::Open(stream);
                     self.begin();
                 }

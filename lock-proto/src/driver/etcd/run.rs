@@ -8,6 +8,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 
 use super::super::Host;
+use super::super::address::Route;
 use super::super::engine::{Engine, Told, common};
 use super::super::shared::{Batch, Shared};
 use super::super::turns::{Links, Turns};
@@ -28,7 +29,8 @@ pub struct Driver<H: Host>(Turns<H, Connections<H>>);
 
 impl<H: Host> Driver<H> {
     pub(super) fn new(host: H, shared: Arc<Shared<Etcd>>, endpoints: Vec<Endpoint>) -> Self {
-        let connections = Connections { endpoints, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
+        let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
+        let connections = Connections { endpoints, routes, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
         Self(Turns::new(host, shared, connections))
     }
 }
@@ -99,6 +101,8 @@ impl Engine for Etcd {
 /// The connections. Usually there is one.
 struct Connections<H: Host> {
     endpoints: Vec<Endpoint>,
+    /// Of each endpoint.
+    routes: Vec<Route>,
     open: Vec<(ConnId, Connection<H>)>,
     duties: Vec<Output>,
     facts: Vec<Fact>,
@@ -126,10 +130,15 @@ impl<H: Host> Links<H> for Connections<H> {
         for duty in duties.drain(..) {
             match duty {
                 Output::Connect { node, conn } => {
-                    let Some(Endpoint { target, authority, .. }) = self.endpoints.get(node.index()) else { continue };
-                    self.open.push((conn, Connection::open(host, target, authority)));
+                    let (endpoint, route) = (self.endpoints.get(node.index()), self.routes.get(node.index()));
+                    let (Some(endpoint), Some(route)) = (endpoint, route) else { continue };
+                    self.open.push((conn, Connection::open(host, route, &endpoint.authority)));
                 }
                 Output::Disconnect { conn } => {
+                    let own = self.open.iter_mut().find(|(id, _)| *id == conn);
+                    if let (Some((_, connection)), Some(route)) = (own, self.routes.get_mut(conn.node().index())) {
+                        connection.give_up(route);
+                    }
                     self.open.retain(|(id, _)| *id != conn);
                     tracing::debug!(%conn, "connection closed");
                 }
@@ -167,11 +176,12 @@ impl<H: Host> Links<H> for Connections<H> {
         stopped
     }
 
-    fn poll(&mut self, shared: &Shared<Etcd>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
-        let Self { endpoints, open, facts, .. } = self;
+    fn poll(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+        let Self { endpoints, routes, open, facts, .. } = self;
         let mut busy = false;
         open.retain_mut(|(conn, connection)| {
-            busy |= connection.poll(cx, facts);
+            let Some(route) = routes.get_mut(conn.node().index()) else { return false };
+            busy |= connection.poll(host, route, cx, facts);
             if facts.is_empty() {
                 return true;
             }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod addresses;
 mod cancel;
 mod catalogue;
 mod hold;
@@ -301,6 +302,7 @@ impl Clock for Faulty {
 impl Host for Faulty {
     type Clock = Self;
     type Stream = world::Socket;
+    type Resolve = world::Boxed<io::Result<Vec<SocketAddr>>>;
     type Connect = world::Boxed<io::Result<Self::Stream>>;
     type Sleep = world::Boxed<()>;
 
@@ -308,8 +310,12 @@ impl Host for Faulty {
         self.clone()
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        self.0.connect(target)
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        self.0.resolve(host, port)
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        self.0.connect(address)
     }
 
     fn sleep(&self, time: Duration) -> Self::Sleep {

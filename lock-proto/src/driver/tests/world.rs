@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::pin::{Pin, pin};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
@@ -16,7 +17,7 @@ use std::sync::Mutex;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::super::ticket::locked;
-use super::super::{Client, Clock, Driver, Host, with_identity};
+use super::super::{Address, Client, Clock, Driver, Host, with_identity};
 use crate::id::ClientId;
 use crate::redis::{Config, Endpoint, Protocol, Target};
 use crate::sim::redis::{Node, NodeConfig};
@@ -37,11 +38,41 @@ pub(super) struct Inner {
     pub(super) down: bool,
     /// How many bytes a socket takes at a time.
     pub(super) mouthful: usize,
+    /// The addresses of the server's name, and what comes of connecting to each.
+    pub(super) addresses: Vec<(SocketAddr, Answers)>,
+    /// Every attempt to connect to one, and when.
+    pub(super) tried: Vec<(Instant, Address)>,
+    /// Attempts that have not been dropped.
+    pub(super) opening: usize,
     /// Every sleep that the driver asked for.
     pub(super) slept: Vec<Duration>,
     sleeps: Vec<(Instant, Waker)>,
     wires: BTreeMap<u64, Wire>,
     serial: u64,
+}
+
+/// What comes of an attempt to connect.
+#[derive(Clone, Copy)]
+pub(super) enum Answers {
+    Accepts,
+    AcceptsAfter(Duration),
+    Refuses,
+    /// As a host that is gone.
+    Nothing,
+}
+
+/// The nth address of the server.
+pub(super) const fn address(n: u8) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, n)), 6379)
+}
+
+/// An attempt to connect.
+struct Begun(World);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.opening -= 1);
+    }
 }
 
 #[derive(Default)]
@@ -61,6 +92,9 @@ impl World {
             node,
             down: false,
             mouthful: usize::MAX,
+            addresses: [(address(1), Answers::Accepts)].into(),
+            tried: Vec::new(),
+            opening: 0,
             slept: Vec::new(),
             sleeps: Vec::new(),
             wires: BTreeMap::new(),
@@ -216,6 +250,7 @@ pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 impl Host for World {
     type Clock = Self;
     type Stream = Socket;
+    type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
     type Connect = Boxed<io::Result<Socket>>;
     type Sleep = Boxed<()>;
 
@@ -223,9 +258,31 @@ impl Host for World {
         self.clone()
     }
 
-    fn connect(&self, _target: &Target) -> Self::Connect {
-        let world = self.clone();
+    fn resolve(&self, host: &str, _: u16) -> Self::Resolve {
+        assert_eq!(host, "node");
+        let found = self.with(|inner| inner.addresses.iter().map(|(address, _)| *address).collect());
+        Box::pin(core::future::ready(Ok(found)))
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        let (world, address) = (self.clone(), address.clone());
+        let begun = Begun(self.clone());
+        self.with(|inner| {
+            inner.tried.push((self.time(), address.clone()));
+            inner.opening += 1;
+        });
         Box::pin(async move {
+            let _begun = begun;
+            let answers = world.with(|inner| {
+                let of = |(own, _): &&(SocketAddr, Answers)| Address::Tcp(*own) == address;
+                inner.addresses.iter().find(of).map_or(Answers::Refuses, |(_, answers)| *answers)
+            });
+            match answers {
+                Answers::Accepts => {}
+                Answers::AcceptsAfter(time) => world.sleep(time).await,
+                Answers::Refuses => return Err(io::ErrorKind::ConnectionRefused.into()),
+                Answers::Nothing => core::future::pending().await,
+            }
             let now = world.time();
             let id = world.with(|inner| {
                 if inner.down {

@@ -205,6 +205,15 @@ impl Pipe {
         }
     }
 
+    /// Why there is no connection, during the pause before the next attempt.
+    #[must_use]
+    pub const fn down_cause(&self) -> Option<&Cause> {
+        match &self.phase {
+            Phase::BackingOff { cause, .. } => Some(cause),
+            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up { .. } => None,
+        }
+    }
+
     /// How many commands were written and are not answered.
     #[must_use]
     pub fn in_flight(&self) -> usize {

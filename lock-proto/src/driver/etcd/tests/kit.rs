@@ -17,7 +17,8 @@ use std::thread;
 use lock_testkit::PATIENCE;
 
 use super::super::connection::{Connection, Fact};
-use crate::driver::{BootClock, Clock, Host};
+use crate::driver::address::Route;
+use crate::driver::{Address, BootClock, Clock, Host};
 use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId, Role};
@@ -52,6 +53,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 impl Host for Smol {
     type Clock = Self;
     type Stream = smol::net::TcpStream;
+    type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
     type Connect = Boxed<io::Result<Self::Stream>>;
     type Sleep = Boxed<()>;
 
@@ -59,9 +61,13 @@ impl Host for Smol {
         self.clone()
     }
 
-    fn connect(&self, target: &Target) -> Self::Connect {
-        let Target::Tcp { host, port } = target.clone() else { panic!("{target}") };
-        Box::pin(async move { smol::net::TcpStream::connect((&*host, port)).await })
+    fn resolve(&self, host: &str, _: u16) -> Self::Resolve {
+        panic!("{host} is no address")
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        let Address::Tcp(address) = *address else { panic!("{address}") };
+        Box::pin(async move { smol::net::TcpStream::connect(address).await })
     }
 
     fn sleep(&self, time: Duration) -> Self::Sleep {
@@ -75,6 +81,7 @@ impl Host for Smol {
 /// One connection.
 pub(super) struct Tried {
     host: Smol,
+    route: Route,
     connection: Connection<Smol>,
     facts: VecDeque<Fact>,
     serial: u64,
@@ -89,8 +96,9 @@ impl Tried {
 
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
         let target = Target::Tcp { host: alloc::format!("{}", address.ip()).into(), port: address.port() };
-        let connection = Connection::open(host, &target, &alloc::format!("{address}"));
-        Self { host: host.clone(), connection, facts: VecDeque::new(), serial: 0 }
+        let route = Route::new(target);
+        let connection = Connection::open(host, &route, &alloc::format!("{address}"));
+        Self { host: host.clone(), route, connection, facts: VecDeque::new(), serial: 0 }
     }
 
     /// Connects to a server that speaks HTTP/2.
@@ -116,7 +124,7 @@ impl Tried {
                     return Poll::Ready(Some(fact));
                 }
                 let mut facts = Vec::new();
-                let more = self.connection.poll(cx, &mut facts);
+                let more = self.connection.poll(&self.host, &mut self.route, cx, &mut facts);
                 self.facts.extend(facts);
                 if more || !self.facts.is_empty() {
                     continue;

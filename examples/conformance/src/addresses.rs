@@ -1,0 +1,85 @@
+//! Names with several addresses, some of which do not work.
+
+use core::future::{Ready, ready};
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::io;
+use std::time::Instant as StdInstant;
+
+use lock_proto::driver::{Address, Host, Settings, connect};
+use lock_proto::etcd;
+use lock_proto::redis::{Config, Endpoint};
+use lock_testkit::{DeadAddress, PATIENCE, Redis};
+
+use crate::{Kit, Runtime, Server};
+
+/// What the driver gives a connection. Whoever tries one address alone has no lock before that.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The first address answers nothing: the second one is tried meanwhile.
+pub async fn a_name_whose_first_address_is_dead<R: Runtime>(kit: Kit<R>, server: Server) {
+    let dead = DeadAddress::new();
+    let settings: Settings = match &server {
+        Server::Redis(_) => {
+            Config::new([Endpoint::parse("redis://name.test").unwrap()]).connect_timeout(CONNECT_TIMEOUT).into()
+        }
+        Server::Etcd(_) => etcd::Config::parse("etcd://name.test").unwrap().connect_timeout(CONNECT_TIMEOUT).into(),
+    };
+    let host = Named { inner: kit.runtime().host(), addresses: vec![dead.address(), server.address()] };
+    let (client, driver) = connect(host, settings).unwrap();
+    kit.spawn(driver);
+    let since = StdInstant::now();
+    let guard = kit.take(&client, "a").await;
+    let took = since.elapsed();
+    assert!(took < CONNECT_TIMEOUT / 2, "{took:?}");
+    kit.give_back(guard).await;
+}
+
+/// The first address leads to a server that takes no writes: the other one is tried before it.
+pub async fn a_name_whose_first_address_is_a_replica<R: Runtime>(kit: Kit<R>) {
+    let primary = Redis::start();
+    let replica = Redis::builder().replica_of(&primary).start();
+    let host = Named { inner: kit.runtime().host(), addresses: vec![replica.address(), primary.address()] };
+    let (client, driver) = connect(host, Settings::parse(["redis://name.test"]).unwrap()).unwrap();
+    kit.spawn(driver);
+    kit.give_back(kit.take(&client, "a").await).await;
+    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+}
+
+/// A name that the host really resolves.
+pub async fn a_name_of_the_system<R: Runtime>(kit: Kit<R>) {
+    let server = Redis::start();
+    let client = kit.client(&format!("redis://localhost:{}", server.address().port()));
+    kit.give_back(kit.take(&client, "a").await).await;
+}
+
+/// A host whose resolver knows one name.
+struct Named<H> {
+    inner: H,
+    addresses: Vec<SocketAddr>,
+}
+
+impl<H: Host> Host for Named<H> {
+    type Clock = H::Clock;
+    type Stream = H::Stream;
+    type Resolve = Ready<io::Result<Vec<SocketAddr>>>;
+    type Connect = H::Connect;
+    type Sleep = H::Sleep;
+
+    fn clock(&self) -> H::Clock {
+        self.inner.clock()
+    }
+
+    fn resolve(&self, host: &str, _: u16) -> Self::Resolve {
+        assert_eq!(host, "name.test");
+        ready(Ok(self.addresses.clone()))
+    }
+
+    fn connect(&self, address: &Address) -> H::Connect {
+        self.inner.connect(address)
+    }
+
+    fn sleep(&self, time: Duration) -> H::Sleep {
+        self.inner.sleep(time)
+    }
+}

@@ -1,0 +1,50 @@
+//! An address at which nobody answers.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// How long an attempt may take until it counts as not answered.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// A port of 127.0.0.1 that answers no attempt to connect, as that of a host that is gone: its backlog is full.
+#[derive(Debug)]
+pub struct DeadAddress {
+    listener: TcpListener,
+    _backlog: Vec<TcpStream>,
+}
+
+impl DeadAddress {
+    /// A port that answers nobody until this is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If the system goes on accepting connections.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it opens a socket")]
+    pub fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        // Once more, with the shortest backlog.
+        rustix::net::listen(&listener, 0).expect("listens");
+        let address = listener.local_addr().expect("bound");
+        let mut backlog = Vec::new();
+        for _ in 0..16 {
+            match TcpStream::connect_timeout(&address, SILENCE) {
+                Ok(stream) => backlog.push(stream),
+                Err(error) if error.kind() == ErrorKind::TimedOut => return Self { listener, _backlog: backlog },
+                Err(error) => panic!("the backlog cannot be filled: {error}"),
+            }
+        }
+        panic!("the backlog is never full");
+    }
+
+    /// Where it is.
+    ///
+    /// # Panics
+    ///
+    /// Never: it is bound.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.listener.local_addr().expect("bound")
+    }
+}

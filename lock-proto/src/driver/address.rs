@@ -1,0 +1,145 @@
+//! The addresses of a server, and the order in which they are tried.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::redis::Target;
+
+/// Where a [`Host`](super::Host) connects to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Address {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// The path of a unix socket.
+    Unix(Box<str>),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => f.write_str(path),
+        }
+    }
+}
+
+/// A server, and what is known of its addresses.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) target: Target,
+    /// Addresses that are tried after all others: attempts to connect to them failed or were given up, or the server there takes no writes.
+    last: Vec<Address>,
+    /// Where the command connection leads.
+    pub(super) current: Option<Address>,
+}
+
+/// How a target becomes addresses.
+pub(super) enum Found<'a> {
+    /// It is one.
+    Address(Address),
+    /// By a question to the resolver.
+    Name { host: &'a str, port: u16 },
+}
+
+impl Route {
+    pub(super) const fn new(target: Target) -> Self {
+        Self { target, last: Vec::new(), current: None }
+    }
+
+    pub(super) fn find(&self) -> Found<'_> {
+        match &self.target {
+            Target::Tcp { host, port } => match host.parse::<IpAddr>() {
+                Ok(ip) => Found::Address(Address::Tcp(SocketAddr::new(ip, *port))),
+                Err(_) => Found::Name { host, port: *port },
+            },
+            Target::Unix { path } => Found::Address(Address::Unix(path.clone())),
+        }
+    }
+
+    /// The addresses in the order in which they are to be tried: the two families in turn, beginning with that of the first address
+    /// (RFC 8305, section 4); those that did not work come last (requirement P5).
+    pub(super) fn order(&mut self, found: &[SocketAddr]) -> VecDeque<Address> {
+        let begins_with_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
+        let (first, second): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
+            found.iter().partition(|address| address.is_ipv6() == begins_with_v6);
+        let mut order = Vec::with_capacity(found.len());
+        for place in 0..found.len() {
+            for address in [first.get(place), second.get(place)].into_iter().flatten() {
+                order.push(Address::Tcp(**address));
+            }
+        }
+        self.last.retain(|address| order.contains(address));
+        order.sort_by_key(|address| self.last.iter().position(|last| last == address).map_or(0, |place| place + 1));
+        order.into()
+    }
+
+    /// The next attempt tries this address after all others.
+    pub(super) fn put_last(&mut self, address: Address) {
+        self.last.retain(|last| *last != address);
+        self.last.push(address);
+    }
+
+    /// The server that the command connection leads to takes no writes.
+    pub(super) fn avoid_current(&mut self) {
+        if let Some(address) = self.current.take() {
+            self.put_last(address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    fn all(addresses: &[&str]) -> Vec<SocketAddr> {
+        addresses.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    fn order(route: &mut Route, found: &[&str]) -> Vec<alloc::string::String> {
+        route.order(&all(found)).iter().map(alloc::string::ToString::to_string).collect()
+    }
+
+    fn name() -> Route {
+        Route::new(Target::Tcp { host: "name".into(), port: 1 })
+    }
+
+    #[test]
+    fn families_take_turns_beginning_with_the_resolvers_first() {
+        for (found, expected) in [
+            (&["[::1]:1", "[::2]:1", "1.1.1.1:1", "[::3]:1"][..], &["[::1]:1", "1.1.1.1:1", "[::2]:1", "[::3]:1"][..]),
+            (&["1.1.1.1:1", "1.1.1.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "1.1.1.2:1"]),
+            (&["1.1.1.2:1", "1.1.1.1:1"], &["1.1.1.2:1", "1.1.1.1:1"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(order(&mut name(), found), expected);
+        }
+    }
+
+    #[test]
+    fn what_did_not_work_comes_last_and_is_forgotten_with_the_name() {
+        let mut route = name();
+        let put_last = |route: &mut Route, address: &str| route.put_last(Address::Tcp(address.parse().unwrap()));
+        let found = ["1.1.1.1:1", "1.1.1.2:1", "1.1.1.3:1"];
+        put_last(&mut route, "1.1.1.2:1");
+        put_last(&mut route, "1.1.1.1:1");
+        assert_eq!(order(&mut route, &found), ["1.1.1.3:1", "1.1.1.2:1", "1.1.1.1:1"]);
+        put_last(&mut route, "1.1.1.2:1");
+        assert_eq!(order(&mut route, &found), ["1.1.1.3:1", "1.1.1.1:1", "1.1.1.2:1"]);
+        assert_eq!(order(&mut route, &["1.1.1.4:1"]), ["1.1.1.4:1"]);
+        assert_eq!(order(&mut route, &found), found, "an address that the name had not");
+    }
+
+    #[test]
+    fn addresses_need_no_resolver() {
+        for (host, is_name) in [("127.0.0.1", false), ("::1", false), ("localhost", true), ("fe80::1%eth0", true)] {
+            let route = Route::new(Target::Tcp { host: host.into(), port: 6379 });
+            assert_eq!(matches!(route.find(), Found::Name { .. }), is_name, "{host}");
+        }
+    }
+}

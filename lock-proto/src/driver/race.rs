@@ -1,0 +1,107 @@
+//! Opening a connection: the addresses of a name are raced (RFC 8305, "happy eyeballs"), so that a dead one costs a moment, and not
+//! every attempt (requirement P5).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use core::time::Duration;
+use std::io;
+
+use super::Host;
+use super::address::{Address, Found, Route};
+use crate::time::Instant;
+
+/// How long one address is tried alone before the next one is tried as well (RFC 8305, section 8).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// An attempt to connect to a server at any of its addresses. The first that connects wins; what is dropped then, or with the race, has
+/// the host give up the other attempts.
+pub(super) struct Race<H: Host> {
+    resolving: Option<H::Resolve>,
+    untried: VecDeque<Address>,
+    attempts: Vec<(Address, H::Connect)>,
+    /// When the next address is tried.
+    next: Instant,
+    failure: Option<io::Error>,
+}
+
+impl<H: Host> Race<H> {
+    /// Resolves the name, if it is one, and connects.
+    pub(super) fn new(host: &H, route: &Route) -> Self {
+        match route.find() {
+            Found::Address(address) => Self::to(address),
+            Found::Name { host: name, port } => {
+                Self { resolving: Some(host.resolve(name, port)), ..Self::over(VecDeque::new()) }
+            }
+        }
+    }
+
+    /// Connects to this address.
+    pub(super) fn to(address: Address) -> Self {
+        Self::over([address].into())
+    }
+
+    const fn over(untried: VecDeque<Address>) -> Self {
+        Self { resolving: None, untried, attempts: Vec::new(), next: Instant::ZERO, failure: None }
+    }
+
+    /// The connection, and where it leads. An error only when all addresses have failed.
+    pub(super) fn poll(
+        &mut self,
+        host: &H,
+        route: &mut Route,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Address, H::Stream)>> {
+        if let Some(resolving) = &mut self.resolving {
+            let found = ready!(Pin::new(resolving).poll(cx));
+            self.resolving = None;
+            self.untried = route.order(&found?);
+        }
+        loop {
+            let mut place = 0;
+            while let Some((_, attempt)) = self.attempts.get_mut(place) {
+                match Pin::new(attempt).poll(cx) {
+                    Poll::Pending => place += 1,
+                    Poll::Ready(Ok(stream)) => {
+                        let (address, _) = self.attempts.remove(place);
+                        self.give_up(route);
+                        return Poll::Ready(Ok((address, stream)));
+                    }
+                    Poll::Ready(Err(error)) => {
+                        let (address, _) = self.attempts.remove(place);
+                        tracing::debug!(%address, %error, "cannot connect to this address");
+                        route.put_last(address);
+                        self.failure = Some(error);
+                        self.next = now;
+                    }
+                }
+            }
+            if self.next > now {
+                break;
+            }
+            let Some(address) = self.untried.pop_front() else { break };
+            let attempt = host.connect(&address);
+            self.attempts.push((address, attempt));
+            self.next = now + ATTEMPT_DELAY;
+        }
+        if self.attempts.is_empty() && self.untried.is_empty() {
+            let none = || io::Error::other("the name has no address");
+            return Poll::Ready(Err(self.failure.take().unwrap_or_else(none)));
+        }
+        Poll::Pending
+    }
+
+    /// When it is to be polled though nothing woke it.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        (!self.untried.is_empty()).then_some(self.next)
+    }
+
+    /// What is being tried has not connected: the next attempt begins with other addresses.
+    pub(super) fn give_up(&mut self, route: &mut Route) {
+        for (address, _) in self.attempts.drain(..) {
+            route.put_last(address);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A name with several addresses (requirement P5).
+
+use super::world::{Answers, address};
+use super::*;
+
+/// Where the attempts went to, and how long after the first one.
+fn tried(world: &World) -> Vec<(Duration, Address)> {
+    let tried = world.with(|inner| core::mem::take(&mut inner.tried));
+    let begun = tried.first().map_or(Instant::ZERO, |(at, _)| *at);
+    tried.into_iter().map(|(at, address)| (at.since(begun), address)).collect()
+}
+
+fn leads_to(world: &World, answers: &[Answers]) {
+    let addresses = (1..).map(address).zip(answers.iter().copied()).collect();
+    world.with(|inner| inner.addresses = addresses);
+}
+
+const fn tcp(n: u8) -> Address {
+    Address::Tcp(address(n))
+}
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+#[test]
+fn a_dead_address_costs_a_quarter_of_a_second() {
+    let world = World::new();
+    leads_to(&world, &[Answers::Nothing, Answers::Accepts]);
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").wait(ms(1_000)).acquire()).unwrap();
+    assert_eq!(tried(&world), [(ms(0), tcp(1)), (ms(250), tcp(2))]);
+    assert_eq!(world.with(|inner| inner.opening), 0, "the other attempt was dropped");
+    // The next connection begins with the address that works.
+    let now = world.time();
+    world.with(|inner| inner.node.restart(now, true));
+    world.run(&mut driver, ms(1_000));
+    assert_eq!(tried(&world), [(ms(0), tcp(2))]);
+    assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
+}
+
+#[test]
+fn an_address_that_refuses_costs_nothing() {
+    let world = World::new();
+    leads_to(&world, &[Answers::Refuses, Answers::Refuses, Answers::Accepts]);
+    let (client, mut driver) = world.client();
+    drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
+    assert_eq!(tried(&world), [1, 2, 3].map(|n| (ms(0), tcp(n))));
+}
+
+#[test]
+fn the_first_to_connect_wins() {
+    let world = World::new();
+    leads_to(&world, &[Answers::AcceptsAfter(ms(400)), Answers::AcceptsAfter(ms(300)), Answers::Nothing]);
+    let (client, mut driver) = world.client();
+    drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
+    assert_eq!(tried(&world), [(ms(0), tcp(1)), (ms(250), tcp(2))]);
+    // Late, but not dead: at 250 ms the next one is begun beside it, and it is the first to connect.
+    assert_eq!(world.with(|inner| inner.opening), 0);
+    world.run(&mut driver, ms(1_000));
+    assert_eq!(tried(&world), [], "one connection");
+}
+
+/// More dead addresses than fit into the time for a connection: the next attempt begins where that one ended.
+#[test]
+fn many_dead_addresses() {
+    let world = World::new();
+    let answers: Vec<_> = core::iter::repeat_n(Answers::Nothing, 12).chain([Answers::Accepts]).collect();
+    leads_to(&world, &answers);
+    let (client, mut driver) = world.client();
+    drop(world.wait(&mut driver, client.lock("a").wait(ms(5_000)).acquire()).unwrap());
+    let tried = tried(&world);
+    let order: Vec<_> = tried.iter().map(|(_, address)| address.clone()).collect();
+    assert_eq!(order, (1..=13).map(tcp).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_address_connects() {
+    let world = World::new();
+    for (answers, fault) in [
+        (&[Answers::Refuses, Answers::Refuses][..], crate::fault::Fault::Refused),
+        (&[Answers::Nothing, Answers::Refuses], crate::fault::Fault::TimedOut),
+        (&[], crate::fault::Fault::Unreachable),
+    ] {
+        leads_to(&world, answers);
+        let (client, mut driver) = world.client();
+        let error = world.wait(&mut driver, client.lock("a").wait(ms(2_500)).acquire()).unwrap_err();
+        let AcquireError::Failed(Failure::TimedOut(report)) = error else { panic!("{error:?}") };
+        assert_eq!(&*report.nodes, [Answer::Unreachable(Cause::Fault(fault))]);
+    }
+}
+
+/// It answers `READONLY`, so it is not the one: the others come first at the next attempt.
+#[test]
+fn an_address_that_leads_to_a_replica_comes_last() {
+    let world = World::new();
+    leads_to(&world, &[Answers::Accepts, Answers::Accepts, Answers::Accepts]);
+    world.with(|inner| inner.node.demote(Instant::ZERO));
+    let (client, mut driver) = world.client();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    while world.with(|inner| inner.tried.len()) < 4 {
+        world.run(&mut driver, ms(20));
+    }
+    let order: Vec<_> = tried(&world).into_iter().map(|(_, address)| address).collect();
+    assert_eq!(order[..4], [1, 2, 3, 1].map(tcp));
+    let now = world.time();
+    world.with(|inner| inner.node.promote(now));
+    drop(world.wait(&mut driver, waiting).unwrap());
+}
+
+/// The wake connection goes where commands go, whatever the name leads to by now.
+#[test]
+fn the_wake_connection_uses_the_address_of_the_commands() {
+    let world = World::new();
+    leads_to(&world, &[Answers::Nothing, Answers::Accepts]);
+    let (client, mut driver) = world.client();
+    drop(world.wait(&mut driver, client.lock("warm-up").acquire()).unwrap());
+    tried(&world);
+    leads_to(&world, &[Answers::Accepts, Answers::Accepts]);
+    let now = world.time();
+    world.with(|inner| inner.node.insert(now, "a", "somebody", Some(TTL)));
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    world.run(&mut driver, ms(500));
+    assert_eq!(tried(&world), [(ms(0), tcp(2))]);
+}
+
+#[test]
+fn an_address_is_not_resolved() {
+    let world = World::new();
+    let mut node = World::config().nodes()[0].clone();
+    node.target = redis::Target::Tcp { host: "10.0.0.1".into(), port: 6379 };
+    // The world knows no such name.
+    let (client, mut driver) = world.client_with(1, redis::Config::new([node]));
+    drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
+    assert_eq!(tried(&world), [(ms(0), tcp(1))]);
+}
