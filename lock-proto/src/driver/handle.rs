@@ -17,6 +17,13 @@ use crate::time::Instant;
 ///
 /// When the last handle is gone (clients, waiting futures, guards), the driver shuts down by itself, as [`Client::shutdown`] with
 /// the configured time for a release.
+///
+/// # Fork
+///
+/// A client belongs to the process that made it. After `fork()` the child has a copy with the same identity and the same connections, and must
+/// make a client of its own. In the copy an acquisition fails with [`AcquireError::Forked`], and a driver that is polled there ends: it sends
+/// nothing, and its holders are told that the lock is lost. Locks stay with the parent. A [`Guard`] that is asked in the child without a driver there
+/// answers by the clock, as the parent's does, until the end of its validity: do not rely on it. (`exec` copies nothing.)
 #[derive(Clone)]
 pub struct Client {
     pub(super) owner: Arc<Owner>,
@@ -180,6 +187,9 @@ impl Acquiring {
         #[cfg(feature = "etcd")]
         let value = self.value.clone();
         let deadline = &mut self.deadline;
+        if owner.shared.is_forked() {
+            return Err(AcquireError::Forked);
+        }
         owner.shared.verb(|core, now, batch| {
             let wait = match *wait {
                 Wait::For(limit) => Wait::For(deadline.get_or_insert(now + limit).since(now)),
@@ -277,6 +287,10 @@ pub enum AcquireError {
     /// The client is shutting down, or its driver is gone.
     #[error("the client was shut down")]
     ShutDown,
+    /// The process was forked after the client was made. The child has to make a client of its own: in this one it would act under the
+    /// parent's identity.
+    #[error("the client belongs to the process that forked this one: make a new client after the fork")]
+    Forked,
     /// Only etcd has elections.
     #[cfg(feature = "etcd")]
     #[error("elections need etcd, and this client is one of Redis")]

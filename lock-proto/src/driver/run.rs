@@ -212,6 +212,10 @@ impl<H: Host> Links<H> for Sockets<H> {
     fn clear(&mut self) {
         self.conns.clear();
     }
+
+    fn leak(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.conns));
+    }
 }
 
 impl<H: Host> Sockets<H> {

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
@@ -21,6 +22,8 @@ use crate::time::Instant;
 /// runtime and for every back end.
 pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
+    /// The process that made this client. A forked child has a copy with the same identity, which must not act.
+    pub(super) process: AtomicU32,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
@@ -135,13 +138,24 @@ impl<E: Engine> Shared<E> {
             outcome: None,
             engine,
         };
-        Arc::new(Self { id, clock, stopped: event_listener::Event::new(), core: Mutex::new(core) })
+        Arc::new(Self {
+            id,
+            process: AtomicU32::new(std::process::id()),
+            clock,
+            stopped: event_listener::Event::new(),
+            core: Mutex::new(core),
+        })
     }
 }
 
 impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn now(&self) -> Instant {
         (self.clock)()
+    }
+
+    /// Whether this is the copy of a client in a forked process. Takes no mutex: a thread that the child lacks may have held it.
+    pub(super) fn is_forked(&self) -> bool {
+        self.process.load(Ordering::Relaxed) != std::process::id()
     }
 
     /// Works on the machine for a handle: drains what it says to other handles, and wakes the driver if there is something that only

@@ -39,6 +39,9 @@ pub(super) trait Links<H: Host> {
 
     /// Closes them all.
     fn clear(&mut self);
+
+    /// Forgets them all without closing them: in a forked process they are the parent's, and so is what the runtime waits with.
+    fn leak(&mut self);
 }
 
 /// The loop. Ends when the machine has stopped.
@@ -147,6 +150,12 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
 
     /// As [`Future::poll`].
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.shared.is_forked() {
+            self.links.leak();
+            tracing::error!("the process was forked: the client in the child ends");
+            self.shared.close(None);
+            return Poll::Ready(());
+        }
         if self.gather(cx) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -180,7 +189,11 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
 
 impl<H: Host, L: Links<H>> Drop for Turns<H, L> {
     fn drop(&mut self) {
-        self.links.clear();
+        if self.shared.is_forked() {
+            self.links.leak();
+        } else {
+            self.links.clear();
+        }
         // Whoever was to be woken in a later turn is woken now: there is none.
         self.batch.run();
         self.shared.close(None);

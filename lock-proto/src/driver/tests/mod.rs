@@ -340,6 +340,31 @@ fn a_panic_elsewhere_poisons_nothing() {
     assert!(guard.is_held());
 }
 
+/// The copy of a client in a forked process does nothing under the parent's identity.
+#[test]
+fn a_forked_child_takes_no_lock_and_sends_nothing() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    world.settle(&mut driver);
+    let connections = world.with(|inner| inner.open());
+    assert!(connections > 0);
+    // As it is seen after a fork: the process has another number.
+    client.owner.shared.process.fetch_add(1, Ordering::SeqCst);
+    let refused = poll(&mut client.lock("b").acquire());
+    assert!(matches!(refused, Poll::Ready(Err(AcquireError::Forked))), "{refused:?}");
+    world.run(&mut driver, TTL / 2);
+    assert!(driver.is_done());
+    assert!(!guard.is_held(), "the parent holds it");
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(AcquireError::ShutDown))));
+    drop(guard);
+    world.settle(&mut driver);
+    assert!(world.has_key("a") && !world.has_key("b"), "the parent's lock stays");
+    assert_eq!(world.with(|inner| inner.open()), connections, "the parent's connections stay open");
+}
+
 #[test]
 fn secrets_are_not_shown() {
     let world = World::new();

@@ -85,6 +85,13 @@ struct Wire {
     writer: Option<Waker>,
 }
 
+impl Inner {
+    /// How many connections the client has not closed.
+    pub(super) fn open(&self) -> usize {
+        self.wires.values().filter(|wire| !wire.hung_up).count()
+    }
+}
+
 impl World {
     pub(super) fn new() -> Self {
         let node = Node::new(Instant::ZERO, NodeConfig::new(1));
