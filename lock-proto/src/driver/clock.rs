@@ -18,6 +18,9 @@ pub trait Clock: Clone + Send + Sync + 'static {
 /// - Elsewhere: [`std::time::Instant`]. On Windows it counts through suspend as well; on macOS and the BSDs it may stand still, and
 ///   then a lock that ended while the machine slept looks valid after it wakes up, until a renewal is answered. Use fencing there.
 ///
+/// No clock of a guest counts while the host has paused the *virtual machine*, migrates it or restores it from a snapshot, `CLOCK_BOOTTIME`
+/// included. After that a lock that has ended looks valid until a renewal is answered. Use fencing there too.
+///
 /// Clones share the origin, so their instants can be compared.
 #[derive(Clone, Copy, Debug)]
 pub struct BootClock {
