@@ -145,8 +145,8 @@ impl Locks {
         if want.renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold.into());
         }
-        // Its own life, or one that only its holder prolongs, needs a lease of its own (requirement E1).
-        let shared = seconds(ttl) == seconds(self.config.session_ttl) && want.renew != Renew::Manual;
+        // Its own life, or one that ends before the session's, needs a lease of its own (requirement E1).
+        let shared = seconds(ttl) == seconds(self.config.session_ttl) && want.renew == Renew::Auto;
         let slot = self.lock_slot(queue);
         let (place, generation) = self.acquisitions.take(slot);
         let id = LockId { slot: place, generation };

@@ -31,6 +31,12 @@ pub enum Renew {
     /// The application, by `extend`; without it the lock ends a TTL after the grant.
     Manual,
     /// The watchdog, but the hold ends at the latest this long after the grant.
+    ///
+    /// At that time the holder is notified with [`Loss::MaxHold`], and renewal stops. The key stays until the guard is released or
+    /// dropped, so that the work can come to an end before the next holder begins. A guard that stays out delays the next holder by a
+    /// TTL at most: then the key ends by itself.
+    ///
+    /// On etcd such a lock has a lease of its own, which costs one more request to take it and one more to release it.
     AtMost(Duration),
 }
 
@@ -199,7 +205,7 @@ pub enum Loss {
     /// The key holds somebody else's value.
     #[error("another client has the lock")]
     Taken,
-    /// The maximal hold time is over.
+    /// The maximal hold time is over, see [`Renew::AtMost`].
     #[error("the maximal hold time is over")]
     MaxHold,
     /// The client was shut down.

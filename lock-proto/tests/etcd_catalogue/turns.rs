@@ -365,8 +365,66 @@ fn h3_a_hold_can_be_bounded() {
     let waiter = w.acquire(1, Acquire::new("a"));
     w.expect(secs(26), "the end", |w| lost(w, 0, lock).is_some());
     assert_eq!((w.now, lost(&w, 0, lock)), (granted + secs(25), Some(Loss::MaxHold)));
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
     w.expect(ms(10), "the next one", |w| w.is_held(1, waiter));
-    w.release(0, lock);
+    w.end();
+}
+
+/// The key of a bounded hold was deleted with the notification, while the work under its guard went on.
+#[test]
+fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
+    let mut w = World::new(2);
+    let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(secs(5))));
+    let local = w.acquire(0, Acquire::new("a"));
+    let other = w.acquire(1, Acquire::new("a"));
+    w.expect(secs(6), "the loss", |w| lost(w, 0, lock).is_some());
+    w.run_for(secs(2));
+    assert_eq!(w.queue("a").len(), 3, "the keys of the lost holder and of two waiters\n{}", w.describe());
+    assert_eq!((w.count(0, Kind::Delete), w.count(0, Kind::Revoke)), (0, 0));
+    assert!(!w.is_held(0, local) && !w.is_held(1, other), "the work may still be under way");
+    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(w.count(0, Kind::Delete), 1);
+    w.expect(ms(10), "the next in the line", |w| w.is_held(1, other));
+    assert_eq!(give_back(&mut w, 1, other), Release::Released);
+    w.expect(ms(10), "the last in the line", |w| w.is_held(0, local));
+    w.end();
+}
+
+/// A guard that never comes back does not keep the others out for longer than a TTL, although the client lives on.
+#[test]
+fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
+    for most in [ms(1), secs(5), secs(25)] {
+        let mut w = World::new(2);
+        let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(most)));
+        let shared = w.hold(0, Acquire::new("shared"));
+        let other = w.acquire(1, Acquire::new("a"));
+        w.expect(secs(26), "the loss", |w| lost(w, 0, lock).is_some());
+        w.expect(ms(10_100), "the next one", |w| w.is_held(1, other));
+        assert!(w.is_held(0, shared), "nothing else is lost");
+        assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
+        w.end();
+    }
+}
+
+/// The same for a candidate: it has time to stop, and what it proclaimed last does not save its key.
+#[test]
+fn h6_a_bounded_office_is_given_up_in_two_steps() {
+    let mut w = World::new(2);
+    let want = Acquire::new("a").renew(Renew::AtMost(secs(5)));
+    let leads = w.verb(0, |hub, now| hub.campaign(now, &want, "one".into())).unwrap();
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let next = w.campaign(1, "a", "two");
+    w.run_for(ms(4_999));
+    w.fate(0, Kind::Put, Fate::Slow(ms(50), ms(1)));
+    w.verb(0, |hub, now| hub.proclaim(now, leads, "last".into())).unwrap();
+    w.expect(ms(50), "the loss", |w| lost(w, 0, leads).is_some());
+    w.run_for(ms(500));
+    assert_eq!(&w.queue("a")[0].value[..], b"last");
+    assert!(!w.is_held(1, next));
+    let seen = w.heard(1, query).last().and_then(election::leader).unwrap();
+    assert_eq!(&seen.value[..], b"last", "observers see who has not left yet");
+    assert_eq!(give_back(&mut w, 0, leads), Release::Released);
+    w.expect(ms(10), "the next one", |w| w.is_held(1, next));
     w.end();
 }
 
@@ -426,15 +484,15 @@ fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
     w.end();
 }
 
-/// Found by the simulation: a maximal hold time shorter than the write that passes the lock on kept a timer busy until the answer. It begins
-/// with the grant.
+/// It begins with the grant, however long the wait or the writing of the key before has taken.
 #[test]
 fn h3_the_maximal_hold_time_begins_with_the_grant() {
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
-    w.fate(0, Kind::Put, Fate::Slow(ms(200), ms(200)));
     let next = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(ms(100))));
+    w.run_for(ms(400));
+    w.fate(0, Kind::Create, Fate::Slow(ms(200), ms(200)));
     give_back(&mut w, 0, first);
     w.expect(ms(410), "it is granted", |w| w.is_held(0, next));
     let granted = w.now;

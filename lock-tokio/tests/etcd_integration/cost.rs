@@ -7,7 +7,9 @@ use lock_testkit::Etcd;
 use lock_tokio::Guard;
 use lock_tokio::redis::Release;
 
-use crate::kit::{LONG_TTL, calls, clean, config, give_back, ms, poll_once, shut_down, soon, take, until, with};
+use crate::kit::{
+    LONG_TTL, blocked, calls, clean, config, give_back, ms, poll_once, shut_down, soon, take, until, with,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_uncontended_lock_and_unlock_cost_two_calls() {
@@ -159,5 +161,38 @@ async fn a_lease_of_its_own_ends_with_its_lock() {
     }
     assert_eq!(etcd.leases().len(), 1, "the session lives as long as the client");
     shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Requirement H6: at the end of its time the holder is notified, and its key stays until the guard is back, or a TTL has passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
+    use lock_tokio::Renew;
+    use lock_tokio::redis::{Blocked, Loss};
+
+    let etcd = Etcd::start();
+    let (client, other) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
+    let bounded = || client.lock("a").renew(Renew::AtMost(ms(300)));
+    let guard = soon("acquire", bounded().acquire()).await.unwrap();
+    let key = String::from_utf8(guard.owner().unwrap().key.to_vec()).unwrap();
+    let mut waiting = other.lock("a").acquire();
+    blocked(&mut waiting, Blocked::Held).await;
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::MaxHold);
+    let revokes = calls(&etcd, "LeaseRevoke");
+    // Long enough for a delete to arrive that should not have been sent.
+    for _ in 0..20 {
+        assert!(etcd.keys_of("a/").contains(&key));
+        assert!(poll_once(&mut waiting).await.is_pending());
+    }
+    assert_eq!(calls(&etcd, "LeaseRevoke"), revokes);
+    give_back(guard).await;
+    give_back(soon("the next", waiting).await.unwrap()).await;
+    // A guard that stays out: the lease ends by itself, though the client lives on.
+    let guard = soon("acquire", bounded().ttl(Duration::from_secs(2)).acquire()).await.unwrap();
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::MaxHold);
+    give_back(soon("the next", other.lock("a").acquire()).await.unwrap()).await;
+    assert_eq!(soon("release", guard.release()).await, Release::Expired);
+    shut_down(client).await;
+    shut_down(other).await;
     clean(&etcd).await;
 }

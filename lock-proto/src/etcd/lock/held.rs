@@ -137,6 +137,9 @@ impl Lock {
             Phase::Held | Phase::Offered if until <= now => {
                 // The session's own end comes as news of the session.
                 if hold.max_hold_end().is_some_and(|end| end <= now) {
+                    // The lease is this hold's alone. It is not renewed from now on, so the key outlives the limit by a TTL at most,
+                    // even if the guard never comes back (requirement H6).
+                    ctx.sessions.lose(hold.session, Loss::MaxHold);
                     return self.lose(ctx, Loss::MaxHold);
                 }
             }
@@ -342,7 +345,6 @@ impl Lock {
         let valid_until = hold.until(ctx.until(hold.session));
         let session = hold.session;
         let lease_lost = ctx.sessions.get(session).is_none_or(|found| found.is_lost());
-        // At the end of the maximal hold time the key goes at once: that is what the time is for.
         let left = (loss != Loss::Gone).then_some(hold.key.modified);
         if let Some(own) = hold.own {
             ctx.close_watch(own.id);
@@ -351,8 +353,7 @@ impl Lock {
         match hold.phase {
             Phase::Held => {
                 ctx.tell(id, Event::Lost(loss));
-                let modified = left.filter(|_| loss != Loss::MaxHold);
-                self.lost.push(LostHold { id, session, modified, valid_until });
+                self.lost.push(LostHold { id, session, modified: left, valid_until });
             }
             Phase::Offered => ctx.end(id, Event::Withdrawn),
             Phase::Preparing => self.back_to_front(hold.waiter),

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::wire::Wire;
-use crate::etcd::{Client, ElectionEvent, QueryId, StreamId};
+use crate::etcd::{Client, ElectionEvent, OwnerKey, QueryId, StreamId};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::clock::Clock;
@@ -25,6 +25,8 @@ pub(super) struct Process {
     /// What happened while it was stopped.
     pub(super) inbox: VecDeque<Fact>,
     pub(super) records: BTreeMap<LockId, Record>,
+    /// The keys of holders, also of those that were notified of a loss and whose guards are still out.
+    pub(super) owners: BTreeMap<LockId, OwnerKey>,
     /// What questions and observations were told.
     pub(super) queries: BTreeMap<QueryId, Observed>,
     /// Its open streams, by the world's numbers.
@@ -66,6 +68,7 @@ impl Process {
             state: State::Running,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
+            owners: BTreeMap::new(),
             queries: BTreeMap::new(),
             streams: BTreeMap::new(),
             stopped: None,

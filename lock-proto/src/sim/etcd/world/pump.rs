@@ -9,10 +9,10 @@ use bytes::Bytes;
 
 use super::World;
 use super::process::{Fact, Process};
-use super::wire::{Wire, looked_at};
+use super::wire::{Wire, ends, looked_at};
 use crate::etcd::{Output, Rpc, Token};
 use crate::fault::Fault;
-use crate::id::ConnId;
+use crate::id::{ConnId, LockId};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::common::MAX_SPINS;
 use crate::sim::etcd::ClusterOutput;
@@ -413,6 +413,19 @@ impl World {
         }
     }
 
+    /// The key of a holder that was notified of a loss is not deleted before its guard is back (requirement H6).
+    fn check_left_alone(&mut self, client: usize, request: &Rpc) {
+        let checker = &self.checker;
+        let owners = &mut self.clients[client].owners;
+        owners.retain(|lock, _| checker.stage(client, *lock).is_some_and(|stage| stage != Stage::Over));
+        let lost = |lock: &LockId| checker.stage(client, *lock) == Some(Stage::Lost);
+        let found = owners.iter().find(|(lock, owner)| ends(request, owner) && lost(lock));
+        if let Some((lock, owner)) = found {
+            let text = format!("client {client} ends {} while the guard of {lock} is out", owner.key.escape_ascii());
+            self.report(Rule::ShortenedKey, text);
+        }
+    }
+
     /// Carries out what a machine asks for, until it asks for nothing more. The own keys that it asked the store about.
     pub(super) fn pump_client(&mut self, client: usize) -> Vec<Bytes> {
         let mut asked = Vec::new();
@@ -460,6 +473,7 @@ impl World {
             }
             Output::Call { rpc, request, token } => {
                 self.journal.facts.call(self.now, client, rpc.conn(), &request);
+                self.check_left_alone(client, &request);
                 let number = self.next_number();
                 self.rpcs.insert(number, rpc);
                 self.say(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });

@@ -5,7 +5,7 @@ use alloc::format;
 use super::World;
 use super::process::Fact;
 use crate::etcd::{ElectionEvent, OwnerKey, QueryId, Queue};
-use crate::event::{Event, Grant};
+use crate::event::{Event, Grant, Loss};
 use crate::id::LockId;
 use crate::sim::check::Rule;
 
@@ -24,6 +24,10 @@ impl World {
         record.events.push(event.clone());
         record.times.push(now);
         self.point_told(client, lock, &event, until);
+        if let Event::Lost(Loss::Gone) = event {
+            // A key that is gone may be made again for somebody else.
+            self.clients[client].owners.remove(&lock);
+        }
         if let Event::Granted(grant) = event {
             self.granted(client, lock, grant, owner);
         }
@@ -33,7 +37,8 @@ impl World {
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.grant = Some(grant);
         let (claim, hold, write_every) = (record.claim, record.hold, record.write_every);
-        let proven = owner.map(|owner| self.queue_log.proves(&Queue::new(b"", &record.name), &owner));
+        let proven = owner.as_ref().map(|owner| self.queue_log.proves(&Queue::new(b"", &record.name), owner));
+        self.clients[client].owners.extend(owner.map(|owner| (lock, owner)));
         match proven {
             Some(Ok(())) => {}
             Some(Err(text)) => self.report(Rule::Fifo, text),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::etcd::message::{
     COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchResponse,
 };
-use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
+use crate::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use crate::sim::network::Payload;
 
 /// One thing said over a connection. Calls and streams are numbered by the world.
@@ -60,6 +60,23 @@ pub(super) fn looked_at(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
             Some(Op::Range(_) | Op::Put(_) | Op::Delete(_)) | None => {}
         }
     }
+}
+
+/// Whether a call deletes this key, or ends the lease that it hangs on.
+pub(super) fn ends(request: &Rpc, owner: &OwnerKey) -> bool {
+    match request {
+        Rpc::Txn(txn) => deletes(txn, &owner.key),
+        Rpc::Revoke(revoke) => revoke.id == owner.lease.get(),
+        Rpc::Range(_) | Rpc::Grant(_) | Rpc::Authenticate(_) => false,
+    }
+}
+
+fn deletes(txn: &TxnRequest, key: &Bytes) -> bool {
+    txn.success.iter().any(|op| match &op.request {
+        Some(Op::Delete(delete)) => delete.key == *key,
+        Some(Op::Txn(inner)) => deletes(inner, key),
+        Some(Op::Range(_) | Op::Put(_)) | None => false,
+    })
 }
 
 impl fmt::Display for Wire {
