@@ -31,7 +31,8 @@ pub struct Leader {
 pub enum ElectionEvent {
     /// This candidate leads, with this value. Told again when the value changes.
     Leader(Leader),
-    /// Nobody leads.
+    /// Nobody leads. Also while the oldest key of the election is no candidate's, such as one of the election `name/other`: nobody is elected
+    /// behind it.
     NoLeader,
     /// The server cannot be heard at present: what was told last may be out of date (requirement E10).
     Disconnected,

@@ -114,7 +114,8 @@ impl Query {
                 // says so is not asked in a circle.
                 self.known = self.known.max(*revision).max(self.asked);
                 self.tries = 0;
-                let event = match older {
+                // A key that is no candidate's does not lead, and nobody is elected behind it (requirement E2).
+                let event = match older.as_ref().filter(|kv| !self.queue.is_foreign(&kv.key)) {
                     None => ElectionEvent::NoLeader,
                     Some(kv) => ElectionEvent::Leader(Leader {
                         key: kv.key.clone(),

@@ -183,3 +183,32 @@ fn e10_without_a_watch_the_leader_is_read_now_and_then() {
     assert!((9..=11).contains(&(w.count(1, Kind::First) - reads)));
     w.end();
 }
+
+/// A key in the election's range that is no candidate's was reported as the leader. Nobody is elected behind it, and it leads nothing itself.
+#[test]
+fn e10_a_foreign_key_leads_nothing() {
+    for key in ["a/x/7f", "a/", "a/7F", "a/0x7f", "a/7f/", "a/00000000000000001"] {
+        let mut w = World::new(2);
+        w.put_by_hand(key, 0);
+        let asked = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
+        let observed = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
+        w.run_for(ms(10));
+        assert_eq!(w.heard(0, asked), [ElectionEvent::NoLeader], "{key}");
+        assert_eq!(w.heard(0, observed), [ElectionEvent::NoLeader], "{key}");
+        let candidate = w.campaign(1, "a", "one");
+        w.run_for(ms(10));
+        assert!(matches!(failure(&w, 1, candidate), Some(Failure::KeyInUse(_))), "{key}");
+        w.delete_by_hand(&key.into());
+        // One that is younger than the leader's changes nothing, until the leader has left.
+        let leads = w.campaign(1, "a", "one");
+        w.run_for(ms(10));
+        w.put_by_hand(key, 0);
+        w.run_for(ms(10));
+        assert_eq!(value(w.heard(0, observed).last()), Some(&b"one"[..]), "{key}");
+        give_back(&mut w, 1, leads);
+        w.run_for(ms(10));
+        assert_eq!(w.heard(0, observed).last(), Some(&ElectionEvent::NoLeader), "{key}");
+        w.delete_by_hand(&key.into());
+        w.end();
+    }
+}

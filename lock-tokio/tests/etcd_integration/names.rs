@@ -2,7 +2,8 @@
 
 use lock_testkit::Etcd;
 use lock_tokio::AcquireError;
-use lock_tokio::redis::{Blocked, Failure};
+use lock_tokio::etcd::ElectionEvent;
+use lock_tokio::redis::{Blocked, Failure, Release};
 
 use crate::kit::{Etcdctl, blocked, clean, client, config, failure, give_back, shut_down, soon, take, until, with};
 
@@ -101,6 +102,26 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
     assert!(failure.to_string().contains("a/readme"), "{failure}");
     until("only that key is left", || etcd.keys() == ["a/readme"]).await;
     etcd.delete("a/readme");
+    shut_down(client).await;
+    clean(&etcd).await;
+}
+
+/// Nor does it lead: the leader of the election `a/b` is not that of `a`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_key_does_not_lead() {
+    let etcd = Etcd::start();
+    let client = client(&etcd);
+    let nested = soon("elected", client.election("a/b").campaign("nested")).await.unwrap();
+    assert_eq!(soon("nobody", client.election("a").leader()).await.unwrap(), None);
+    assert!(soon("somebody", client.election("a/b").leader()).await.unwrap().is_some());
+    let mut observed = client.election("a").observe().unwrap();
+    assert_eq!(soon("nobody", observed.next()).await, Some(ElectionEvent::NoLeader));
+    assert_eq!(soon("resigned", nested.resign()).await, Release::Released);
+    let leads = soon("elected", client.election("a").campaign("one")).await.unwrap();
+    let seen = soon("the leader", observed.next()).await;
+    assert!(matches!(&seen, Some(ElectionEvent::Leader(leader)) if leader.value == "one"), "{seen:?}");
+    assert_eq!(soon("resigned", leads.resign()).await, Release::Released);
+    drop(observed);
     shut_down(client).await;
     clean(&etcd).await;
 }

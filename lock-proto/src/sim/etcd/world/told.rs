@@ -63,10 +63,18 @@ impl World {
             let text = format!("client {client} tells of {query:?}, which is over: {event:?}");
             return self.report(Rule::OneOutcome, text);
         };
+        let foreign = match &event {
+            ElectionEvent::Leader(leader) => Queue::new(b"", &observed.name).is_foreign(&leader.key),
+            ElectionEvent::NoLeader | ElectionEvent::Disconnected | ElectionEvent::Failed(_) => false,
+        };
         // A question has one answer, an observation goes on until it fails.
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
         observed.events.push(event.clone());
         let name = observed.name.clone();
         self.heard(client, &name, &event);
+        if foreign {
+            let text = format!("client {client} hears that {} is led by {event:?}", name.escape_ascii());
+            self.report(Rule::Contract, text);
+        }
     }
 }
