@@ -9,7 +9,7 @@ use super::election::{ElectionEvent, Leader, QueryId};
 use super::lock::Watched;
 use super::request::{Found, Queue, Refusal, Reply, Request};
 use super::seam::{LocksOutput, WatchId};
-use super::session::{answer, pause};
+use super::session::{answer, pause, recheck};
 use crate::event::{Answer, ErrorClass, Failure, Report};
 use crate::id::{CallId, NodeId};
 use crate::time::Instant;
@@ -37,6 +37,8 @@ pub(crate) struct Query {
     asked: i64,
     told: Option<ElectionEvent>,
     again: Option<Instant>,
+    /// When an observer reads although nothing was heard: the server may have lost an event.
+    recheck: Option<Instant>,
     tries: u32,
     answer: Answer,
 }
@@ -65,6 +67,7 @@ impl Query {
             asked: 0,
             told: None,
             again: None,
+            recheck: None,
             tries: 0,
             answer: Answer::Silent,
         }
@@ -90,10 +93,12 @@ impl Query {
     fn read(&mut self, ctx: &mut QueryContext<'_>) {
         let due = self.again.is_none_or(|at| at <= ctx.now);
         let polled = self.again.is_some() && self.watch.is_some();
-        if self.call.is_some() || !due || (self.news <= self.known && !polled) {
+        let wanted = due && (self.news > self.known || polled);
+        if self.call.is_some() || !(wanted || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return;
         }
         self.again = None;
+        self.recheck = self.watch.map(|_| ctx.now + recheck(ctx.config, ctx.seed ^ u64::from(ctx.slot), ctx.now));
         *ctx.serial += 1;
         let call = CallId { name: ctx.slot | OF_QUERY, node: NodeId(0), serial: *ctx.serial };
         let request = Request::First { queue: self.queue.clone() };
@@ -151,6 +156,11 @@ impl Query {
         }
     }
 
+    /// A failure has its own pause.
+    fn recheck(&self) -> Option<Instant> {
+        self.recheck.filter(|_| self.tries == 0)
+    }
+
     fn fail(&mut self, ctx: &mut QueryContext<'_>, failure: impl FnOnce(Report) -> Failure) {
         let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
         self.tell(ctx, ElectionEvent::Failed(failure(report)));
@@ -200,7 +210,7 @@ impl Query {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let again = self.again.filter(|_| self.call.is_none());
+        let again = [self.again, self.recheck()].into_iter().flatten().min().filter(|_| self.call.is_none());
         [again, self.until].into_iter().flatten().min()
     }
 }

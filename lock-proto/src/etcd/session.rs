@@ -19,6 +19,11 @@ pub(super) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
     pause + jitter(seed, n, pause / 2)
 }
 
+/// After how long what is watched is read again, see [`Config::recheck`].
+pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
+    config.recheck - jitter(seed, now.as_nanos(), config.recheck / 4)
+}
+
 /// One lease of this client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Session {

@@ -212,3 +212,23 @@ fn e10_a_foreign_key_leads_nothing() {
         w.end();
     }
 }
+
+/// The server lost the event that a leader was elected, or has left. The observer heard of it never, or with the next change only.
+#[test]
+fn e10_an_observer_hears_of_a_change_whose_event_was_lost() {
+    let mut w = World::new(2);
+    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    w.run_for(ms(10));
+    w.lose_events(1, true);
+    let leads = w.campaign(0, "a", "one");
+    w.run_for(secs(20));
+    assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
+    w.expect(secs(11), "the leader is seen", |w| value(w.heard(1, query).last()) == Some(b"one"));
+    give_back(&mut w, 0, leads);
+    w.expect(secs(31), "nobody leads", |w| w.heard(1, query).last() == Some(&ElectionEvent::NoLeader));
+    // Seldom, while nothing happens.
+    let reads = w.count(1, Kind::First);
+    w.run_for(secs(600));
+    assert!((20..=27).contains(&(w.count(1, Kind::First) - reads)), "{}", w.count(1, Kind::First) - reads);
+    w.end();
+}

@@ -255,3 +255,49 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
         w.end();
     }
 }
+
+/// The server lost the event that the key before was deleted: the waiter, whose watches were open, waited for ever.
+#[test]
+fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
+    for every in [None, Some(secs(4))] {
+        let mut w = World::with(3, |config| if let Some(every) = every { config.recheck(every) } else { config });
+        let limit = every.unwrap_or(secs(30));
+        let first = w.hold(0, Acquire::new("a"));
+        let waiter = w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(10));
+        let last = w.acquire(2, Acquire::new("a"));
+        w.run_for(ms(10));
+        w.lose_events(1, true);
+        let released = w.now;
+        assert_eq!(give_back(&mut w, 0, first), Release::Released);
+        w.expect(limit, "the waiter is served", |w| w.is_held(1, waiter));
+        assert!(w.now.since(released) > limit / 2, "by nothing else than another look");
+        // Its own key was deleted, and it did not hear of that either.
+        w.lose_events(2, true);
+        let own = w.queue("a")[1].key.clone();
+        w.delete_by_hand(&own);
+        give_back(&mut w, 1, waiter);
+        w.expect(limit, "the last one enters the line again", |w| w.is_held(2, last));
+        w.end();
+    }
+}
+
+/// Who waits long reads seldom, and not all at one time.
+#[test]
+fn e4_a_long_wait_costs_a_reading_now_and_then() {
+    let mut w = World::new(2);
+    let locks: Vec<_> = (0..20).map(|n| w.hold(0, Acquire::new(format!("{n}")))).collect();
+    let waiters: Vec<_> = (0..20).map(|n| w.acquire(1, Acquire::new(format!("{n}")))).collect();
+    w.run_for(secs(1));
+    let before = w.count(1, Kind::Look);
+    w.run_for(secs(600));
+    let looks = w.sent(1, Kind::Look).split_off(before);
+    assert!((20 * 20..=20 * 27).contains(&looks.len()), "{}", looks.len());
+    let times: std::collections::BTreeSet<_> = looks[looks.len() - 20..].iter().map(|(at, _)| *at).collect();
+    assert!(times.len() > 15, "{times:?}");
+    for (lock, waiter) in locks.into_iter().zip(waiters) {
+        w.abandon(0, lock);
+        w.abandon(1, waiter);
+    }
+    w.end();
+}

@@ -106,6 +106,8 @@ pub(crate) struct Client {
     always: BTreeMap<Kind, Fate>,
     cut: bool,
     deaf: bool,
+    /// What its watches should report is lost.
+    loses_events: bool,
     paused: bool,
     dead: bool,
     inbox: Vec<Happening>,
@@ -164,6 +166,7 @@ impl World {
             always: BTreeMap::new(),
             cut: false,
             deaf: false,
+            loses_events: false,
             paused: false,
             dead: false,
             inbox: Vec::new(),
@@ -254,6 +257,11 @@ impl World {
     pub(crate) fn deafen(&mut self, client: usize) {
         self.clients[client].deaf = true;
         self.break_watches(client);
+    }
+
+    /// From now on its watches stay open and report nothing; or not any more.
+    pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {
+        self.clients[client].loses_events = loses;
     }
 
     pub(crate) fn pause(&mut self, client: usize) {
@@ -425,7 +433,7 @@ impl World {
         for change in changes {
             for client in 0..self.clients.len() {
                 let known = &self.clients[client];
-                if known.cut || known.dead {
+                if known.cut || known.dead || known.loses_events {
                     continue;
                 }
                 let open = known.watches.iter().filter(|(_, watch)| watch.open && watch.covers(&change.kv.key));

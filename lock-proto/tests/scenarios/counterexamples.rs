@@ -94,3 +94,16 @@ fn s4_clocks_beyond_the_allowance_and_clocks_that_stand_still_give_two_holders()
         search(name, Rule::MutualExclusion, |_| {});
     }
 }
+
+/// Requirement E4: a server may lose an event and say nothing.
+#[test]
+fn s4_a_client_that_trusts_its_watches_waits_for_ever_when_events_are_lost() {
+    let scenario = Scenario::named("etcd-lost-events").unwrap();
+    let found = (0..BUDGET).find(|seed| {
+        let mut plan = Plan::from_seed(scenario, *seed);
+        let Store::Etcd(store) = &mut plan.setup.store else { unreachable!("a plan for etcd") };
+        store.recheck = core::time::Duration::from_secs(24 * 60 * 60);
+        plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == Rule::Liveness)
+    });
+    assert!(found.is_some(), "no waiter and no observer missed anything in {BUDGET} seeds");
+}

@@ -89,6 +89,8 @@ pub(super) struct Contender {
     heard: i64,
     /// When to read the queue again, after a failure or while a watch is not open.
     again: Option<Instant>,
+    /// When to read it although nothing was heard: the server may have lost an event.
+    recheck: Instant,
     tries: u32,
 }
 
@@ -187,7 +189,11 @@ impl Contender {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.again.filter(|_| self.look.is_none())
+        if self.look.is_some() {
+            return None;
+        }
+        // A failure has its own pause.
+        Some(self.again.map_or(self.recheck, |again| if self.tries > 0 { again } else { again.min(self.recheck) }))
     }
 
     pub(super) fn close(&mut self, ctx: &mut Context<'_>) {
@@ -360,6 +366,7 @@ impl Lock {
             look: None,
             heard: 0,
             again: None,
+            recheck: ctx.recheck_at(),
             tries: 0,
         });
         self.tell_blocked(ctx, Blocked::Held);
@@ -369,7 +376,7 @@ impl Lock {
     /// Reads the queue again, if what is known of it may be out of date.
     pub(super) fn look(&mut self, ctx: &mut Context<'_>) {
         let Stage::Waiting(contender) = &mut self.stage else { return };
-        let due = contender.again.is_some_and(|at| at <= ctx.now);
+        let due = contender.deadline().is_some_and(|at| at <= ctx.now);
         let paused = contender.again.is_some() && contender.tries > 0;
         let known = contender.known;
         let missed = contender.news > known || contender.watches().any(|watched| watched.is_ahead_of(known));
@@ -378,6 +385,7 @@ impl Lock {
         }
         let Some(lease) = ctx.lease(contender.session) else { return };
         contender.again = None;
+        contender.recheck = ctx.recheck_at();
         contender.heard = contender.heard_of();
         let request = Request::Look { queue: self.queue.clone(), lease, before: Some(contender.own.created) };
         contender.look = Some(ctx.send(contender.session, request));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::etcd::config::Config;
 use crate::etcd::request::{LeaseId, Request};
 use crate::etcd::seam::{LocksOutput, WatchId};
-use crate::etcd::session::pause;
+use crate::etcd::session::{pause, recheck};
 use crate::etcd::sessions::{SessionId, Sessions};
 use crate::event::{Event, Loss};
 use crate::id::{CallId, ClientId, LockId, NodeId};
@@ -80,6 +80,11 @@ impl Context<'_> {
     /// The pause after `tries` failures.
     pub(crate) fn pause(&self, tries: u32) -> Duration {
         pause(self.seed ^ u64::from(self.name), self.now.as_nanos(), tries)
+    }
+
+    /// When to read a queue again although its watches are open and report nothing.
+    pub(crate) fn recheck_at(&self) -> Instant {
+        self.now + recheck(self.config, self.seed ^ u64::from(self.name), self.now)
     }
 
     pub(crate) fn lease(&self, session: SessionId) -> Option<LeaseId> {

@@ -162,6 +162,18 @@ impl Cluster {
         }
     }
 
+    /// From now on the watches of a member miss what happens, and nobody says so; or not any more. What they missed is never told.
+    pub fn set_loses_events(&mut self, now: Instant, member: usize, loses: bool) {
+        self.advance(now);
+        self.members[member].loses_events = loses;
+    }
+
+    /// Whether the watches of a member miss what happens.
+    #[must_use]
+    pub fn loses_events(&self, member: usize) -> bool {
+        self.members[member].loses_events
+    }
+
     /// Ends every stream of a member, as it does when it loses the leader.
     pub fn end_streams_of(&mut self, now: Instant, member: usize) {
         self.advance(now);

@@ -25,6 +25,8 @@ pub(super) struct Member {
     pub(super) seen: i64,
     /// What happened while it was cut off and has been compacted since.
     pub(super) backlog: Vec<(i64, Vec<WatchEvent>)>,
+    /// Its watches are not told what happens.
+    pub(super) loses_events: bool,
     /// How long what comes in is not looked at.
     pub(super) inward: Duration,
     /// How long what goes out is held back.
@@ -42,6 +44,7 @@ impl Member {
             applied: 1,
             seen: 1,
             backlog: Vec::new(),
+            loses_events: false,
             inward: Duration::ZERO,
             outward: Duration::ZERO,
         }

@@ -169,11 +169,11 @@ impl Cluster {
         if backlog.is_empty() && from == to {
             return;
         }
-        let max = self.config.max_message;
+        let (max, loses) = (self.config.max_message, self.members[member].loses_events);
         self.each_watch(member, |watches, store, out| {
             let old = backlog.iter().map(|(revision, events)| (*revision, events));
             for (revision, events) in old.chain(store.history(from + 1, to)) {
-                watches.notify(revision, events, max, out);
+                watches.notify(revision, events, loses, max, out);
             }
         });
     }

@@ -103,13 +103,23 @@ impl Watches {
         self.by_id.values().any(|watch| watch.notify && !watch.over)
     }
 
-    /// One revision has been applied.
-    pub(super) fn notify(&mut self, revision: i64, events: &[WatchEvent], max: usize, out: &mut Vec<WatchResponse>) {
+    /// One revision has been applied. `loses`: the member fails to report it.
+    pub(super) fn notify(
+        &mut self,
+        revision: i64,
+        events: &[WatchEvent],
+        loses: bool,
+        max: usize,
+        out: &mut Vec<WatchResponse>,
+    ) {
         for (id, watch) in &mut self.by_id {
             if watch.parked || watch.over || revision < watch.next {
                 continue;
             }
             watch.next = revision + 1;
+            if loses {
+                continue;
+            }
             let events = watch.of_interest(events);
             watch.tell(*id, revision, events, max, out);
         }

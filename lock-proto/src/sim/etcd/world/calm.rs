@@ -7,6 +7,7 @@ use core::time::Duration;
 use super::World;
 use super::builder::LATE;
 use super::process::Fact;
+use crate::etcd::ElectionEvent;
 use crate::id::LockId;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::etcd::Condition;
@@ -33,6 +34,9 @@ impl World {
                 State::Down => self.start_member(member),
             }
             self.rejoin_member(member);
+            if self.cluster.loses_events(member) {
+                self.keep_events(member);
+            }
         }
         self.restore_quorum();
         for condition in [Condition::TooManyRequests, Condition::NoSpace] {
@@ -49,15 +53,15 @@ impl World {
     /// From now on every application wants to come to an end: what is held or lost is given back, what is offered is taken, whatever is
     /// granted later is given back in a moment, and nobody asks who leads.
     pub fn wind_down(&mut self) {
+        self.wind_locks_down();
+        self.close_queries();
+    }
+
+    fn wind_locks_down(&mut self) {
         for client in 0..self.clients.len() {
             for record in self.clients[client].records.values_mut() {
                 (record.claim, record.hold) = (true, Some(record.hold.map_or(SHORT, |hold| hold.min(SHORT))));
                 record.write_every = None;
-            }
-            for query in self.queries(client).collect::<Vec<_>>() {
-                if self.is_running(client) {
-                    self.close_query(client, query);
-                }
             }
             for (lock, stage) in self.checker.live(client).collect::<Vec<(LockId, Stage)>>() {
                 match stage {
@@ -66,6 +70,16 @@ impl World {
                     Stage::Offered | Stage::Held | Stage::Lost => {}
                 }
                 self.agenda.plan(self.now + SHORT, (client, Fact::Release(lock)));
+            }
+        }
+    }
+
+    fn close_queries(&mut self) {
+        for client in 0..self.clients.len() {
+            for query in self.queries(client).collect::<Vec<_>>() {
+                if self.is_running(client) {
+                    self.close_query(client, query);
+                }
             }
         }
     }
@@ -93,7 +107,7 @@ impl World {
     /// `ttl` is the longest that any lease was asked for with. What is not so is reported.
     pub fn come_to_an_end(&mut self, ttl: Duration) {
         self.calm();
-        self.wind_down();
+        self.wind_locks_down();
         let served = ttl * 3 + Duration::from_secs(30);
         if !self.run_until(served, Self::is_idle) {
             let waiting: Vec<_> = (0..self.clients.len())
@@ -109,8 +123,36 @@ impl World {
             let left: Vec<_> = self.queue_keys_left().collect();
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
         }
+        self.observers_agree(rest);
+        self.close_queries();
         self.stay_quiet(ttl);
         self.end_all(ttl);
+    }
+
+    /// With no key left, everybody who observes an election has heard that nobody leads, whatever was missed before.
+    fn observers_agree(&mut self, within: Duration) {
+        let recheck = self.clients.iter().map(|process| process.machine.config().recheck).max().unwrap_or_default();
+        if self.run_until(within + recheck, |w| w.misled().next().is_none()) {
+            return;
+        }
+        for text in self.misled().collect::<Vec<_>>() {
+            self.report(Rule::Liveness, text);
+        }
+    }
+
+    fn misled(&self) -> impl Iterator<Item = alloc::string::String> {
+        let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
+        running.flat_map(move |client| {
+            let open = self.clients[client].queries.values().filter(|observed| observed.observes && !observed.over);
+            let wrong = open.filter(|observed| observed.events.last() != Some(&ElectionEvent::NoLeader));
+            wrong.map(move |observed| {
+                let name = observed.name.escape_ascii();
+                format!(
+                    "client {client} observes {name}, which nobody leads, and has heard {:?}",
+                    observed.events.last()
+                )
+            })
+        })
     }
 
     fn queue_keys_left(&self) -> impl Iterator<Item = alloc::string::String> {

@@ -210,6 +210,20 @@ impl World {
         self.on_cluster("watches cancelled", |cluster, now| cluster.cancel_watches(now));
     }
 
+    /// From now on the watches of a member miss what happens, and nobody says so: a bug of the server, or of something between.
+    pub fn lose_events(&mut self, member: usize) {
+        self.on_lane(Some(Lane::Node(member)), "loses watch events", |cluster, now| {
+            cluster.set_loses_events(now, member, true);
+        });
+    }
+
+    /// Ends [`lose_events`](Self::lose_events). What was missed is never told.
+    pub fn keep_events(&mut self, member: usize) {
+        self.on_lane(Some(Lane::Node(member)), "reports watch events again", |cluster, now| {
+            cluster.set_loses_events(now, member, false);
+        });
+    }
+
     /// Every stream of a member ends with the status `Unavailable`.
     pub fn end_streams(&mut self, member: usize) {
         self.on_lane(Some(Lane::Node(member)), "streams end", |cluster, now| cluster.end_streams_of(now, member));

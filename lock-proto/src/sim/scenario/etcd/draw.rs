@@ -14,6 +14,8 @@ use crate::sim::way::Way;
 
 const LOCKS: [&str; 2] = ["a", "b"];
 const ELECTION: &str = "e";
+/// Its keys lie in the range of the other's, and are foreign there.
+const NESTED: &str = "e/x";
 
 /// Something that may happen in a run, a few times or often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,7 @@ enum Kind {
     Cancel,
     Burst,
     Campaign,
+    CampaignNested,
     Observe,
     Shutdown,
     // Clients.
@@ -46,6 +49,7 @@ enum Kind {
     Touch,
     CancelWatches,
     EndStreams,
+    LoseEvents,
     ExpireTokens,
     DeleteKey,
     RevokeLease,
@@ -61,9 +65,14 @@ struct Mix {
     elections_only: bool,
     /// Calls may be executed after their clients have given them up.
     late: bool,
+    /// What is watched is read more often than by default.
+    recheck: bool,
 }
 
-const PLAIN: Mix = Mix { kinds: &[], drift: 8_000, login: false, elections_only: false, late: false };
+/// The default.
+const RECHECK: Duration = Duration::from_secs(30);
+
+const PLAIN: Mix = Mix { kinds: &[], drift: 8_000, login: false, elections_only: false, late: false, recheck: false };
 
 /// Within the bounds everything is promised.
 const fn kept(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
@@ -171,6 +180,33 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         ];
         draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
     }),
+    kept("etcd-nested", "elections whose names begin with the name of another election and a slash", |chance| {
+        use Kind::{Campaign, CampaignNested, Cancel, KillClient, Observe, PauseClient, Reset};
+        let kinds = &[
+            (CampaignNested, 10),
+            (Campaign, 10),
+            (Observe, 10),
+            (Cancel, 3),
+            (Reset, 3),
+            (PauseClient, 2),
+            (KillClient, 2),
+        ];
+        draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
+    }),
+    kept("etcd-lost-events", "members lose watch events and do not say so", |chance| {
+        use Kind::{Burst, Campaign, Cancel, KillClient, LoseEvents, Observe, PauseClient, Touch};
+        let kinds = &[
+            (LoseEvents, 10),
+            (Campaign, 8),
+            (Observe, 8),
+            (Cancel, 5),
+            (Touch, 5),
+            (Burst, 5),
+            (PauseClient, 2),
+            (KillClient, 2),
+        ];
+        draft(chance, &Mix { kinds, recheck: true, ..PLAIN })
+    }),
     kept("etcd-logins", "clients log in, and their tokens end before they do", |chance| {
         use Kind::{CutAll, ExpireTokens, KillMember, Observe, PauseClient, Reset};
         let kinds = &[(ExpireTokens, 10), (KillMember, 4), (Reset, 4), (PauseClient, 3), (Observe, 3), (CutAll, 2)];
@@ -251,6 +287,7 @@ fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         watch_quiet: Duration::from_secs(10) - chance.millis(9_000),
         late: if mix.late { Duration::from_millis(1_000) - chance.millis(400) } else { Duration::from_millis(2) },
         token_ttl: mix.login.then(|| Duration::from_secs(60) - chance.millis(58_000)),
+        recheck: if mix.recheck { chance.pick(&[RECHECK, Duration::from_secs(3)]) } else { RECHECK },
     };
     let pace = |chance: &mut Chance| Pace {
         offset: chance.millis(100_000),
@@ -395,12 +432,11 @@ impl Drawing<'_> {
         }
     }
 
-    fn campaign(&mut self) {
+    fn campaign(&mut self, name: &'static str) {
         let (client, tag) = (self.client(), self.next_tag());
         let (ttl, wait, renew) = (self.ttl(), self.wait(), self.renew());
         let claim = !self.chance.one_in(12);
         let hold = self.hold();
-        let name = ELECTION;
         self.etcd(Duration::ZERO, EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold });
         for _ in 0..self.chance.below(3) {
             let after = self.while_it_lasts();
@@ -430,7 +466,8 @@ impl Drawing<'_> {
         match kind {
             Kind::Cancel => self.cancel(),
             Kind::Burst => self.burst(),
-            Kind::Campaign => self.campaign(),
+            Kind::Campaign => self.campaign(ELECTION),
+            Kind::CampaignNested => self.campaign(NESTED),
             Kind::Observe => {
                 let (client, tag, always) = (self.client(), self.next_tag(), !self.chance.one_in(3));
                 self.etcd(now, EtcdAction::Observe { client, tag, name: ELECTION, always });
@@ -503,6 +540,10 @@ impl Drawing<'_> {
             Kind::EndStreams => {
                 let member = self.member();
                 self.etcd(now, EtcdAction::EndStreams(member));
+            }
+            Kind::LoseEvents => {
+                let member = self.member();
+                self.for_a_while_in_etcd(EtcdAction::LoseEvents(member), EtcdAction::KeepEvents(member));
             }
             Kind::ExpireTokens => self.etcd(now, EtcdAction::ExpireTokens),
             Kind::DeleteKey => {

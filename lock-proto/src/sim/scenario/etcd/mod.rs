@@ -25,6 +25,8 @@ pub struct EtcdStore {
     pub watch_own_after: Option<Duration>,
     /// How long the watch stream may be silent.
     pub watch_quiet: Duration,
+    /// How often is read what is watched, though nothing was reported.
+    pub recheck: Duration,
     /// How much later than it comes a call may be executed.
     pub late: Duration,
     /// Whether clients log in, and how long a token lives without being used; `None`: nobody logs in.
@@ -89,6 +91,10 @@ pub enum EtcdAction {
     CancelWatches,
     /// Every stream of a member ends.
     EndStreams(usize),
+    /// From now on the watches of a member miss what happens.
+    LoseEvents(usize),
+    /// They report it again.
+    KeepEvents(usize),
     /// Every token becomes invalid.
     ExpireTokens,
     /// Somebody deletes a key of this lock by hand: that of the holder, or that of the last in its queue.
@@ -131,6 +137,8 @@ impl EtcdAction {
             | Self::Touch
             | Self::CancelWatches
             | Self::EndStreams(_)
+            | Self::LoseEvents(_)
+            | Self::KeepEvents(_)
             | Self::ExpireTokens
             | Self::DeleteKey { .. }
             | Self::RevokeLease { .. }
@@ -172,6 +180,8 @@ impl fmt::Display for EtcdAction {
             Self::Touch => f.write_str("something else is written"),
             Self::CancelWatches => f.write_str("every watch is cancelled"),
             Self::EndStreams(member) => write!(f, "the streams of member {member} end"),
+            Self::LoseEvents(member) => write!(f, "the watches of member {member} miss what happens"),
+            Self::KeepEvents(member) => write!(f, "the watches of member {member} report what happens again"),
             Self::ExpireTokens => f.write_str("every token becomes invalid"),
             Self::DeleteKey { name, oldest } => write!(f, "the key of the {} of {name} is deleted", whose(oldest)),
             Self::RevokeLease { name, oldest } => write!(f, "the lease of the {} of {name} is revoked", whose(oldest)),

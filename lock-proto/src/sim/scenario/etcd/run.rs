@@ -100,7 +100,8 @@ fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
             .session_ttl(store.session_ttl)
             .turn(store.turn)
             .request_timeout(store.request_timeout)
-            .watch_quiet(store.watch_quiet);
+            .watch_quiet(store.watch_quiet)
+            .recheck(store.recheck);
         #[cfg(test)]
         let config = crate::etcd::Config { flaw: FLAW.get(), ..config };
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
@@ -238,6 +239,8 @@ impl Play {
             EtcdAction::Touch => self.w.touch(),
             EtcdAction::CancelWatches => self.w.cancel_watches(),
             EtcdAction::EndStreams(member) => self.w.end_streams(*member),
+            EtcdAction::LoseEvents(member) => self.w.lose_events(*member),
+            EtcdAction::KeepEvents(member) => self.w.keep_events(*member),
             EtcdAction::ExpireTokens => self.w.expire_tokens(),
             EtcdAction::DeleteKey { name, oldest } => {
                 self.w.delete_key(name, *oldest);
