@@ -321,10 +321,14 @@ impl<H: Host> Connection<H> {
     fn poll_streams(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
         let mut more = false;
         self.streams.retain_mut(|stream| {
-            for _ in 0..AT_ONCE {
+            let mut left = AT_ONCE;
+            while left > 0 {
                 match stream.incomings.poll_next(cx) {
                     Poll::Pending => return true,
-                    Poll::Ready(Ok(message)) => facts.push(Fact::Message(stream.id, message)),
+                    Poll::Ready(Ok(message)) => {
+                        left = left.saturating_sub(1 + events(&message));
+                        facts.push(Fact::Message(stream.id, message));
+                    }
                     Poll::Ready(Err(end)) => {
                         facts.push(Fact::StreamEnded(stream.id, end));
                         return false;
@@ -335,6 +339,14 @@ impl<H: Host> Connection<H> {
             true
         });
         more
+    }
+}
+
+/// What a message holds takes its share of a turn.
+const fn events(message: &StreamReceived) -> usize {
+    match message {
+        StreamReceived::Watch(response) => response.events.len(),
+        StreamReceived::KeepAlive(_) => 0,
     }
 }
 

@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures_util::Stream;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use http::uri::{PathAndQuery, Uri};
@@ -27,6 +27,7 @@ use tonic::metadata::MetadataValue;
 use tower_service::Service;
 
 use super::BoxFuture;
+use super::bound::Bound;
 use super::connection::chain;
 use crate::etcd::message::{
     AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, RangeResponse, TxnResponse,
@@ -34,8 +35,6 @@ use crate::etcd::message::{
 };
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend, Token};
 
-/// The longest message that is read. etcd splits what is longer, where it is asked to, and the queue of a lock is read in parts.
-const LONGEST_MESSAGE: usize = 4 << 20;
 /// What a message of usual size takes; longer ones grow.
 const USUAL_MESSAGE: usize = 512;
 /// Messages that wait are written together up to this size.
@@ -50,18 +49,19 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn client(&self, told: &Arc<AtomicBool>) -> Grpc<Carrier> {
+    fn client(&self, told: &Arc<AtomicBool>, bound: Bound) -> Grpc<Carrier> {
         let carrier = Carrier { send: self.send.clone(), told: Arc::clone(told) };
-        Grpc::with_origin(carrier, self.origin.clone()).max_decoding_message_size(LONGEST_MESSAGE)
+        Grpc::with_origin(carrier, self.origin.clone()).max_decoding_message_size(bound.bytes())
     }
 
     /// Makes a unary call.
     pub(super) async fn call(self, rpc: Rpc, token: Option<Token>) -> Result<RpcReply, Status> {
         let told = Arc::default();
         let path = PathAndQuery::from_static(rpc.path());
-        let codec = Typed { encode: encode_call, decode: reply_to(&rpc) };
+        let bound = Bound::of_answer(&rpc);
+        let codec = Typed { encode: encode_call, decode: reply_to(&rpc), bound };
         let request = request(rpc, token.as_ref())?;
-        let answer = self.client(&told).unary(request, path, codec).await;
+        let answer = self.client(&told, bound).unary(request, path, codec).await;
         answer.map(tonic::Response::into_inner).map_err(|status| judged(&status, &told))
     }
 
@@ -73,13 +73,14 @@ impl Peer {
         send: impl Stream<Item = StreamSend> + Send + 'static,
     ) -> Incomings {
         let told = Arc::default();
-        let mut client = self.client(&told);
+        let bound = Bound::of_message(kind);
+        let mut client = self.client(&told, bound);
         let opening = async move {
             let mut request =
                 request(send, token.as_ref()).map_err(|status| tonic::Status::internal(status.message))?;
             // The member ends the stream when it has lost the leader, instead of going on with nothing to say.
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-            let codec = Typed { encode: encode_send, decode: message_of(kind) };
+            let codec = Typed { encode: encode_send, decode: message_of(kind), bound };
             let answer = client.streaming(request, PathAndQuery::from_static(kind.path()), codec).await;
             answer.map(tonic::Response::into_inner)
         };
@@ -251,6 +252,8 @@ type Decode<U> = fn(&mut DecodeBuf<'_>) -> Result<U, DecodeError>;
 struct Typed<T, U> {
     encode: Encode<T>,
     decode: Decode<U>,
+    /// What may be decoded.
+    bound: Bound,
 }
 
 // By hand: a derive would ask it of the types.
@@ -295,10 +298,12 @@ impl<T, U> Decoder for Typed<T, U> {
     type Error = tonic::Status;
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, tonic::Status> {
-        let decoded = (self.decode)(from);
-        decoded
-            .map(Some)
-            .map_err(|error| tonic::Status::internal(format!("the server's message is malformed: {error}")))
+        let malformed = |error| tonic::Status::internal(format!("the server's message is malformed: {error}"));
+        // The whole message is in one piece.
+        if !self.bound.admits(from.chunk()).map_err(malformed)? {
+            return Err(tonic::Status::internal("the server's message holds more than was asked for"));
+        }
+        (self.decode)(from).map(Some).map_err(malformed)
     }
 
     fn buffer_settings(&self) -> BufferSettings {

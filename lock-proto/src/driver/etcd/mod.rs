@@ -7,6 +7,7 @@
 
 mod acks;
 mod alarm;
+mod bound;
 mod connection;
 mod election;
 mod grpc;

@@ -199,3 +199,42 @@ fn headers_without_end() {
     });
     assert!(matches!(status.code, Code::Unavailable | Code::Internal), "{status:?}");
 }
+
+/// A message of many empty elements takes fifty times its size when it is decoded: 4 MiB became some 200 MB. It is refused before that.
+#[test]
+fn e12_messages_that_hold_more_than_was_asked_for() {
+    // As much as may be sent before anything is read.
+    const BYTES: u32 = 200_000;
+    let answers = |element: [u8; 2]| {
+        server(HELLO, move |id| {
+            let elements = element.repeat(BYTES as usize / 2);
+            let message = [&[0][..], &BYTES.to_be_bytes(), &elements].concat();
+            let frames = message.chunks(16 << 10).flat_map(|part| frame(DATA, 0, id, part));
+            let end = headers(id, END_STREAM, &[("grpc-status", "0")]);
+            grpc(id).into_iter().chain(frames).chain(end).collect()
+        })
+    };
+    let txn = Rpc::Txn(TxnRequest { success: vec![RequestOp::default(); 4], ..TxnRequest::default() });
+    for (asked, element) in [(Some(range("a", "")), [0x12, 0]), (Some(txn), [0x1a, 0]), (None, [0x5a, 0])] {
+        let address = answers(element);
+        let used = allocation_counter::measure(|| {
+            smol::block_on(async {
+                let mut tried = Tried::up(address).await;
+                let status = match asked {
+                    Some(call) => tried.call(call).await.err(),
+                    None => {
+                        tried.open(StreamKind::Watch);
+                        match tried.next().await {
+                            Fact::StreamEnded(_, status) => Some(status),
+                            _ => None,
+                        }
+                    }
+                };
+                let status = status.expect("it is not decoded");
+                assert_eq!(status.code, Code::Internal, "{status:?}");
+                assert!(status.message.contains("more than was asked for"), "{status:?}");
+            });
+        });
+        assert!(used.bytes_max < 5 * u64::from(BYTES), "{} bytes for a message of {BYTES}", used.bytes_max);
+    }
+}

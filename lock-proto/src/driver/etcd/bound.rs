@@ -1,0 +1,234 @@
+//! How many elements a server's message may have (requirement E12).
+//!
+//! An empty element of a repeated field takes two bytes in a message, and about a hundred once it is decoded: 4 MiB become some 200 MB. So
+//! the elements are counted before anything is decoded, and a message with more of them than the request can be answered with is refused.
+
+use prost::DecodeError;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+
+use crate::etcd::message::{Op, RangeRequest, RequestOp, TxnRequest};
+use crate::etcd::{Rpc, StreamKind};
+
+/// The longest message that is read. etcd splits what is longer, where it is asked to, and the queue of a lock is read in parts.
+const LONGEST_MESSAGE: usize = 4 << 20;
+/// The same where an answer has nothing of variable length but a token.
+const LONGEST_FLAT: usize = 64 << 10;
+/// How many changes one message of a watch may report. A watch that has fallen behind is brought up to date by a thousand revisions at a time.
+/// With more of them the stream is opened anew, and what is watched is read.
+const MOST_EVENTS: usize = 4_096;
+
+/// What a message may be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    shape: Shape,
+    /// How many elements it may have in all.
+    elements: usize,
+}
+
+/// Where in a message elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Nowhere.
+    Flat,
+    Range,
+    Txn,
+    /// One operation of a transaction.
+    Op,
+    Watch,
+}
+
+impl Shape {
+    /// What stands in this field, if it is an element, or has elements.
+    const fn of(self, field: u32) -> Option<Self> {
+        match (self, field) {
+            (Self::Txn, 3) => Some(Self::Op),
+            (Self::Op, 1) => Some(Self::Range),
+            (Self::Op, 4) => Some(Self::Txn),
+            (Self::Range, 2) | (Self::Watch, 11) => Some(Self::Flat),
+            (Self::Flat | Self::Range | Self::Txn | Self::Op | Self::Watch, _) => None,
+        }
+    }
+}
+
+impl Bound {
+    /// The answer to a call.
+    pub(super) fn of_answer(rpc: &Rpc) -> Self {
+        match rpc {
+            Rpc::Range(range) => Self { shape: Shape::Range, elements: keys(range) },
+            Rpc::Txn(txn) => Self { shape: Shape::Txn, elements: results(txn) },
+            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => Self { shape: Shape::Flat, elements: 0 },
+        }
+    }
+
+    /// A message of a stream.
+    pub(super) const fn of_message(kind: StreamKind) -> Self {
+        match kind {
+            StreamKind::KeepAlive => Self { shape: Shape::Flat, elements: 0 },
+            StreamKind::Watch => Self { shape: Shape::Watch, elements: MOST_EVENTS },
+        }
+    }
+
+    /// How many bytes it may have.
+    pub(super) const fn bytes(self) -> usize {
+        match self.shape {
+            Shape::Flat => LONGEST_FLAT,
+            Shape::Range | Shape::Txn | Shape::Op | Shape::Watch => LONGEST_MESSAGE,
+        }
+    }
+
+    /// Whether the message has no more elements than it may.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub(super) fn admits(self, message: &[u8]) -> Result<bool, DecodeError> {
+        let mut left = self.elements;
+        count(self.shape, message, &mut left)
+    }
+}
+
+/// Takes what the message has off `left`; false if that is not enough. No deeper than there are elements left.
+fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, DecodeError> {
+    while !message.is_empty() {
+        let (field, wire) = decode_key(&mut message)?;
+        let Some(inner) = shape.of(field).filter(|_| wire == WireType::LengthDelimited) else {
+            skip_field(wire, field, &mut message, DecodeContext::default())?;
+            continue;
+        };
+        let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+        *left = fewer;
+        let length = usize::try_from(decode_varint(&mut message)?).unwrap_or(usize::MAX);
+        // What is cut off is for the decoder to say.
+        let Some((element, rest)) = message.split_at_checked(length) else { return Ok(true) };
+        if !count(inner, element, left)? {
+            return Ok(false);
+        }
+        message = rest;
+    }
+    Ok(true)
+}
+
+/// How many keys an answer to it has.
+fn keys(range: &RangeRequest) -> usize {
+    match range.limit {
+        _ if range.count_only => 0,
+        _ if range.range_end.is_empty() => 1,
+        1.. => usize::try_from(range.limit).unwrap_or(usize::MAX),
+        // Nobody asks without a limit.
+        _ => usize::MAX,
+    }
+}
+
+/// How many results and keys an answer to it has: those of one of its branches.
+fn results(txn: &TxnRequest) -> usize {
+    let branch = |ops: &[RequestOp]| ops.iter().map(result).fold(0, usize::saturating_add);
+    branch(&txn.success).max(branch(&txn.failure))
+}
+
+/// Each result is an element, and so is what is in it.
+fn result(op: &RequestOp) -> usize {
+    match &op.request {
+        Some(Op::Range(range)) => keys(range).saturating_add(2),
+        Some(Op::Txn(txn)) => results(txn).saturating_add(2),
+        Some(Op::Put(_) | Op::Delete(_)) | None => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use prost::Message as _;
+
+    use super::*;
+    use crate::etcd::message::{
+        KeyValue, OpResponse, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnResponse, WatchEvent,
+        WatchResponse,
+    };
+    use crate::etcd::{LeaseId, Queue, Request};
+
+    fn found(keys: usize) -> RangeResponse {
+        let kv = KeyValue { key: "a/7f".into(), create_revision: 4, mod_revision: 5, ..KeyValue::default() };
+        let header = Some(ResponseHeader { member_id: 1, revision: 9 });
+        RangeResponse { header, kvs: vec![kv; keys], count: 3 }
+    }
+
+    fn txn(responses: Vec<OpResponse>) -> TxnResponse {
+        let responses = responses.into_iter().map(|response| ResponseOp { response: Some(response) }).collect();
+        TxnResponse { header: Some(ResponseHeader { member_id: 1, revision: 9 }), succeeded: true, responses }
+    }
+
+    fn admits(request: &Request, answer: &[u8]) -> bool {
+        Bound::of_answer(&request.rpc().unwrap()).admits(answer).unwrap()
+    }
+
+    #[test]
+    fn an_answer_may_have_what_was_asked_for() {
+        let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
+        let put = OpResponse::Put(PutResponse::default());
+        let range = |keys| OpResponse::Range(found(keys));
+        let create = Request::Create { queue: queue.clone(), lease, value: "v".into(), alone: false };
+        assert!(admits(&create, &txn(vec![put, range(2)]).encode_to_vec()));
+        assert!(admits(&create, &txn(vec![range(1), range(2)]).encode_to_vec()));
+        assert!(!admits(&create, &txn(vec![range(1), range(3)]).encode_to_vec()));
+        let look = Request::Look { queue: queue.clone(), lease, before: Some(9) };
+        assert!(admits(&look, &txn(vec![range(1), range(1)]).encode_to_vec()));
+        assert!(!admits(&look, &txn(vec![range(1), range(2)]).encode_to_vec()));
+        let first = Request::First { queue };
+        assert!(admits(&first, &found(1).encode_to_vec()));
+        assert!(!admits(&first, &found(2).encode_to_vec()));
+    }
+
+    /// Several in one, as they leave together.
+    #[test]
+    fn inner_transactions_count() {
+        let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
+        let Some(Rpc::Txn(inner)) = (Request::Delete { queue, lease, modified: 4 }).rpc() else { unreachable!() };
+        let op = RequestOp { request: Some(Op::Txn(inner)) };
+        let outer = Bound::of_answer(&Rpc::Txn(TxnRequest { success: vec![op; 32], ..TxnRequest::default() }));
+        let answer = |keys| {
+            let refused = txn(vec![OpResponse::Range(found(keys)), OpResponse::Range(found(0))]);
+            txn(vec![OpResponse::Txn(refused); 32]).encode_to_vec()
+        };
+        assert!(outer.admits(&answer(1)).unwrap());
+        assert!(!outer.admits(&answer(2)).unwrap());
+        assert!(!outer.admits(&txn(vec![OpResponse::Range(found(1)); 400]).encode_to_vec()).unwrap());
+        // One result, with its field again and again: a decoder adds the keys up.
+        let mut again = vec![0x1a];
+        let range: Vec<u8> = [&[0x0a, 2, 0x12, 0][..]; 300].concat();
+        prost::encoding::encode_varint(range.len() as u64, &mut again);
+        again.extend(range);
+        assert_eq!(TxnResponse::decode(&*again).unwrap().responses.len(), 1);
+        assert!(!outer.admits(&again).unwrap());
+    }
+
+    #[test]
+    fn a_watch_may_report_what_a_server_reports_at_once() {
+        let event = WatchEvent { kind: 1, kv: found(1).kvs.pop() };
+        let report = |events| WatchResponse { events: vec![event.clone(); events], ..WatchResponse::default() };
+        let bound = Bound::of_message(StreamKind::Watch);
+        assert!(bound.admits(&report(MOST_EVENTS).encode_to_vec()).unwrap());
+        assert!(!bound.admits(&report(MOST_EVENTS + 1).encode_to_vec()).unwrap());
+    }
+
+    #[test]
+    fn depth_and_length_are_bounded_too() {
+        let mut nested: Vec<u8> = Vec::new();
+        while nested.len() < 4_000 {
+            let mut outer = vec![0x22];
+            prost::encoding::encode_varint(nested.len() as u64, &mut outer);
+            outer.extend(&nested);
+            nested = vec![0x1a];
+            prost::encoding::encode_varint(outer.len() as u64, &mut nested);
+            nested.extend(outer);
+        }
+        let bound = Bound { shape: Shape::Txn, elements: 200 };
+        assert!(!bound.admits(&nested).unwrap());
+        assert!(bound.admits(&[0xff]).is_err(), "no message at all");
+        assert!(bound.admits(&[0x1a, 9]).unwrap(), "the decoder finds the missing bytes");
+        assert_eq!(Bound::of_message(StreamKind::KeepAlive).bytes(), LONGEST_FLAT);
+    }
+}
