@@ -1,6 +1,9 @@
 //! Defects of the hub that a review or the explorer has found, each as the shortest sequence of calls that shows it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
+#[path = "hub_regressions/extends.rs"]
+mod extends;
+
 use core::time::Duration;
 
 use lock_proto::redis::{
@@ -322,7 +325,7 @@ fn m1_an_extend_while_the_clock_stands_still_is_answered() {
     for (call, _) in hub.requests() {
         hub.reply(1, call, &Reply::Extended);
     }
-    assert!(matches!(hub.told()[..], [Event::Renewed { .. }]));
+    assert!(matches!(hub.told()[..], [Event::Renewed { .. }, Event::Extended]));
 }
 
 /// The same for a waiter that is to get a full TTL before it is told.

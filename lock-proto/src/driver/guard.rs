@@ -12,7 +12,7 @@ use event_listener::EventListener;
 #[cfg(feature = "etcd")]
 use super::handle::AcquireError;
 use super::shared::{Owner, Shared};
-use super::ticket::{Standing, Ticket, wait_for};
+use super::ticket::{Standing, Ticket, locked, wait_for};
 use crate::error::Misuse;
 #[cfg(feature = "etcd")]
 use crate::etcd::OwnerKey;
@@ -124,6 +124,9 @@ impl Guard {
 
     /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::redis::Renew::Manual) only.
     ///
+    /// `Ok` means that the servers confirmed a request that was sent after this call. A renewal that was under way before does not count.
+    /// Each call has its own answer, also if several run at the same time.
+    ///
     /// # Errors
     ///
     /// [`ExtendError::Failed`] if too few servers confirmed it: the lock is still held for what was left, and another try may
@@ -135,13 +138,13 @@ impl Guard {
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let Hold { owner, ticket, .. } = &self.hold;
         let asked = owner.shared.verb(|core, now, _| core.extend(now, ticket));
-        let before = match asked {
-            Ok(answered) => answered,
+        let extension = match asked {
+            Ok(extension) => extension,
             Err(misuse) => {
                 return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
             }
         };
-        let answer = self.hold.answer(|| ticket.extension(before)).await;
+        let answer = self.hold.answer(|| locked(&extension).take()).await;
         answer.map_err(ExtendError::Lost)?.map_err(ExtendError::Failed)
     }
 

@@ -12,7 +12,7 @@ use super::engine::{Engine, Told};
 #[cfg(feature = "etcd")]
 use super::etcd::Questions;
 use super::handle::{AcquireError, Shutdown};
-use super::ticket::{Ticket, locked};
+use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
 use crate::redis::{Event, Loss};
@@ -325,12 +325,13 @@ impl<E: Engine + ?Sized> Core<E> {
         true
     }
 
-    pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<u32, Misuse> {
-        let answered = ticket.extensions();
-        if !self.is_closed() {
-            self.engine.extend(now, ticket.lock)?;
+    pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<Extension, Misuse> {
+        if self.is_closed() {
+            // The lock is lost, which answers it.
+            return Ok(Extension::default());
         }
-        Ok(answered)
+        self.engine.extend(now, ticket.lock)?;
+        Ok(ticket.extension())
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -40,14 +41,16 @@ struct State {
     at_risk: bool,
     /// The guard is gone; what still happens to the lock is nobody's loss.
     given_back: bool,
-    /// How many extensions were answered, and what the last one said if it failed.
-    extensions: u32,
-    unextended: Option<Box<Report>>,
+    /// Extensions that are not answered, in the order in which they were asked for.
+    extensions: Vec<Extension>,
     /// Proclamations of a leader; `None` if there were none.
     proclaimed: Option<Box<Proclaimed>>,
     /// The one future that waits for the acquisition or for the release.
     waker: Option<Waker>,
 }
+
+/// One extension, and its answer once it has come.
+pub(super) type Extension = Arc<Mutex<Option<Result<(), Report>>>>;
 
 /// The answers to proclamations: a later one answers the earlier ones as well, which it overtook.
 #[derive(Default)]
@@ -116,8 +119,7 @@ impl Ticket {
                 blocked: None,
                 at_risk: false,
                 given_back: false,
-                extensions: 0,
-                unextended: None,
+                extensions: Vec::new(),
                 proclaimed: None,
                 waker: None,
             }),
@@ -156,17 +158,18 @@ impl Ticket {
             Event::Renewed { valid_until } => {
                 self.prolong(valid_until);
                 state.at_risk = false;
-                state.extensions = state.extensions.wrapping_add(1);
-                state.unextended = None;
                 if let Stage::Offered { valid_until: until } = &mut state.stage {
                     *until = valid_until;
                 }
+                false
+            }
+            Event::Extended => {
+                state.answer_extension(Ok(()));
                 batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
                 false
             }
             Event::ExtendFailed(report) => {
-                state.extensions = state.extensions.wrapping_add(1);
-                state.unextended = Some(Box::new(report));
+                state.answer_extension(Err(report));
                 batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
                 false
             }
@@ -187,6 +190,8 @@ impl Ticket {
             }
             Event::Lost(loss) => {
                 self.until.store(0, Ordering::Release);
+                // They are answered by the loss.
+                state.extensions = Vec::new();
                 if matches!(state.stage, Stage::Held) {
                     state.loss = Some(loss);
                     if !state.given_back {
@@ -351,18 +356,11 @@ impl Ticket {
         locked(&self.state).at_risk
     }
 
-    /// How many extensions were answered.
-    pub(super) fn extensions(&self) -> u32 {
-        locked(&self.state).extensions
-    }
-
-    /// The answer to an extension that was asked for when `before` had been answered.
-    pub(super) fn extension(&self, before: u32) -> Option<Result<(), Report>> {
-        let state = locked(&self.state);
-        (state.extensions != before).then(|| match &state.unextended {
-            Some(report) => Err(Report::clone(report)),
-            None => Ok(()),
-        })
+    /// The machine was asked for an extension: its answer comes after those to the earlier ones.
+    pub(super) fn extension(&self) -> Extension {
+        let extension = Extension::default();
+        locked(&self.state).extensions.push(Arc::clone(&extension));
+        extension
     }
 }
 
@@ -382,6 +380,13 @@ impl Ticket {
 }
 
 impl State {
+    /// The machine answers in the order in which it was asked.
+    fn answer_extension(&mut self, answer: Result<(), Report>) {
+        if !self.extensions.is_empty() {
+            *locked(&self.extensions.remove(0)) = Some(answer);
+        }
+    }
+
     fn answer_proclamation(&mut self, answer: Result<i64, Report>) {
         let proclaimed = self.proclaimed.get_or_insert_default();
         proclaimed.answered = proclaimed.answered.wrapping_add(1);

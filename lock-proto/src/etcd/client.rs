@@ -81,7 +81,8 @@ impl Client {
         self.verb(now, |locks, now| locks.claim(now, lock))
     }
 
-    /// Gives the lock's lease a full TTL from now on. Answered by `Renewed` or `ExtendFailed`.
+    /// Gives the lock's lease a full TTL from now on. Each call is answered by an `Extended` or `ExtendFailed` of its own, in the order of
+    /// the calls, unless the lock is lost or given back first.
     ///
     /// # Errors
     ///

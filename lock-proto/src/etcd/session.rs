@@ -86,8 +86,8 @@ pub(crate) enum News {
     Alive,
     /// Kept alive by a request emitted at this instant.
     Renewed(Instant),
-    /// A sign of life was not confirmed.
-    Unrenewed(Answer),
+    /// A sign of life that was emitted at this instant was not confirmed.
+    Unrenewed(Instant, Answer),
     /// It could not be granted so far; it goes on trying.
     Trouble(Answer),
     /// It will not be granted.
@@ -339,8 +339,11 @@ impl Session {
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                self.due = Some(ctx.now + self.granted / 12);
-                Some(News::Unrenewed(answer(reply)))
+                // Whoever asked for one since then has not got theirs yet.
+                let another = self.wanted.is_some_and(|at| call.emitted < at);
+                self.due = Some(if another { ctx.now } else { ctx.now + self.granted / 12 });
+                self.work(ctx);
+                Some(News::Unrenewed(call.emitted, answer(reply)))
             }
         }
     }

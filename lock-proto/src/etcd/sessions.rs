@@ -194,7 +194,7 @@ impl Sessions {
         match news {
             News::Lost(Loss::Gone) => self.unknown = self.unknown.saturating_add(1),
             News::Renewed(_) => self.unknown = 0,
-            News::Alive | News::Unrenewed(_) | News::Trouble(_) | News::Refused(_) | News::Lost(_) => {}
+            News::Alive | News::Unrenewed(..) | News::Trouble(_) | News::Refused(_) | News::Lost(_) => {}
         }
         self.news.push_back((id, news));
     }

@@ -160,7 +160,8 @@ impl Client {
         claimed
     }
 
-    /// Gives the lock a full TTL from now on. Answered by [`Event::Renewed`] or [`Event::ExtendFailed`].
+    /// Gives the lock a full TTL from now on. Each call is answered by an [`Event::Extended`] or [`Event::ExtendFailed`] of its own, in the
+    /// order of the calls, unless the lock is lost or given back first.
     ///
     /// # Errors
     ///

@@ -124,12 +124,15 @@ pub enum Event {
     Withdrawn,
     /// The lock was not acquired, and nothing is left behind. Last event.
     Failed(Failure),
-    /// The watchdog (or `extend`) moved the end of validity.
+    /// The watchdog (or `extend`) moved the end of validity. Answers no `extend`.
     Renewed {
         /// The new end.
         valid_until: Instant,
     },
-    /// An `extend` was not confirmed by enough nodes; the lock is still held until `valid_until`.
+    /// The answer to an `extend`: requests that were emitted at or after the call were confirmed. Each call has one answer, in the order
+    /// of the calls; those that a loss or a release overtakes have none. [`Renewed`](Self::Renewed) comes before it.
+    Extended,
+    /// The answer to an `extend`: too few nodes confirmed it. The lock is still held until `valid_until`.
     ExtendFailed(Report),
     /// The validity ends soon and renewals do not get through: wind the work down.
     AtRisk {

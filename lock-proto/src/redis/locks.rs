@@ -161,7 +161,8 @@ impl Locks {
         self.step(slot, |lock, ctx| lock.claim(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
     }
 
-    /// Gives the lock a full TTL from now on. Answered by [`Event::Renewed`] or [`Event::ExtendFailed`].
+    /// Gives the lock a full TTL from now on. Each call is answered by an [`Event::Extended`] or [`Event::ExtendFailed`] of its own, in the
+    /// order of the calls, unless the lock is lost or given back first.
     ///
     /// # Errors
     ///
@@ -512,6 +513,7 @@ impl Event {
             Self::Blocked(_)
             | Self::Granted(_)
             | Self::Renewed { .. }
+            | Self::Extended
             | Self::ExtendFailed(_)
             | Self::AtRisk { .. }
             | Self::Proclaimed { .. }

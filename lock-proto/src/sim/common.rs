@@ -51,7 +51,28 @@ macro_rules! common {
         pub fn extend(&mut self, client: usize, lock: LockId) {
             self.journal.write(self.now, format_args!("c{client} {lock} extend"));
             self.must(client, lock, |machine, now| machine.extend(now, lock));
+            let process = &mut self.clients[client];
+            let (local, drift) = (process.local(self.now), process.machine.config().drift);
+            if let Some(record) = process.records.get_mut(&lock) {
+                let slack = record.ttl / drift.divisor + drift.margin;
+                record.extends.push_back(local + record.ttl.saturating_sub(slack));
+            }
             self.pump_client(client);
+        }
+
+        /// An extend has its answer: the request that brought it about must have left after it was asked for.
+        fn check_extend(&mut self, client: usize, lock: LockId, event: &Event) {
+            if !matches!(event, Event::Extended | Event::ExtendFailed(_)) {
+                return;
+            }
+            let until = self.clients[client].machine.valid_until(lock);
+            let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+            let Some(least) = record.extends.pop_front().filter(|_| *event == Event::Extended) else { return };
+            if until.is_some_and(|until| until < least) {
+                let text =
+                    format!("client {client} {lock} was extended by a request that had left before it was asked for");
+                self.checker.report(self.now, Rule::Told, text);
+            }
         }
 
         /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.

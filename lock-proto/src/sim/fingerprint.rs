@@ -99,6 +99,7 @@ impl Fingerprint {
             Event::Withdrawn => (3, [0, 0]),
             Event::Failed(why) => (4, [failure(why), 0]),
             Event::Renewed { valid_until } => (5, [nanos(valid_until), 0]),
+            Event::Extended => (12, [0, 0]),
             Event::ExtendFailed(_) => (6, [0, 0]),
             Event::AtRisk { valid_until } => (7, [nanos(valid_until), 0]),
             Event::Lost(why) => (8, [loss(*why), 0]),

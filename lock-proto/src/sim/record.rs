@@ -1,12 +1,13 @@
 //! What a world knows of one acquisition.
 
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::event::{Event, Grant};
+use crate::event::{Acquire, Event, Grant, Renew};
 use crate::time::Instant;
 
 /// What was told of an acquisition, and what its application does by itself.
@@ -24,11 +25,29 @@ pub(super) struct Record {
     pub(super) hold: Option<Duration>,
     /// Look and write this often while it is held.
     pub(super) write_every: Option<Duration>,
+    /// The TTL that was asked for; zero if none was, or if the hold ends by itself.
+    pub(super) ttl: Duration,
+    /// Extends that are not answered: until when each must count at least, on the client's own clock.
+    pub(super) extends: VecDeque<Instant>,
 }
 
 impl Record {
-    pub(super) const fn new(name: Arc<[u8]>, claim: bool, hold: Option<Duration>) -> Self {
-        Self { name, events: Vec::new(), times: Vec::new(), grant: None, claim, hold, write_every: None }
+    pub(super) fn new(name: Arc<[u8]>, want: &Acquire, claim: bool, hold: Option<Duration>) -> Self {
+        let ttl = match want.renew {
+            Renew::Auto | Renew::Manual => want.ttl.unwrap_or_default(),
+            Renew::AtMost(_) => Duration::ZERO,
+        };
+        Self {
+            name,
+            events: Vec::new(),
+            times: Vec::new(),
+            grant: None,
+            claim,
+            hold,
+            write_every: None,
+            ttl,
+            extends: VecDeque::new(),
+        }
     }
 
     /// Its name, to be shown.

@@ -342,6 +342,39 @@ fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
     w.end();
 }
 
+/// Each extend is answered by a sign of life that left at or after the call: not by one that was under way, whatever became of it.
+#[test]
+fn h3_each_extend_has_an_answer_of_its_own() {
+    let answers = |w: &World, lock| {
+        let of = |event: &Event| match event {
+            Event::Extended => Some(true),
+            Event::ExtendFailed(_) => Some(false),
+            _ => None,
+        };
+        w.events(0, lock).iter().filter_map(of).collect::<Vec<bool>>()
+    };
+    // What becomes of the first, of the second, and for how long each is under way.
+    for first in [true, false] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
+        w.run_for(ms(5));
+        let fate = |done: bool| if done { Fate::Slow(ms(50), ms(50)) } else { Fate::Lost };
+        w.fate(0, Kind::KeepAlive, fate(first));
+        w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
+        w.run_for(ms(10));
+        w.fate(0, Kind::KeepAlive, fate(!first));
+        for _ in 0..2 {
+            w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
+        }
+        w.expect(secs(10), "the first answer", |w| !answers(w, lock).is_empty());
+        assert_eq!(answers(&w, lock), [first]);
+        w.expect(secs(10), "the others", |w| answers(w, lock).len() == 3);
+        assert_eq!(answers(&w, lock), [first, !first, !first], "{}", w.describe());
+        w.release(0, lock);
+        w.end();
+    }
+}
+
 /// An extension that cannot be confirmed says so, and takes nothing away.
 #[test]
 fn h3_a_failed_extension_is_told() {

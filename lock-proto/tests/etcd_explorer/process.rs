@@ -177,7 +177,7 @@ impl Process {
             // A lock that ends before it is claimed was never held.
             (Event::Blocked(_), State::Waiting)
             | (Event::Renewed { .. }, State::Offered | State::Held)
-            | (Event::ExtendFailed(_), State::Held)
+            | (Event::Extended | Event::ExtendFailed(_), State::Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), State::Held)
             | (Event::AtRisk { .. }, State::Held)
             // Told before the guard came back, and heard after it.

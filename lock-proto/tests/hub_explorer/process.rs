@@ -247,7 +247,7 @@ impl Process {
                 assert!(valid_until.as_nanos() > now, "renewed until the past");
                 old
             }
-            (State::Held, Event::AtRisk { .. } | Event::ExtendFailed(_)) => old,
+            (State::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => old,
             (State::Held, Event::Lost(loss)) => {
                 assert!(*loss != Loss::ShutDown || stopping);
                 State::Lost

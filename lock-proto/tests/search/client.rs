@@ -303,7 +303,8 @@ impl Client {
                 news.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
                 self.acquisitions.remove(place);
             }
-            (Phase::Waiting, Event::Blocked(_)) | (Phase::Held, Event::AtRisk { .. } | Event::ExtendFailed(_)) => {}
+            (Phase::Waiting, Event::Blocked(_))
+            | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
             // Told before the guard came back, and heard after it.
             (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
             (phase, event) => news.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),

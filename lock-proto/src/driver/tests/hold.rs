@@ -160,6 +160,38 @@ fn manual_locks_end_unless_extended() {
     assert_eq!(world.wait(&mut driver, guard.extend()), Err(ExtendError::Lost(Loss::Expired)));
 }
 
+/// A renewal that was sent before the call is no answer, and of two that run at the same time each has its own.
+#[test]
+fn h3_an_extension_is_answered_by_a_request_of_its_own() {
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    let number = guard.token().number;
+    let mut earlier = Box::pin(guard.extend());
+    assert!(poll(&mut earlier).is_pending());
+    // The request reaches the server, and its answer is under way.
+    let written = (0..10).any(|_| {
+        driver.poll();
+        world.carry(true)
+    });
+    assert!(written);
+    let (mut first, mut second) = (Box::pin(guard.extend()), Box::pin(guard.extend()));
+    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+    assert!(world.carry(false));
+    driver.poll();
+    assert_eq!(poll(&mut earlier), Poll::Ready(Ok(())));
+    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending(), "answered by a request that had left");
+    let now = world.time();
+    world.with(|inner| {
+        inner.down = true;
+        inner.node.restart(now, true);
+    });
+    for extension in [first, second] {
+        let answer = world.wait(&mut driver, extension);
+        assert!(matches!(answer, Err(ExtendError::Failed(_))), "{answer:?}");
+    }
+    assert!(guard.is_held() && guard.token().number == number);
+}
+
 #[test]
 fn an_extension_that_is_not_confirmed_fails_or_loses() {
     let world = World::new();

@@ -44,7 +44,7 @@ impl Lock {
     /// The session to be extended.
     pub(crate) fn extend(&mut self, now: Instant, id: LockId) -> Result<super::SessionId, Misuse> {
         let hold = self.holder(id)?;
-        hold.extending = Some(now);
+        hold.extending.push(now);
         Ok(hold.session)
     }
 
@@ -82,7 +82,7 @@ impl Lock {
         hold.phase = Phase::Preparing;
         hold.since = ctx.now;
         hold.warned = false;
-        hold.extending = None;
+        hold.extending.clear();
         if hold.guarded || hold.value != hold.waiter.value || (hold.waiter.candidate && hold.grants > 0) {
             let value = hold.waiter.value.clone();
             hold.write = Some(Write::new(ctx.now, value));
@@ -95,15 +95,15 @@ impl Lock {
     fn prepared(&mut self, ctx: &mut Context<'_>) {
         let Stage::Held(hold) = &mut self.stage else { return };
         // Kept alive while it waited; from now on it has one full life (requirement H3).
-        if hold.waiter.renew == Renew::Manual && hold.extending.is_none() {
-            hold.extending = Some(ctx.now);
+        if hold.waiter.renew == Renew::Manual && hold.extending.is_empty() {
+            hold.extending.push(ctx.now);
             ctx.sessions.stop_renewing(hold.session);
             ctx.extend.push(hold.session);
             return;
         }
         hold.phase = Phase::Offered;
         hold.since = ctx.now;
-        hold.extending = None;
+        hold.extending.clear();
         *ctx.number += 1;
         let valid_until = hold.until(ctx.sessions.get(hold.session).map_or(Instant::ZERO, |found| found.until()));
         let grant = Grant {
@@ -311,27 +311,26 @@ impl Lock {
         let Stage::Held(hold) = &mut self.stage else { return };
         let valid_until = hold.until(ctx.until(hold.session));
         hold.warned = false;
-        let asked = hold.extending.is_some_and(|asked| emitted >= asked);
-        if asked && hold.phase == Phase::Preparing && hold.write.is_none() {
+        let answered = hold.asked_by(emitted);
+        if answered > 0 && hold.phase == Phase::Preparing && hold.write.is_none() {
             return self.prepared(ctx);
         }
-        if asked {
-            hold.extending = None;
-        }
+        hold.extending.drain(..answered);
         if hold.phase != Phase::Preparing {
             let id = hold.id();
             ctx.tell(id, Event::Renewed { valid_until });
+            (0..answered).for_each(|_| ctx.tell(id, Event::Extended));
         }
     }
 
-    pub(super) fn unrenewed(&mut self, ctx: &mut Context<'_>, answer: Answer) {
+    pub(super) fn unrenewed(&mut self, ctx: &mut Context<'_>, emitted: Instant, answer: &Answer) {
         let Stage::Held(hold) = &mut self.stage else { return };
         if hold.phase != Phase::Held {
             return;
         }
-        if let Some(asked) = hold.extending.take() {
-            let report = Report { waited: ctx.now.since(asked), nodes: Box::new([answer]) };
-            let id = hold.id();
+        let (id, answered) = (hold.id(), hold.asked_by(emitted));
+        for asked in hold.extending.drain(..answered) {
+            let report = Report { waited: ctx.now.since(asked), nodes: Box::new([answer.clone()]) };
             ctx.tell(id, Event::ExtendFailed(report));
         }
     }

@@ -1,5 +1,6 @@
 //! One key that is first in its queue, and the holders that it is passed on to (requirements E7, E8, H5).
 
+use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 
@@ -100,8 +101,8 @@ pub(super) struct Hold {
     /// Somebody guards transactions by the key as it is.
     pub(super) guarded: bool,
     pub(super) write: Option<Write>,
-    /// A full life was asked for at this instant.
-    pub(super) extending: Option<Instant>,
+    /// When full lives were asked for that are not answered, in order.
+    pub(super) extending: Vec<Instant>,
 }
 
 impl Hold {
@@ -134,12 +135,17 @@ impl Hold {
             look_again: None,
             guarded: false,
             write: None,
-            extending: None,
+            extending: Vec::new(),
         }
     }
 
     pub(super) const fn id(&self) -> LockId {
         self.waiter.id
+    }
+
+    /// How many of the extends a sign of life answers that was emitted at this instant.
+    pub(super) fn asked_by(&self, emitted: Instant) -> usize {
+        self.extending.partition_point(|asked| *asked <= emitted)
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {

@@ -324,15 +324,14 @@ impl Lock {
                 let emitted = *emitted;
                 self.renewed(ctx, emitted);
             }
-            (Stage::Held(hold), News::Unrenewed(answer)) if hold.session == session => {
-                let answer = answer.clone();
-                self.unrenewed(ctx, answer);
+            (Stage::Held(hold), News::Unrenewed(emitted, answer)) if hold.session == session => {
+                self.unrenewed(ctx, *emitted, answer);
             }
             (
                 Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_),
                 News::Alive
                 | News::Renewed(_)
-                | News::Unrenewed(_)
+                | News::Unrenewed(..)
                 | News::Trouble(_)
                 | News::Refused(_)
                 | News::Lost(_),

@@ -1,5 +1,6 @@
 //! From the grant to its end: offers, renewals, loss, and giving back (requirements H1-H6, U1, A8).
 
+use alloc::boxed::Box;
 use core::mem;
 
 use super::context::{Context, NodeSet};
@@ -8,7 +9,7 @@ use super::give_back::GiveBack;
 use super::watchdog::{Extended, Hold, Holder, Phase, Wish};
 use super::{EndedHold, Lock, Stage};
 use crate::id::{LockId, NodeId};
-use crate::redis::event::{Event, Failure, Grant, Loss, Release, Report};
+use crate::redis::event::{Answer, Event, Failure, Grant, Loss, Release, Report};
 use crate::redis::request::{Reply, Request};
 
 impl Lock {
@@ -106,12 +107,12 @@ impl Lock {
             hold.holder.warned = false;
         }
         match hold.extended(ctx.now, quorum) {
-            Extended::Done if !held => {
+            Extended::Done(_) if !held => {
                 hold.holder.phase = Phase::Offered;
                 self.waits.end(id, hold.holder.waiter.deadline());
                 self.offer(ctx);
             }
-            Extended::Failed { .. } if !held => {
+            Extended::Failed(_) if !held => {
                 // No full TTL to be had: the waiter goes back to the front, and contends anew.
                 let waiter = hold.holder.waiter;
                 self.give_back_hold(ctx, false);
@@ -121,10 +122,19 @@ impl Lock {
                 }
                 return;
             }
-            Extended::Done => ctx.tell(id, Event::Renewed { valid_until: until }),
-            Extended::Failed { after: waited } => {
-                let nodes = hold.report().into();
-                ctx.tell(id, Event::ExtendFailed(Report { waited, nodes }));
+            Extended::Done(count) => {
+                ctx.tell(id, Event::Renewed { valid_until: until });
+                (0..count).for_each(|_| ctx.tell(id, Event::Extended));
+            }
+            Extended::Failed(asked) => {
+                if longer {
+                    ctx.tell(id, Event::Renewed { valid_until: until });
+                }
+                let nodes: Box<[Answer]> = hold.report().into();
+                for since in asked {
+                    let report = Report { waited: ctx.now.since(since), nodes: nodes.clone() };
+                    ctx.tell(id, Event::ExtendFailed(report));
+                }
             }
             Extended::Open if held && longer => ctx.tell(id, Event::Renewed { valid_until: until }),
             Extended::Open => {}

@@ -243,7 +243,7 @@ impl Lock {
         }
     }
 
-    /// Renews now; the answer is an event.
+    /// Renews now. Each call has an answer of its own: [`Event::Extended`] or [`Event::ExtendFailed`].
     ///
     /// # Errors
     ///

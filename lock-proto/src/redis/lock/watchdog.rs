@@ -134,12 +134,22 @@ pub(crate) struct Hold {
     pub(crate) turn_end: Instant,
     /// How long the round took that won it.
     pub(crate) round_trip: Duration,
-    /// An extend was asked for at this instant and is not decided yet.
-    extending: Option<Instant>,
+    /// Extends without an answer; `None` if there are none.
+    extending: Option<Box<Extending>>,
     /// What the last loss of a share was.
     gone: Option<Loss>,
     /// The end of validity that the holder knows.
     pub(crate) told: Instant,
+}
+
+/// Extends without an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Extending {
+    /// When each was asked for, in order.
+    asked: Vec<Instant>,
+    /// The requests that are under way answer so many of them. The others came after some of these had left, and get requests of their
+    /// own.
+    current: usize,
 }
 
 /// What has to be sent to a node.
@@ -150,16 +160,15 @@ pub(crate) enum Wish {
     TopUp,
 }
 
-/// How an extend stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How extends stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     /// Not asked for, or not decided.
     Open,
-    Done,
-    /// A quorum cannot confirm it any more.
-    Failed {
-        after: Duration,
-    },
+    /// So many have come about.
+    Done(usize),
+    /// A quorum cannot confirm those that were asked for at these instants any more.
+    Failed(Vec<Instant>),
 }
 
 impl Hold {
@@ -258,9 +267,20 @@ impl Hold {
         }
     }
 
-    /// A full TTL from now on is asked for, on every node that has the token.
+    /// A full TTL from now on is asked for. Only requests that leave after this answer it.
     pub(crate) fn extend(&mut self, now: Instant) {
-        self.extending = Some(now);
+        let sent = |share: &Share| matches!(share.extend, Extend::Sent | Extend::Done | Extend::Failed);
+        let under_way = self.extending.is_some() && self.shares.iter().any(sent);
+        self.extending.get_or_insert_default().asked.push(now);
+        if !under_way {
+            self.begin_extend();
+        }
+    }
+
+    /// Every node that has the token is to be asked, for all that are not answered.
+    fn begin_extend(&mut self) {
+        let Some(extending) = &mut self.extending else { return };
+        extending.current = extending.asked.len();
         for share in self.shares.iter_mut() {
             share.extend = if share.until.is_some() { Extend::Wanted } else { Extend::No };
         }
@@ -371,21 +391,25 @@ impl Hold {
         nodes
     }
 
-    /// Whether the extend that was asked for has come about; asked at the instant that goes with a failure.
+    /// What has become of the extends under way. Those that were asked for later begin when they are decided.
     pub(crate) fn extended(&mut self, now: Instant, quorum: usize) -> Extended {
-        let Some(since) = self.extending else { return Extended::Open };
+        if self.extending.is_none() {
+            return Extended::Open;
+        }
         let count = |wanted: Extend| self.shares.iter().filter(|share| share.extend == wanted).count();
         let done = count(Extend::Done);
         let open = count(Extend::Wanted) + count(Extend::Sent);
-        let verdict = if done >= quorum && now < self.keys_until(quorum) {
-            Extended::Done
-        } else if done + open >= quorum {
+        let confirmed = done >= quorum && now < self.keys_until(quorum);
+        if !confirmed && done + open >= quorum {
             return Extended::Open;
-        } else {
-            Extended::Failed { after: now.since(since) }
-        };
-        self.extending = None;
-        verdict
+        }
+        let Some(mut extending) = self.extending.take() else { return Extended::Open };
+        let decided: Vec<Instant> = extending.asked.drain(..extending.current).collect();
+        if !extending.asked.is_empty() {
+            self.extending = Some(extending);
+            self.begin_extend();
+        }
+        if confirmed { Extended::Done(decided.len()) } else { Extended::Failed(decided) }
     }
 
     /// A node is reachable again: what failed there is tried at once.

@@ -70,7 +70,8 @@ impl Life {
             // An offer that a shutdown took back was not acquired.
             | (Event::Failed(_), Waiting | Offered)
             | (Event::Released(_), Releasing) => Ok(Over),
-            (Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. }, Offered | Held)
+            (Event::Renewed { .. } | Event::AtRisk { .. }, Offered | Held)
+            | (Event::Extended | Event::ExtendFailed(_), Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
             // It was over, or about to be, when it was given back, and what is due is said first.
@@ -82,6 +83,7 @@ impl Life {
                 | Event::Withdrawn
                 | Event::Failed(_)
                 | Event::Renewed { .. }
+                | Event::Extended
                 | Event::ExtendFailed(_)
                 | Event::AtRisk { .. }
                 | Event::Lost(_)

@@ -131,7 +131,7 @@ impl World {
         if !self.names.contains(&name) {
             self.names.insert(name.clone());
         }
-        let record = Record { write_every, ..Record::new(name, claim, hold) };
+        let record = Record { write_every, ..Record::new(name, want, claim, hold) };
         self.clients[client].records.insert(lock, record);
         self.point(client, lock, || Point::Asked);
         self.check();

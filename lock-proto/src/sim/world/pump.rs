@@ -433,6 +433,7 @@ impl World {
             }
         }
         self.checker.told(now, client, lock, &event, until, order);
+        self.check_extend(client, lock, &event);
         let fence = self.checker.permit(client, lock).and_then(|permit| permit.fence);
         self.record_told(client, lock, &event, fence, until);
         self.check();
@@ -460,6 +461,7 @@ impl World {
                 return self.point(client, lock, || Point::Ended(format!("{event:?}")));
             }
             Event::Blocked(_)
+            | Event::Extended
             | Event::ExtendFailed(_)
             | Event::AtRisk { .. }
             | Event::Proclaimed { .. }

@@ -179,7 +179,7 @@ impl World {
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
         let claim = self.auto_claim || hold.is_some();
-        self.clients[client].records.insert(lock, Record::new(name, claim, hold));
+        self.clients[client].records.insert(lock, Record::new(name, &want, claim, hold));
         self.point(client, lock, || Point::Asked);
         if let Some(value) = candidate {
             self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));

@@ -40,7 +40,7 @@ impl World {
             Event::ProclaimFailed(why) => {
                 self.word(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
             }
-            Event::Blocked(_) | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
+            Event::Blocked(_) | Event::Extended | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
         }
     }
 

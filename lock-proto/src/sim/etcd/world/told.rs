@@ -19,6 +19,7 @@ impl World {
         // The store's order of grants is that of the revisions that prove them.
         let order = owner.as_ref().map(|owner| owner.revision.unsigned_abs());
         self.checker.told(now, client, lock, &event, until, order);
+        self.check_extend(client, lock, &event);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.events.push(event.clone());

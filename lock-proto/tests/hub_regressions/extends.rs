@@ -1,0 +1,60 @@
+//! Extends, and what answers them.
+
+use super::*;
+
+/// A renewal that was under way when an extend was asked for is no answer to it.
+#[test]
+fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
+    for (ends, later) in [(Reply::Extended, true), (not_sent(), false)] {
+        let mut hub = Hub::new(1, |c| c);
+        let id = hub.held(0, &want());
+        hub.at(3_000);
+        let (renewal, _) = hub.one();
+        hub.locks.extend(ms(3_001), id).unwrap();
+        hub.drain();
+        assert_eq!(hub.requests(), [], "one request at a time");
+        hub.reply(3_002, renewal, &Reply::Extended);
+        assert!(matches!(hub.told()[..], [Event::Renewed { .. }]));
+        let (call, request) = hub.one();
+        assert!(matches!(request, Request::Extend { .. }), "{request:?}");
+        hub.reply(3_003, call, &ends);
+        let told = hub.told();
+        match &told[..] {
+            [Event::Renewed { .. }, Event::Extended] if later => {}
+            [Event::ExtendFailed(report)] if !later => assert_eq!(report.waited, for_ms(2)),
+            _ => panic!("{told:?}"),
+        }
+    }
+}
+
+/// Each extend has an answer of its own: those that come while one is under way get the next request.
+#[test]
+fn h3_extends_at_the_same_time_have_answers_of_their_own() {
+    for nodes in [1, 3] {
+        let mut hub = Hub::new(nodes, |c| c);
+        let id = hub.held(0, &want().renew(Renew::Manual));
+        let extend = |hub: &mut Hub, at: u64| {
+            hub.locks.extend(ms(at), id).unwrap();
+            hub.drain();
+        };
+        extend(&mut hub, 10);
+        let first = hub.requests();
+        assert_eq!(first.len(), usize::from(nodes));
+        extend(&mut hub, 20);
+        extend(&mut hub, 30);
+        assert_eq!(hub.requests(), []);
+        for (call, _) in first {
+            hub.reply(40, call, &Reply::Extended);
+        }
+        assert!(matches!(hub.told()[..], [Event::Renewed { .. }, Event::Extended]), "{nodes} nodes");
+        let second = hub.requests();
+        assert_eq!(second.len(), usize::from(nodes));
+        for (call, _) in second {
+            hub.reply(50, call, &not_sent());
+        }
+        let told = hub.told();
+        let [Event::ExtendFailed(second), Event::ExtendFailed(third)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((second.waited, third.waited), (for_ms(30), for_ms(20)));
+        assert_eq!(hub.requests(), []);
+    }
+}
