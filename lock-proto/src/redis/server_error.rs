@@ -58,6 +58,12 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("select is not allowed", ErrorClass::Refused),
 ];
 
+/// What is said of a server in cluster mode.
+pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
+
+/// By how an error starts that a connection gets which is not logged in (any more). A long command is refused before it is read.
+pub(crate) const LOGGED_OUT: [&str; 2] = ["NOAUTH ", "ERR Protocol error: unauthenticated"];
+
 /// Servers quote the arguments of a command that they do not know: the password, if that is a login.
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 
@@ -80,7 +86,7 @@ impl ServerError {
             }
         };
         let hint = match code {
-            "MOVED" | "ASK" | "CROSSSLOT" => " (Redis Cluster is not supported)",
+            "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
             _ => "",
         };
         Self { class, text: printable(text, hint) }

@@ -259,8 +259,8 @@ pub(super) enum Answer<'a> {
     },
     /// An array that starts with a string: what `BLPOP` answers.
     List(&'a [u8]),
-    /// RESP3: what `HELLO` answers. Nothing is ever looked up in it: the decoder's maps have a random order.
-    Map,
+    /// RESP3: what `HELLO` answers, as it came. Nothing is ever looked up in the decoder's maps: they have a random order.
+    Map(&'a [u8]),
     /// RESP3: a message that answers nothing.
     Push,
     Other,
@@ -306,7 +306,7 @@ impl<'a> Answer<'a> {
             }
             Frame::SimpleError { data, .. } | Frame::BlobError { data, .. } => Self::Error(text(slice(buf, *data))),
             Frame::Array { data, .. } => Self::list(data.iter().map(|item| Self::from_resp3_leaf(buf, item))),
-            Frame::Map { .. } => Self::Map,
+            Frame::Map { .. } => Self::Map(buf),
             Frame::Push { .. } => Self::Push,
             Frame::Boolean { .. }
             | Frame::Double { .. }
@@ -337,7 +337,7 @@ impl<'a> Answer<'a> {
                 | Self::Error(_)
                 | Self::Ints { .. }
                 | Self::List(_)
-                | Self::Map
+                | Self::Map(_)
                 | Self::Push
                 | Self::Other => return Self::Other,
             }
@@ -353,7 +353,7 @@ impl<'a> Answer<'a> {
             Self::Text(bytes) => Value::Text(bytes),
             Self::Error(text) => Value::Error(text),
             Self::Ints { values, len } => Value::Ints(&values[..*len]),
-            Self::List(_) | Self::Map | Self::Push | Self::Other => Value::Other,
+            Self::List(_) | Self::Map(_) | Self::Push | Self::Other => Value::Other,
         }
     }
 }

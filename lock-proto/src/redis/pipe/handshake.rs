@@ -9,6 +9,7 @@ use super::frame::Answer;
 use crate::fault::{Breach, Fault};
 use crate::id::Role;
 use crate::redis::request::{Cause, ErrorClass, ServerError};
+use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
 
 /// What a server told about itself at connect (requirement Q6).
@@ -95,8 +96,21 @@ impl Step {
 
     /// Takes in the answer. An error means that nothing can be done on this connection.
     pub(super) fn read(self, answer: &Answer<'_>, hello: &mut Hello) -> Result<(), Cause> {
+        if let Answer::Error(text) = answer
+            && text.starts_with("NOAUTH")
+        {
+            // Nothing can be done without a login, and this was it.
+            return Err(ServerError::classify(text).into());
+        }
         match (self, answer) {
-            (Self::Hello, Answer::Map) | (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
+            (Self::Hello, Answer::Map(map)) => {
+                if says_cluster(map) {
+                    Err(cluster("HELLO says mode cluster").into())
+                } else {
+                    Ok(())
+                }
+            }
+            (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
             (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
             (Self::Auth | Self::Select, Answer::Error(text)) => Err(ServerError::classify(text).into()),
             // A name is for people who look at CLIENT LIST: nothing depends on it.
@@ -107,6 +121,9 @@ impl Step {
             }
             (Self::ClientId, Answer::Error(_)) => Ok(()),
             (Self::Info, Answer::Text(text)) => {
+                if ["redis_mode", "server_mode"].iter().any(|name| field(text, name) == Some("cluster")) {
+                    return Err(cluster("INFO says redis_mode cluster").into());
+                }
                 hello.server = Some(ServerInfo::parse(text));
                 Ok(())
             }
@@ -121,7 +138,7 @@ impl Step {
                 | Answer::Text(_)
                 | Answer::Ints { .. }
                 | Answer::List(_)
-                | Answer::Map
+                | Answer::Map(_)
                 | Answer::Push
                 | Answer::Other,
             ) => Err(Fault::Protocol(Breach::WrongReply).into()),
@@ -140,17 +157,34 @@ fn hello_refused(text: &str) -> ServerError {
     ServerError { class: ErrorClass::Refused, ..ServerError::classify(&text) }
 }
 
+/// A field of what `INFO` answers.
+fn field<'a>(info: &'a [u8], name: &str) -> Option<&'a str> {
+    info.split(|b| *b == b'\n').find_map(|line| {
+        let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
+        core::str::from_utf8(value.trim_ascii()).ok()
+    })
+}
+
+/// Whether the answer to `HELLO` tells of cluster mode.
+fn says_cluster(map: &[u8]) -> bool {
+    const MODE: &[u8] = b"mode\r\n";
+    let mut fields = map.windows(MODE.len()).enumerate().filter(|(_, name)| *name == MODE);
+    fields.any(|(at, _)| {
+        let value = &map[at + MODE.len()..];
+        value.starts_with(b"$7\r\ncluster\r\n") || value.starts_with(b"+cluster\r\n")
+    })
+}
+
+/// The keys of one lock lie in different slots of a cluster, and on different servers: nothing may be taken there.
+fn cluster(how: &str) -> ServerError {
+    ServerError { class: ErrorClass::Refused, text: server_error::printable(how, server_error::NO_CLUSTER) }
+}
+
 impl ServerInfo {
     /// Reads what `INFO server` answers: lines `field:value`, see <https://redis.io/docs/latest/commands/info/>.
     fn parse(text: &[u8]) -> Result<Self, ServerError> {
-        let field = |name: &str| {
-            text.split(|b| *b == b'\n').find_map(|line| {
-                let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
-                core::str::from_utf8(value.trim_ascii()).ok()
-            })
-        };
-        let run_id = field("run_id").filter(|id| (1..=64).contains(&id.len()));
-        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
+        let run_id = field(text, "run_id").filter(|id| (1..=64).contains(&id.len()));
+        let uptime = field(text, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         match (run_id, uptime) {
             (Some(run_id), Some(uptime)) => Ok(Self { run_id: run_id.into(), uptime: Duration::from_secs(uptime) }),
             (None, _) | (_, None) => Err(ServerError::classify("INFO server tells no run_id and uptime_in_seconds")),

@@ -24,6 +24,7 @@ use self::short::short;
 use self::wire::{Job, Wire, breach};
 use super::config::Poll;
 use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError, Value};
+use super::server_error::LOGGED_OUT;
 use super::url::Endpoint;
 use super::{batch, burst};
 use crate::fault::{Breach, Fault};
@@ -434,7 +435,11 @@ impl Pipe {
         ending: &mut Option<Cause>,
     ) -> Result<(), Cause> {
         let again = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
-        let error = ServerError::classify(text);
+        let mut error = ServerError::classify(text);
+        if self.is_logged_out(text) {
+            // The next connection logs in again. It comes after a pause that grows, and a login that is refused is told as such.
+            error.class = ErrorClass::Reconnect;
+        }
         let mut value = answer.value();
         match error.class {
             // What one lock is refused for says nothing of the others.
@@ -447,6 +452,13 @@ impl Pipe {
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient | ErrorClass::Unclear => {}
         }
         self.answered_each(answer, value, calls, again, Some(&error))
+    }
+
+    /// A connection that was up is to log in, and there is something to log in with.
+    fn is_logged_out(&self, text: &str) -> bool {
+        self.is_up()
+            && self.config.endpoint.password.is_some()
+            && LOGGED_OUT.iter().any(|start| text.starts_with(start))
     }
 
     /// The first calls in flight, which left as one command, have their answers: parts of `value`. Or they are sent `again`.
@@ -478,7 +490,11 @@ impl Pipe {
         let mut lost = false;
         match &sent.asked.job {
             Job::Call { call, request, .. } => {
-                let reply = request.read(value);
+                let mut reply = request.read(value);
+                if let (Some(Reply::Rejected(own)), Some(ErrorClass::Reconnect)) = (&mut reply, error.map(|e| e.class))
+                {
+                    own.class = ErrorClass::Reconnect;
+                }
                 lost = reply.is_none();
                 // What answered nonsense may have done anything.
                 let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));

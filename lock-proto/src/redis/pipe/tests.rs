@@ -270,6 +270,17 @@ fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
             "RESP3 is not available, use protocol=resp2 (ERR unknown",
         ),
         ("redis://:pw@h?protocol=resp3", "-WRONGPASS invalid username-password pair\r\n", "WRONGPASS"),
+        (
+            "redis://h?protocol=resp3",
+            "-NOAUTH HELLO must be called with the client already authenticated\r\n",
+            "NOAUTH",
+        ),
+        ("redis://h?client_name=me", "-NOAUTH Authentication required.\r\n", "NOAUTH"),
+        (
+            "redis://h?protocol=resp3",
+            "%2\r\n$5\r\nproto\r\n:3\r\n$4\r\nmode\r\n$7\r\ncluster\r\n",
+            "HELLO says mode cluster (Redis Cluster is not supported)",
+        ),
     ] {
         let mut rig = Rig::new(url);
         let waiting = rig.send(take("a"));
@@ -528,6 +539,57 @@ fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
     ];
     assert_eq!(rig.outputs(), expected);
     rig.reopened();
+}
+
+/// A connection that was up has to log in again: another one does, after a pause that grows. Without a password there is nothing to log in
+/// with, and the server's answer is a refusal.
+#[test]
+fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
+    for text in ["NOAUTH Authentication required.", "ERR Protocol error: unauthenticated multibulk length"] {
+        let mut rig = Rig::new("redis://:pw@h");
+        let mut conn = rig.opened();
+        for pause in [10, 20, 40] {
+            assert_eq!(rig.commands(conn), ["AUTH"]);
+            rig.receive(conn, b"+OK\r\n");
+            let (a, b) = (rig.send(take("a")), rig.send(take("b")));
+            rig.written(conn);
+            rig.outputs();
+            rig.receive(conn, format!("-{text}\r\n").as_bytes());
+            let error = ServerError { class: ErrorClass::Reconnect, ..ServerError::classify(text) };
+            let expected = [
+                reply(a, Reply::Rejected(error.clone())),
+                PipeOutput::Disconnect(conn),
+                PipeOutput::Down(error.clone().into()),
+                reply(b, Reply::Unknown(error.into())),
+            ];
+            assert_eq!(rig.outputs(), expected);
+            let wait = rig.pipe.next_deadline().unwrap().since(rig.now);
+            assert!(wait <= pause * MS && wait >= pause * MS * 3 / 4, "{wait:?}");
+            conn = rig.reopened();
+            rig.pipe.handle_connected(rig.now, conn);
+        }
+    }
+}
+
+/// A server in cluster mode is told by `INFO` where there is no `HELLO`: before any request leaves.
+#[test]
+fn p2_a_server_in_cluster_mode_is_refused_before_anything_is_taken() {
+    for field in ["redis_mode", "server_mode"] {
+        let mut rig = Rig::with("redis://h", Role::Commands, true);
+        let waiting = rig.send(take("a"));
+        let conn = rig.opened();
+        assert_eq!(rig.commands(conn), ["INFO"]);
+        let info = format!("# Server\r\nrun_id:ff\r\n{field}:cluster\r\nuptime_in_seconds:0\r\n");
+        rig.receive(conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
+        let outputs = rig.outputs();
+        let [PipeOutput::Disconnect(_), PipeOutput::Down(cause), answered] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        let Cause::Server(error) = cause else { panic!("{cause}") };
+        assert_eq!(error.class, ErrorClass::Refused);
+        assert_eq!(&*error.text, "INFO says redis_mode cluster (Redis Cluster is not supported)");
+        assert_eq!(*answered, reply(waiting, Reply::NotSent(cause.clone())));
+    }
 }
 
 #[test]

@@ -328,7 +328,7 @@ impl Wire {
                 | Answer::Text(_)
                 | Answer::Ints { .. }
                 | Answer::List(_)
-                | Answer::Map
+                | Answer::Map(_)
                 | Answer::Push
                 | Answer::Other => breach(Breach::Unasked),
             });

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::reply::Reply;
 use super::store::Look;
-use super::{Condition, Node, keyspace, lists, number, pubsub, replication, script, server, strings};
+use super::{Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings};
 
 /// Who runs a command, and in what.
 #[derive(Clone, Debug)]
@@ -216,6 +216,8 @@ const DISK_ERROR: Reply = Reply::error(
      (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB error.",
 );
 const OUT_OF_MEMORY: Reply = Reply::error("OOM command not allowed when used memory > 'maxmemory'.");
+const NO_SLOT: Reply = Reply::error("CLUSTERDOWN Hash slot not served");
+const CROSS_SLOT: Reply = Reply::error("CROSSSLOT Keys in request don't hash to the same slot");
 const READ_ONLY: Reply = Reply::error("READONLY You can't write against a read only replica.");
 const FEW_REPLICAS: Reply = Reply::error("NOREPLICAS Not enough good replicas to write.");
 pub(super) const STALE_DATA: Reply =
@@ -335,6 +337,14 @@ impl Node {
                         "NOPERM this user has no permissions to access one of the channels used as arguments",
                     ));
                 }
+            }
+        }
+        if let Some(slots) = self.config.cluster {
+            let mut all = keys(command.keys, args).iter().map(|key| slot::of(key));
+            match all.next() {
+                Some(_) if slots == Slots::None => return Some(NO_SLOT),
+                Some(first) if all.any(|other| other != first) => return Some(CROSS_SLOT),
+                Some(_) | None => {}
             }
         }
         if context.full && has(GROWS) {

@@ -29,6 +29,16 @@ pub struct NodeConfig {
     pub(super) min_replicas: usize,
     pub(super) serve_stale: bool,
     pub(super) monitor: bool,
+    pub(super) cluster: Option<Slots>,
+}
+
+/// Which slots a server in cluster mode serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Slots {
+    /// All of them: a cluster of one.
+    All,
+    /// None yet.
+    None,
 }
 
 impl NodeConfig {
@@ -52,6 +62,7 @@ impl NodeConfig {
             min_replicas: 0,
             serve_stale: true,
             monitor: false,
+            cluster: None,
         }
     }
 
@@ -121,6 +132,12 @@ impl NodeConfig {
     /// Default: yes.
     pub const fn serve_stale_data(mut self, on: bool) -> Self {
         self.serve_stale = on;
+        self
+    }
+
+    /// Cluster mode: commands must name keys of one slot, and there is no database but 0. Other nodes of the cluster are not modelled.
+    pub const fn cluster(mut self, slots: Slots) -> Self {
+        self.cluster = Some(slots);
         self
     }
 

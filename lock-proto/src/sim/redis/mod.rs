@@ -19,7 +19,7 @@
 //! # What is not
 //!
 //! Other types than strings and lists; `MULTI` of a client, `WATCH`, `MONITOR`, `CONFIG`, `ACL` and `REPLICAOF` as commands; other
-//! scripts; cluster and Sentinel; `SUBSCRIBE` for shards, `CLIENT LIST`, `CLIENT PAUSE` and client-side caching; persistence but for
+//! scripts; Sentinel; of a cluster anything but one node of it, see [`NodeConfig::cluster`]; `SUBSCRIBE` for shards, `CLIENT LIST`, `CLIENT PAUSE` and client-side caching; persistence but for
 //! [`Node::restart`]. A replica that has missed something is synchronised as a whole, never by the backlog. A script takes no time, so
 //! there is no `BUSY`.
 
@@ -40,6 +40,7 @@ mod reply;
 mod script;
 mod server;
 mod sha1;
+mod slot;
 mod store;
 mod strings;
 mod users;
@@ -60,7 +61,7 @@ use reply::Reply;
 use script::Known;
 use store::Db;
 
-pub use config::NodeConfig;
+pub use config::{NodeConfig, Slots};
 pub use effect::{Effect, Snapshot};
 pub use memory::Eviction;
 pub use users::User;
@@ -266,6 +267,19 @@ impl Node {
         self.ready.clear();
         self.unblocked.clear();
         self.replication.restart(&self.run_id, keep_data);
+    }
+
+    /// Every connection has to log in again, as behind a proxy whose credentials have changed. Those of a user without a password are logged
+    /// in again only by a new connection.
+    pub fn log_out(&mut self, now: Instant) {
+        self.advance(now);
+        self.connections.values_mut().for_each(|connection| connection.user = None);
+    }
+
+    /// Adds a user, or replaces the one of this name, as `ACL SETUSER` does. Connections that are logged in stay so.
+    pub fn set_user(&mut self, now: Instant, user: User) {
+        self.advance(now);
+        self.config.users.insert(user.name.clone(), user);
     }
 
     /// Enters or leaves a condition.

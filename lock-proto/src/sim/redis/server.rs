@@ -42,6 +42,9 @@ pub(super) fn time(node: &mut Node, _context: &mut Context, _args: &[&[u8]]) -> 
 
 pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let Some(number) = number::integer(args[1]) else { return NOT_AN_INTEGER };
+    if node.config.cluster.is_some() && number != 0 {
+        return Reply::error("ERR SELECT is not allowed in cluster mode");
+    }
     let Some(db) = u32::try_from(number).ok().filter(|db| *db < node.config.databases) else {
         return Reply::error("ERR DB index is out of range");
     };
@@ -138,7 +141,7 @@ pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
         (bulk("version"), bulk(&node.version())),
         (bulk("proto"), Reply::Int(if version == Protocol::Resp3 { 3 } else { 2 })),
         (bulk("id"), Reply::Int(id)),
-        (bulk("mode"), bulk("standalone")),
+        (bulk("mode"), bulk(node.mode())),
         (bulk("role"), bulk(role)),
         (bulk("modules"), Reply::Array(Vec::new())),
     ])
@@ -298,6 +301,10 @@ impl Node {
         format!("{major}.{minor}.{patch}")
     }
 
+    const fn mode(&self) -> &'static str {
+        if self.config.cluster.is_some() { "cluster" } else { "standalone" }
+    }
+
     fn info_section(&self, name: &str) -> String {
         match name {
             "server" => self.info_server(),
@@ -320,9 +327,10 @@ impl Node {
         let now = self.wall.read(self.now);
         let uptime = (i128::from(now) - self.started).max(0) / 1_000_000_000;
         format!(
-            "# Server\r\nredis_version:{}\r\nredis_mode:standalone\r\nrun_id:{}\r\ntcp_port:{}\r\nserver_time_usec:{}\r\n\
+            "# Server\r\nredis_version:{}\r\nredis_mode:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nserver_time_usec:{}\r\n\
              uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n",
             self.version(),
+            self.mode(),
             self.run_id,
             self.config.port,
             now / 1000,
