@@ -3,6 +3,8 @@
 
 #[path = "hub_regressions/extends.rs"]
 mod extends;
+#[path = "hub_regressions/late.rs"]
+mod late;
 
 use core::time::Duration;
 

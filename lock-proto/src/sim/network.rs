@@ -295,6 +295,14 @@ impl<P: Payload> Network<P> {
         self.latency.end * 2
     }
 
+    /// What is sent from now on over the connections that are open arrives at `until` or later.
+    pub(crate) fn stall(&mut self, client: usize, node: usize, way: Way, until: Instant) {
+        for (_, link) in self.links.0.iter_mut().filter(|(_, link)| link.client == client && link.node == node) {
+            let path = &mut link.paths[way.index()];
+            path.last = path.last.max(until);
+        }
+    }
+
     pub(crate) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
         self.slow.insert((client, node, way), latency);
     }

@@ -109,7 +109,7 @@ impl Lock {
                         if let Some(vote) = round.votes.get_mut(node.index()) {
                             *vote = Vote::No(answer);
                         }
-                        self.debts.of(node).found();
+                        self.debts.of(node).found(take.number);
                     }
                     (Some(_) | None, _) => round.answer(node, until, reply),
                 }
@@ -130,7 +130,7 @@ impl Lock {
                     *answer = answer_to_take(reply);
                 }
                 if let Some(debt) = self.debts.get_mut(node) {
-                    let send = debt.straggled(reply);
+                    let send = debt.straggled(take.number, reply);
                     self.settle_debt(ctx, node, send);
                 }
             }

@@ -65,8 +65,11 @@ pub(crate) struct Debt {
     takes: Vec<Take>,
     /// The longest TTL of the attempts that ended Unknown; zero if none did.
     ghost_ttl: Duration,
-    /// A spent token was granted here while a delete was under way.
-    present: bool,
+    /// When the node is to be looked at once more, because an attempt had ended Unknown before the last confirmed delete. It stands
+    /// however often the name is used and deleted before then.
+    recheck: Option<Instant>,
+    /// The highest number that was granted here and has to be deleted; 0 if none was. A delete that does not cover it says nothing of it.
+    present: u64,
     /// The number that the delete will most likely find.
     number: u64,
     /// Whether the delete wakes a waiter.
@@ -86,12 +89,16 @@ pub(crate) enum Send {
 impl Debt {
     /// Nothing is out, nothing is owed, nothing can appear.
     pub(crate) fn is_clear(&self) -> bool {
-        self.takes.is_empty() && self.step == Step::Clear && self.ghost_ttl.is_zero() && !self.present
+        self.takes.is_empty()
+            && self.step == Step::Clear
+            && self.ghost_ttl.is_zero()
+            && self.recheck.is_none()
+            && !self.has_found()
     }
 
     /// Whether an attempt of ours may be on the node, now or later.
     pub(crate) fn may_have_landed(&self) -> bool {
-        !self.takes.is_empty() || !self.ghost_ttl.is_zero() || self.present
+        !self.takes.is_empty() || !self.ghost_ttl.is_zero() || self.has_found()
     }
 
     /// Whether the delete is to wake a waiter.
@@ -119,13 +126,13 @@ impl Debt {
         self.takes.push(take);
     }
 
-    /// A token was granted here that will have to be deleted.
-    pub(crate) const fn found(&mut self) {
-        self.present = true;
+    /// The token with this number was granted here, and will have to be deleted.
+    pub(crate) fn found(&mut self, number: u64) {
+        self.present = self.present.max(number);
     }
 
     pub(crate) const fn has_found(&self) -> bool {
-        self.present
+        self.present > 0
     }
 
     /// The attempt with this serial has its answer.
@@ -143,12 +150,21 @@ impl Debt {
         self.ghost_ttl = self.ghost_ttl.max(take.ttl.duration());
     }
 
-    /// An attempt whose number is spent has its answer: what has to follow.
-    pub(crate) fn straggled(&mut self, reply: &Reply) -> Send {
+    /// The attempt with this number, which is spent, has its answer: what has to follow.
+    pub(crate) fn straggled(&mut self, number: u64, reply: &Reply) -> Send {
         match reply {
             Reply::Granted { .. } => {
-                self.present = true;
-                if self.is_deleting() { Send::No } else { self.owe(0, false) }
+                self.found(number);
+                match self.step {
+                    // If that delete does not find it, it is repeated.
+                    Step::Sent(delete) if number <= delete.covers => Send::No,
+                    Step::Sent(_)
+                    | Step::Clear
+                    | Step::Settling { .. }
+                    | Step::Retry { .. }
+                    | Step::Stalled
+                    | Step::Check { .. } => self.owe(0, false),
+                }
             }
             Reply::Unknown(_) => self.owe(0, false),
             Reply::Busy { .. }
@@ -217,21 +233,29 @@ impl Debt {
         match reply {
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken => {
                 let deleted = matches!(reply, Reply::Deleted { .. });
-                if delete.again || (self.present && !delete.settled && !deleted) {
-                    self.present = false;
+                let found = self.has_found() && self.present <= delete.covers;
+                if found {
+                    self.present = 0;
+                }
+                if delete.again || (found && !delete.settled && !deleted) {
                     return Send::Now;
                 }
-                self.present = false;
                 self.retries = 0;
-                self.step = if !self.is_settled(delete.covers) {
-                    Step::Settling { covers: delete.covers }
-                } else if self.ghost_ttl.is_zero() {
+                if !self.is_settled(delete.covers) {
+                    self.step = Step::Settling { covers: delete.covers };
+                    return Send::No;
+                }
+                if !self.ghost_ttl.is_zero() {
+                    self.recheck = self.recheck.max(Some(now + self.ghost_ttl));
+                    self.ghost_ttl = Duration::ZERO;
+                } else if self.recheck.is_some_and(|at| at <= delete.emitted) {
+                    self.recheck = None;
+                }
+                self.step = if let Some(at) = self.recheck {
+                    Step::Check { at }
+                } else {
                     self.announce = false;
                     Step::Clear
-                } else {
-                    let at = now + self.ghost_ttl;
-                    self.ghost_ttl = Duration::ZERO;
-                    Step::Check { at }
                 };
             }
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
@@ -400,7 +424,7 @@ mod tests {
 
     fn straggled(debt: &mut Debt, number: u64, reply: &Reply) -> Send {
         debt.settle(number, reply).unwrap();
-        debt.straggled(reply)
+        debt.straggled(number, reply)
     }
 
     fn rejected(class: ErrorClass) -> Reply {
@@ -431,6 +455,22 @@ mod tests {
         }
     }
 
+    /// A delete of older numbers is under way when a newer one is granted: its answer says nothing of that.
+    #[test]
+    fn a4_a_delete_says_nothing_of_what_it_does_not_cover() {
+        let mut debt = deleting(&[]);
+        debt.found(6);
+        assert_eq!(answered(&mut debt, 10, &Reply::Taken), Send::No);
+        assert!(debt.has_found() && debt.may_have_landed() && !debt.is_clear());
+        // One that is spent is deleted by the next.
+        let mut debt = deleting(&[6]);
+        assert_eq!(straggled(&mut debt, 6, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(answered(&mut debt, 10, &DELETED), Send::Now);
+        debt.delete_sent(100, ms(10), 6);
+        assert_eq!(answered(&mut debt, 20, &DELETED), Send::No);
+        assert!(debt.is_clear());
+    }
+
     #[test]
     fn a4_an_attempt_that_ended_unknown_is_looked_for_once_more_a_ttl_later() {
         let mut debt = deleting(&[5]);
@@ -444,6 +484,33 @@ mod tests {
         debt.delete_sent(100, ms(1_020), 5);
         assert_eq!(answered(&mut debt, 1_030, &Reply::Absent), Send::No);
         assert!(debt.is_clear() && !debt.announces() && !debt.may_have_landed());
+    }
+
+    /// The name is taken and given back again within that TTL: the check still comes.
+    #[test]
+    fn a4_the_look_a_ttl_later_stands_when_the_name_is_used_again() {
+        let mut debt = Debt::default();
+        debt.may_appear(take(5));
+        for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
+            assert_eq!(debt.owe(5, true), Send::Now);
+            debt.delete_sent(100, ms(emitted), 5);
+            assert_eq!(answered(&mut debt, confirmed, &DELETED), Send::No);
+            assert_eq!((debt.deadline(), debt.is_clear()), (Some(ms(1_010)), false), "{emitted}");
+            // Whatever is spent is looked for meanwhile, not the last number alone.
+            let spent = Spent::all_to(5);
+            assert_eq!(debt.to_find(spent), (5, Some(spent)));
+        }
+        // A later attempt that ends Unknown is looked for a TTL after the delete that follows it.
+        debt.may_appear(take(6));
+        assert_eq!(debt.owe(6, true), Send::Now);
+        debt.delete_sent(100, ms(1_030), 6);
+        assert_eq!(answered(&mut debt, 1_040, &DELETED), Send::No);
+        assert_eq!(debt.deadline(), Some(ms(2_040)));
+        // A delete that leaves when the check is due is the check.
+        assert_eq!(debt.owe(6, true), Send::Now);
+        debt.delete_sent(100, ms(2_040), 6);
+        assert_eq!(answered(&mut debt, 2_050, &Reply::Absent), Send::No);
+        assert!(debt.is_clear() && !debt.announces());
     }
 
     /// No number has been told yet: whatever is spent is looked for.
@@ -485,7 +552,7 @@ mod tests {
         for node in [0, 1, 2] {
             let _ = debts.of(NodeId::new(node));
         }
-        debts.of(NodeId::new(1)).found();
+        debts.of(NodeId::new(1)).found(1);
         assert!(!debts.is_empty());
         debts.tidy();
         assert_eq!((debts.iter().count(), debts.get(NodeId::new(1)).is_some_and(Debt::has_found)), (1, true));

@@ -33,13 +33,15 @@ pub enum Rule {
     Liveness,
     /// After everything nothing is left: no key, no timer, no traffic.
     Leftover,
+    /// A client that has nothing to do any more has left no key behind: what it had given up was deleted, also if it came late.
+    Ghost,
     /// A machine keeps its contract: it asks for nothing impossible, moves on when it is called, and does not panic.
     Contract,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::MutualExclusion,
         Self::FenceGrows,
         Self::StaleWrite,
@@ -52,6 +54,7 @@ impl Rule {
         Self::Bounded,
         Self::Liveness,
         Self::Leftover,
+        Self::Ghost,
         Self::Contract,
     ];
 
@@ -71,6 +74,7 @@ impl Rule {
             Self::Bounded => "requests are bounded",
             Self::Liveness => "everybody is served",
             Self::Leftover => "nothing is left behind",
+            Self::Ghost => "what was given up is deleted",
             Self::Contract => "machines keep their contract",
         }
     }

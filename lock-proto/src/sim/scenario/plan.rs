@@ -191,6 +191,15 @@ pub enum Action {
         /// How long.
         latency: Range<Duration>,
     },
+    /// For a while nothing more arrives at the node over the connections that are open now; new ones are not affected.
+    Stall {
+        /// Between this client
+        client: usize,
+        /// and this node.
+        node: usize,
+        /// For so long.
+        span: Duration,
+    },
     /// What can happen to Redis only.
     Redis(RedisAction),
     /// What can happen with etcd only.
@@ -215,7 +224,8 @@ impl Action {
             | Self::Cut { client, .. }
             | Self::Heal { client, .. }
             | Self::Reset { client, .. }
-            | Self::Slow { client, .. } => Some(client),
+            | Self::Slow { client, .. }
+            | Self::Stall { client, .. } => Some(client),
             Self::Etcd(action) => action.client_mut(),
             Self::Claim(_)
             | Self::Extend(_)

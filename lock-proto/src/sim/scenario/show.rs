@@ -71,6 +71,9 @@ impl fmt::Display for Action {
             Self::Cut { client, node, way } => write!(f, "client {client}, node {node}: cut {way}"),
             Self::Heal { client, node } => write!(f, "client {client}, node {node}: healed"),
             Self::Reset { client, node } => write!(f, "client {client}, node {node}: connections reset"),
+            Self::Stall { client, node, span } => {
+                write!(f, "the connections of client {client} to node {node} lose packets for {span:?}")
+            }
             Self::Slow { client, node, way, latency } => {
                 write!(f, "client {client}, node {node}: {latency:?} {way}")
             }

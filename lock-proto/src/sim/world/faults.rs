@@ -259,6 +259,15 @@ impl World {
         self.network.slow(client, node, way, latency);
     }
 
+    /// For so long nothing more arrives at the node over the connections that this client has now: lost packets are sent again, with
+    /// growing pauses. What was sent arrives late, also if the client has closed the connection meanwhile. New connections are not
+    /// affected.
+    pub fn stall(&mut self, client: usize, node: usize, span: Duration) {
+        self.journal.write(self.now, format_args!("stall c{client} n{node} {span:?}"));
+        self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
+        self.network.stall(client, node, Way::ToNode, self.now + span);
+    }
+
     /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));

@@ -1,6 +1,7 @@
 //! A client process: the machine, its clock, and what its application was told.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -10,7 +11,7 @@ use super::super::record::Record;
 use super::super::trace::State;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
-use crate::redis::Client;
+use crate::redis::{CLIENT_PART, Client};
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(super) struct Process {
     pub(super) stopped: Option<u32>,
     /// Its host will write in a moment.
     pub(super) gathers: bool,
+    /// What the values of its keys begin with.
+    mark: Vec<u8>,
 }
 
 /// Something that reaches a process from outside.
@@ -56,7 +59,10 @@ pub(super) enum Chore {
 
 impl Process {
     pub(super) fn new(machine: Client, clock: Clock) -> Self {
+        let mut mark = machine.identity().token(0).to_string().into_bytes();
+        mark.truncate(CLIENT_PART);
         Self {
+            mark,
             machine,
             clock,
             state: State::Running,
@@ -85,6 +91,12 @@ impl Process {
             State::Running => self.next,
             State::Paused | State::Down => None,
         }
+    }
+
+    /// Whether it has nothing to do, and `value` is one of its tokens.
+    pub(super) fn has_forgotten(&self, value: &[u8]) -> bool {
+        let is_idle = self.state == State::Running && self.stopped.is_none() && self.next.is_none();
+        is_idle && value.starts_with(&self.mark)
     }
 
     /// Asks the machine when it wants to be called: after every call.

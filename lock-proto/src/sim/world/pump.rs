@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::super::check::{Permit, Stage};
+use super::super::check::{Permit, Rule, Stage};
 use super::super::common::MAX_SPINS;
 use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Fate, Lane, MessageId, Point, State, What};
@@ -173,7 +173,20 @@ impl World {
         for key in &self.names {
             self.checker.stored(self.now, node, key, server.string(self.now, key));
         }
+        self.look_for_ghosts(node);
         self.check();
+    }
+
+    /// A client that has no timer, and nobody who waits or holds, will delete nothing more: no key of it may be there.
+    fn look_for_ghosts(&mut self, node: usize) {
+        for key in &self.names {
+            let Some((value, _)) = self.nodes[node].node.string(self.now, key) else { continue };
+            let owner = self.clients.iter().position(|process| process.has_forgotten(value));
+            if let Some(client) = owner.filter(|client| self.checker.live(*client).next().is_none()) {
+                let text = format!("client {client} is idle, and {} on node {node} is its key", key.escape_ascii());
+                self.checker.report(self.now, Rule::Ghost, text);
+            }
+        }
     }
 
     // ---- what travels ----
@@ -330,6 +343,9 @@ impl World {
             }
         }
         self.clients[client].look();
+        if self.clients[client].deadline().is_none() {
+            (0..self.nodes.len()).for_each(|node| self.look_for_ghosts(node));
+        }
         // Whatever is due is still to come.
         if !self.is_client_due(client) {
             self.checker.up_to_date(self.now, client);

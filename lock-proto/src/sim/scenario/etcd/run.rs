@@ -198,7 +198,7 @@ impl Play {
             Action::Heal { client, node } => self.w.heal(*client, *node),
             Action::Reset { client, node } => self.w.drop_connections(*client, *node),
             Action::Slow { client, node, way, latency } => self.w.slow(*client, *node, *way, latency.clone()),
-            Action::Redis(_) => {}
+            Action::Stall { .. } | Action::Redis(_) => {}
             Action::Etcd(action) => self.act_on_etcd(action),
         }
     }

@@ -49,6 +49,9 @@ pub(super) enum Kind {
     Slow,
     Refuse,
     FlushScripts,
+    LogOut,
+    /// A request arrives late, after its client has given up and used the name again.
+    Late,
     Jump,
     JumpForward,
     Evict,
@@ -69,6 +72,8 @@ pub(super) struct Recipe {
     pub(super) drift: u64,
     /// Grants always carry fencing tokens, where they can.
     pub(super) fenced: bool,
+    /// Clients have to log in.
+    pub(super) login: bool,
     /// The highest rate of each kind.
     pub(super) rates: &'static [(Kind, u64)],
 }
@@ -92,6 +97,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         fencing: recipe.fenced || !chance.one_in(4),
         fence_block: chance.pick(&[64, 1, 2, 5]),
         gather,
+        login: recipe.login,
     };
     let mut excused = Vec::new();
     if !store.fencing || nodes > 1 {
@@ -117,6 +123,10 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         hand.next(&rates);
     }
     let Hand { setup, steps, .. } = hand;
+    // What arrives later than a TTL after it was given up is not looked for any more.
+    if steps.iter().any(|step| matches!(step.action, Action::Slow { .. })) {
+        excused.push(Rule::Ghost);
+    }
     Draft { setup, steps, excused }
 }
 
@@ -278,6 +288,11 @@ impl Hand<'_> {
                 let node = self.node();
                 self.push(none, Action::Redis(RedisAction::FlushScripts(node)));
             }
+            Kind::LogOut => {
+                let node = self.node();
+                self.push(none, Action::Redis(RedisAction::LogOut(node)));
+            }
+            Kind::Late => self.late(),
             Kind::Jump | Kind::JumpForward => {
                 let node = self.node();
                 let by = i64::try_from(self.chance.below(5_000)).unwrap_or(0);
@@ -324,6 +339,34 @@ impl Hand<'_> {
                 },
             );
             self.push(span, Action::Release(tag));
+        }
+    }
+
+    /// What a client sends to a node arrives late on the connections that it has. Meanwhile it gives up, and takes the lock once more.
+    fn late(&mut self) {
+        let (client, node, name) = (self.client(), self.node(), self.name());
+        // Less than the shortest TTL: what arrives later than that is not looked for any more.
+        let span = self.ttl / 3 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
+        self.push(Duration::ZERO, Action::Stall { client, node, span });
+        let again = self.ttl / 4 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
+        let hold = self.chance.duration(&(Duration::ZERO..self.ttl / 16));
+        for (after, wait) in [(Duration::ZERO, Wait::Try), (again, Wait::For(self.ttl))] {
+            self.tags += 1;
+            let (tag, ttl, renew) = (self.tags, None, Renew::Auto);
+            self.push(
+                after,
+                Action::Acquire {
+                    client,
+                    tag,
+                    name,
+                    ttl,
+                    wait,
+                    renew,
+                    claim: true,
+                    hold: Some(hold),
+                    write_every: None,
+                },
+            );
         }
     }
 

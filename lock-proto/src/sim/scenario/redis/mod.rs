@@ -31,6 +31,8 @@ pub struct RedisStore {
     pub fence_block: u32,
     /// How long the hosts of clients gather what is to be written.
     pub gather: Duration,
+    /// Whether clients have to log in.
+    pub login: bool,
 }
 
 /// What can happen to Redis only.
@@ -48,6 +50,8 @@ pub enum RedisAction {
     },
     /// A node forgets its scripts.
     FlushScripts(usize),
+    /// A node wants every connection to log in again.
+    LogOut(usize),
     /// A key of a node is evicted, or deleted by somebody else.
     Evict {
         /// On this node.
@@ -77,6 +81,7 @@ impl fmt::Display for RedisAction {
         match self {
             Self::Condition { node, condition, on: true } => write!(f, "node {node} refuses: {condition:?}"),
             Self::Condition { node, condition, on: false } => write!(f, "node {node} is over {condition:?}"),
+            Self::LogOut(node) => write!(f, "node {node} wants everybody to log in again"),
             Self::FlushScripts(node) => write!(f, "node {node} forgets its scripts"),
             Self::Evict { node, name: Some(name) } => write!(f, "node {node} evicts the key of {name}"),
             Self::Evict { node, name: None } => write!(f, "node {node} evicts the counter of fencing tokens"),
@@ -92,7 +97,7 @@ impl fmt::Display for RedisAction {
 
 /// The lock is lost on the server, or lives longer in somebody's belief than there: nobody can promise one holder at a time then, and a resource that
 /// has seen no newer fencing token takes what it gets.
-const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion];
+const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
 
 const fn kept(name: &'static str, about: &'static str, draw: fn(&mut super::Chance) -> super::Draft) -> Scenario {
     Scenario { name, about, backend: Backend::Redis, bounds: Bounds::Kept, excused: &[], draw, run: play::run }
@@ -111,8 +116,16 @@ const fn broken(
 /// Clocks of a client and a server may differ by one part in a hundred: 0.4 % either way stays within.
 const WITHIN: u64 = 4_000;
 
-const QUIET: Recipe =
-    Recipe { nodes: &[1, 3, 5], clients: 2..5, names: &[1, 2], gather: 0, drift: WITHIN, fenced: false, rates: &[] };
+const QUIET: Recipe = Recipe {
+    nodes: &[1, 3, 5],
+    clients: 2..5,
+    names: &[1, 2],
+    gather: 0,
+    drift: WITHIN,
+    fenced: false,
+    login: false,
+    rates: &[],
+};
 
 pub(super) const CONTENTION: Scenario =
     kept("redis-contention", "clients contend for locks, while clients, servers and connections die", |chance| {
@@ -257,6 +270,15 @@ pub(super) const STRANGERS: Scenario = kept(
     },
 );
 
+pub(super) const LATE: Scenario = kept(
+    "redis-late",
+    "what a client has sent arrives late, when it has given up, deleted it, and taken and given back the lock once more",
+    |chance| {
+        let rates = &[(Kind::Late, 30), (Kind::LetGo, 1), (Kind::Reset, 1), (Kind::Crash, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], clients: 1..4, rates, ..QUIET })
+    },
+);
+
 pub(super) const REFUSALS: Scenario = kept(
     "redis-refusals",
     "nodes are out of memory, read-only, cannot write their snapshot, or are loading; they forget scripts",
@@ -273,6 +295,15 @@ pub(super) const EVICTION: Scenario = broken(
     |chance| {
         let rates = &[(Kind::Evict, 4), (Kind::Refuse, 1), (Kind::LetGo, 1)];
         draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
+    },
+);
+
+pub(super) const LOGINS: Scenario = kept(
+    "redis-logins",
+    "nodes want connections that are up to log in again, while clients contend and connections break",
+    |chance| {
+        let rates = &[(Kind::LogOut, 8), (Kind::Reset, 1), (Kind::LetGo, 2), (Kind::Pause, 1), (Kind::Crash, 1)];
+        draw::draw(chance, &Recipe { login: true, rates, ..QUIET })
     },
 );
 

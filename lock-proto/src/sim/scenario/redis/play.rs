@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 
 use super::{RedisAction, RedisStore};
 use crate::id::LockId;
-use crate::redis::{Acquire, Config};
+use crate::redis::{Acquire, Config, Secret};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
 use crate::sim::scenario::{Action, Outcome, Plan, Store, text_of};
@@ -18,6 +18,8 @@ use crate::time::Instant;
 
 /// The key under which fencing tokens are counted, if there is no prefix.
 const COUNTER: &str = "lock-proto:fence";
+/// What clients log in with, where they have to.
+const PASSWORD: &str = "secret";
 /// So many TTLs after the faults everybody must have been served.
 const SERVED: u32 = 20;
 /// And this on top: what back-off and quarantine take.
@@ -78,6 +80,10 @@ fn build(plan: &Plan, store: &RedisStore, keep: Keep, traced: bool) -> World {
     }
     for (i, pace) in setup.nodes.iter().enumerate() {
         builder = builder.node(i, |config| config.drift_ppm(pace.drift_ppm));
+        if store.login {
+            builder = builder.node(i, |config| config.password(PASSWORD));
+            builder = builder.endpoint(i, |at| at.password = Some(Secret::new(PASSWORD)));
+        }
     }
     let mut world = builder.build();
     world.expect_violation();
@@ -149,11 +155,15 @@ impl Game {
             Action::Heal { client, node } => w.heal(*client, *node),
             Action::Reset { client, node } => w.drop_connections(*client, *node),
             Action::Slow { client, node, way, latency } => w.slow(*client, *node, *way, latency.clone()),
+            Action::Stall { client, node, span } => w.stall(*client, *node, *span),
             // Not of this world.
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
             Action::Redis(RedisAction::FlushScripts(node)) => {
                 w.on_node(*node, "forgets its scripts", |node, _| node.flush_scripts());
+            }
+            Action::Redis(RedisAction::LogOut(node)) => {
+                w.on_node(*node, "wants everybody to log in again", |node, now| node.log_out(now));
             }
             Action::Redis(RedisAction::Evict { node, name }) => {
                 let key = name.unwrap_or(COUNTER);
