@@ -5,6 +5,8 @@
 mod extends;
 #[path = "hub_regressions/late.rs"]
 mod late;
+#[path = "hub_regressions/refused.rs"]
+mod refused;
 
 use core::time::Duration;
 

@@ -10,7 +10,7 @@ use super::DEFAULT_TTL;
 use super::burst;
 use super::config::{Config, MAX_NAME, UnknownAge};
 use super::event::{Acquire, Event, LocksOutput, Wait};
-use super::lock::{Context, Lock, Node, Waiter};
+use super::lock::{Context, Lock, Node, NodeSet, Waiter};
 use super::pipe::ServerInfo;
 use super::request::{ErrorClass, Identity, Key, RESERVED, Reply, Request, ServerError};
 use super::validity::Ttl;
@@ -39,6 +39,7 @@ pub struct Locks {
     now: Instant,
     nodes: Vec<Node>,
     equal: Option<(NodeId, NodeId)>,
+    quiet: NodeSet,
     names: BTreeMap<Key, u32>,
     /// Boxed, so that a growing table moves pointers only.
     locks: Vec<Option<Box<Lock>>>,
@@ -86,6 +87,7 @@ impl Locks {
             now,
             nodes,
             equal: None,
+            quiet: NodeSet::default(),
             names: BTreeMap::new(),
             locks: Vec::new(),
             free_locks: Vec::new(),
@@ -224,6 +226,8 @@ impl Locks {
     /// `INFO server` told, or why it did not.
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         self.advance(now);
+        // Its rules may have changed.
+        self.quiet.remove(node);
         if self.config.is_quorum() {
             self.meet(node, server);
         }
@@ -418,6 +422,7 @@ impl Locks {
             config: &self.config,
             identity: &self.identity,
             nodes: &self.nodes,
+            quiet: &mut self.quiet,
             equal: self.equal,
             stopping: self.stopping.is_some(),
             seed: self.seed,

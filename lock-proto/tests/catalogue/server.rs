@@ -1,8 +1,9 @@
 //! Cases F and O: failovers, restarts, and what an error says.
 
 use lock_proto::redis::{Acquire, Answer, Expiry, Failure, Loss, Release, Wait};
+use lock_proto::redis::{Protocol, Secret};
 use lock_proto::sim::World;
-use lock_proto::sim::redis::Condition;
+use lock_proto::sim::redis::{Condition, Slots, User};
 
 use super::*;
 
@@ -110,5 +111,96 @@ fn catalogue_o1_the_error_names_every_node() {
         let text = report.to_string();
         assert!((0..5).all(|node| text.contains(&format!("node {node}: "))), "{text}");
         assert_eq!(report.is_busy(), which == 0, "{report}");
+    }
+}
+
+/// Servers in cluster mode are refused at once, in words that name it, and nothing is taken there (requirement P2).
+#[test]
+fn p2_a_cluster_is_refused_before_anything_is_taken() {
+    for (nodes, protocol, slots) in [
+        (1, Protocol::Resp3, Slots::All),
+        (1, Protocol::Resp3, Slots::None),
+        (3, Protocol::Resp2, Slots::All),
+        (3, Protocol::Resp3, Slots::None),
+        (1, Protocol::Resp2, Slots::All),
+    ] {
+        // One node that is asked for no mode refuses the take, which names the fence counter as well.
+        let asked = nodes > 1 || protocol == Protocol::Resp3;
+        let mut builder = World::redis(nodes).config(move |config| config.fencing(!asked).quarantine(secs(1)));
+        for node in 0..nodes {
+            builder = builder.node(node, |config| config.uptime(secs(60)).cluster(slots));
+            builder = builder.endpoint(node, |at| at.protocol = protocol);
+        }
+        let mut w = builder.build();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(1)));
+        w.expect(ms(100), "it is refused", |w| failure(w, 0, lock).is_some());
+        let Some(Failure::Refused(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
+        assert!(report.to_string().contains("(Redis Cluster is not supported)"), "{report}");
+        for node in 0..nodes {
+            assert_eq!((w.keys(node), w.total_calls(node)), (vec![], u64::from(!asked)));
+        }
+    }
+}
+
+/// A client that may use the lock's key and no other: it takes, waits by polling, and gives back, each as fast as any.
+#[test]
+fn u1_the_key_of_the_lock_alone_is_enough() {
+    let user = || User::new("app").password("secret").keys(["a"]).channels([]);
+    let mut w = World::redis(1)
+        .clients(2)
+        .config(|config| config.fencing(false))
+        .node(0, |config| config.user(user()))
+        .endpoint(0, |at| {
+            at.username = Some("app".into());
+            at.password = Some(Secret::new("secret"));
+        })
+        .build();
+    let first = hold(&mut w, 0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(secs(2));
+    assert!(!w.is_over(1, second), "{:?}", w.events(1, second));
+    w.release(0, first);
+    w.expect(ms(20), "the release", |w| released(w, 0, first) == Some(Release::Released));
+    w.expect(secs(2), "the other has it", |w| w.is_held(1, second));
+    assert_eq!(give_back(&mut w, 1, second), Release::Released);
+    w.run_for(secs(1));
+    assert_eq!(w.keys(0), [""; 0]);
+}
+
+/// A server wants connections that are up to log in again: they do, holders stay holders and waiters go on. A password that has changed
+/// is a refusal, and is not tried in a tight loop (requirement P2).
+#[test]
+fn p2_who_is_logged_out_logs_in_again() {
+    for seed in 0..10 {
+        let mut w = World::redis(1)
+            .clients(2)
+            .seed(seed)
+            .node(0, |config| config.password("secret"))
+            .endpoint(0, |at| at.password = Some(Secret::new("secret")))
+            .build();
+        let held = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
+        let waiting = w.acquire(1, Acquire::new("a").ttl(secs(3)));
+        for _ in 0..5 {
+            w.run_for(secs(2));
+            w.on_node(0, "wants everybody to log in again", |node, now| node.log_out(now));
+        }
+        w.run_for(secs(3));
+        assert!(w.is_held(0, held) && !w.is_over(1, waiting), "seed {seed}\n{}", w.log());
+        assert_eq!(give_back(&mut w, 0, held), Release::Released);
+        w.expect(secs(2), "the waiter has it", |w| w.is_held(1, waiting));
+        // Now with another password, which they do not know.
+        w.on_node(0, "has another password", |node, now| {
+            node.set_user(now, User::new("default").password("other"));
+            node.log_out(now);
+        });
+        let before = w.calls(0, "auth");
+        w.run_for(secs(60));
+        assert_eq!(lost(&w, 1, waiting), Some(Loss::Expired));
+        let refused = w.acquire(0, Acquire::new("b"));
+        w.expect(secs(2), "it is refused", |w| failure(w, 0, refused).is_some());
+        let Some(Failure::Refused(report)) = failure(&w, 0, refused) else { panic!("{:?}", w.events(0, refused)) };
+        assert!(report.to_string().contains("WRONGPASS"), "{report}");
+        let tries = w.calls(0, "auth") - before;
+        assert!((10..300).contains(&tries), "{tries} logins in a minute");
     }
 }

@@ -4,7 +4,7 @@ use lock_testkit::Redis;
 use lock_tokio::redis::{Config, Failure, Poll, Release, Wake};
 use lock_tokio::{AcquireError, Client};
 
-use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, with};
+use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, until, with};
 
 /// The commands that a lock cannot do without.
 const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
@@ -178,4 +178,58 @@ async fn another_database() {
     let missing = with(Config::new([endpoint(&format!("{}/99", redis.url()))]));
     let error = soon("a refusal", missing.lock("a").acquire()).await.unwrap_err();
     assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+}
+
+/// Requirement P2: servers in cluster mode are refused at once, in words that name it, and nothing is taken there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_refused_before_anything_is_taken() {
+    for served in [true, false] {
+        let start = || Redis::builder().arg("cluster-enabled", "yes").start();
+        let servers = [start(), start(), start()];
+        if served {
+            for redis in &servers {
+                assert_eq!(redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
+                until("the cluster", || redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")).await;
+            }
+        }
+        let at = |count: usize, protocol: &str| {
+            let nodes = servers.iter().take(count).map(|redis| endpoint(&format!("{}{protocol}", redis.url())));
+            Config::new(nodes.collect::<Vec<_>>())
+        };
+        let resp3 = "?protocol=resp3";
+        for config in [at(3, ""), at(3, resp3), at(1, resp3), at(1, resp3).fencing(false)] {
+            let error = soon("a refusal", with(config).lock("job:1").acquire()).await.unwrap_err();
+            assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+            assert!(error.to_string().contains("cluster (Redis Cluster is not supported)"), "{error}");
+            servers.iter().for_each(|redis| assert_eq!(redis.keys(), [""; 0]));
+        }
+        if served {
+            // The fence counter lies in another slot, which the server says before it does anything.
+            let error = soon("a refusal", with(at(1, "")).lock("job:1").acquire()).await.unwrap_err();
+            assert!(error.to_string().contains("(Redis Cluster is not supported)"), "{error}");
+            assert_eq!(servers[0].keys(), [""; 0]);
+            // What a cluster of one serves by one key only is given back as fast as anywhere.
+            let ours = with(at(1, "").fencing(false).release_within(LONG_TTL));
+            give_back(take(&ours, "job:1", LONG_TTL).await).await;
+            assert_eq!(servers[0].keys(), [""; 0]);
+        }
+    }
+}
+
+/// Requirement U1: a user who may use the locks' own keys and no others gives back at once all the same, alone and together with others, and
+/// waits by polling.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_of_the_locks_alone_are_enough() {
+    let redis = Redis::start();
+    let all = [&NEEDED[..], &WAKING, &WAITING].concat();
+    let few = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del"];
+    for (keys, commands) in [(&["job:1", "job:2"][..], &all[..]), (&["job:*"], &few)] {
+        let config = user(&redis, keys, commands).fencing(false).release_within(LONG_TTL);
+        let ours = with(config);
+        use_all(&redis, &ours, "job:1").await.unwrap();
+        let (one, two) = (take(&ours, "job:1", LONG_TTL).await, take(&ours, "job:2", LONG_TTL).await);
+        let (one, two) = soon("two releases", async { tokio::join!(one.release(), two.release()) }).await;
+        assert_eq!((one, two), (Release::Released, Release::Released));
+        clean(&redis).await;
+    }
 }

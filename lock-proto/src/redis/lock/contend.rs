@@ -14,7 +14,7 @@ use super::{Listening, Lock, Stage, Waiter};
 use crate::id::NodeId;
 use crate::redis::config::Wake;
 use crate::redis::event::{Answer, Blocked, Event, Failure, Report};
-use crate::redis::request::{Expiry, Reply, Request};
+use crate::redis::request::{ErrorClass, Expiry, Reply, Request};
 use crate::retry::{doubled, jitter};
 use crate::time::{Instant, millis_up};
 
@@ -74,6 +74,7 @@ impl Lock {
             }
             Wake::Notify | Wake::Poll => 0,
         };
+        let mut marked = NodeSet::default();
         let ask = |(index, known): (usize, &Node)| {
             if let Some(answer) = known.excluded(ctx.now) {
                 return Vote::No(answer);
@@ -81,6 +82,10 @@ impl Lock {
             let node = NodeId::new(index as u16);
             let clean = first && self.debts.get(node).is_none_or(Debt::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.ttl.ms());
+            let waiting_ms = if ctx.quiet.contains(node) { 0 } else { waiting_ms };
+            if waiting_ms > 0 {
+                marked.insert(node);
+            }
             let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
             Vote::Asked { serial: ctx.send(node, request, head.ttl.patience(ctx.config)) }
         };
@@ -94,13 +99,39 @@ impl Lock {
             fence: None,
             fence_block,
             hinted: false,
+            marked,
         });
         self.judge(ctx);
+    }
+
+    /// The node refused the attempt, which also set the marker of those who wait: once more without it, as that key may be forbidden, or
+    /// lie elsewhere in a cluster. A release does not wake us then, and polling takes over. False if it was not marked.
+    fn try_unmarked(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
+        let spent = self.spent(ctx);
+        let Stage::Trying(round) = &mut self.stage else { return false };
+        if !round.marked.contains(node) {
+            return false;
+        }
+        round.marked.remove(node);
+        ctx.quiet.insert(node);
+        let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
+        let fence_block = round.fence_block;
+        let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 0 };
+        let serial = ctx.send(node, request, round.ttl.patience(ctx.config));
+        if let Some(vote) = round.votes.get_mut(node.index()) {
+            *vote = Vote::Asked { serial };
+        }
+        true
     }
 
     /// An attempt has its answer.
     pub(super) fn take_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, take: Take, reply: &Reply) {
         let until = take.ttl.until(take.emitted, ctx.config);
+        let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
+        let of_round = matches!(&self.stage, Stage::Trying(round) if round.number == take.number);
+        if refused && of_round && self.try_unmarked(ctx, node) {
+            return;
+        }
         match &mut self.stage {
             Stage::Trying(round) if round.number == take.number => {
                 // A node that turned out to be young may not vote, and what it granted is given back with the rest.

@@ -44,6 +44,8 @@ pub struct Context<'a> {
     pub identity: &'a Identity,
     /// The nodes, as many as the settings name.
     pub nodes: &'a [Node],
+    /// Nodes that refused a request because of the keys by which waiters are woken: they are left out there.
+    pub(crate) quiet: &'a mut NodeSet,
     /// Two nodes that turned out to be one server.
     pub equal: Option<(NodeId, NodeId)>,
     /// The client is shutting down: nothing new is begun.

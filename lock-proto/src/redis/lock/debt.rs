@@ -34,6 +34,8 @@ pub(crate) struct Delete {
     covers: u64,
     /// Every attempt had its answer when it was emitted.
     settled: bool,
+    /// It names the keys by which a waiter is woken.
+    pub(crate) announce: bool,
     /// Something more became owed meanwhile.
     again: bool,
 }
@@ -205,9 +207,9 @@ impl Debt {
         self.takes.iter().all(|take| take.number > covers)
     }
 
-    pub(crate) fn delete_sent(&mut self, serial: u64, emitted: Instant, covers: u64) {
+    pub(crate) fn delete_sent(&mut self, serial: u64, emitted: Instant, covers: u64, announce: bool) {
         let settled = self.is_settled(covers);
-        self.step = Step::Sent(Delete { serial, emitted, covers, settled, again: false });
+        self.step = Step::Sent(Delete { serial, emitted, covers, settled, announce, again: false });
     }
 
     /// A delete is under way.
@@ -259,6 +261,8 @@ impl Debt {
                 };
             }
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
+            // Those keys may be forbidden, or lie elsewhere in a cluster: the lock's own key can be deleted without them.
+            Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
                 self.retries = self.retries.saturating_add(1);
                 self.step = match error.class {
@@ -413,7 +417,7 @@ mod tests {
         let mut debt = Debt::default();
         takes.iter().for_each(|number| debt.take_sent(take(*number)));
         assert_eq!(debt.owe(5, true), Send::Now);
-        debt.delete_sent(100, ms(0), 5);
+        debt.delete_sent(100, ms(0), 5, false);
         debt
     }
 
@@ -466,7 +470,7 @@ mod tests {
         let mut debt = deleting(&[6]);
         assert_eq!(straggled(&mut debt, 6, &Reply::Granted { fence: None }), Send::No);
         assert_eq!(answered(&mut debt, 10, &DELETED), Send::Now);
-        debt.delete_sent(100, ms(10), 6);
+        debt.delete_sent(100, ms(10), 6, false);
         assert_eq!(answered(&mut debt, 20, &DELETED), Send::No);
         assert!(debt.is_clear());
     }
@@ -477,11 +481,11 @@ mod tests {
         assert_eq!(straggled(&mut debt, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
         // What became owed meanwhile needs a younger delete.
         assert_eq!(answered(&mut debt, 10, &DELETED), Send::Now);
-        debt.delete_sent(100, ms(10), 5);
+        debt.delete_sent(100, ms(10), 5, false);
         assert_eq!(answered(&mut debt, 20, &Reply::Absent), Send::No);
         assert_eq!((debt.deadline(), debt.is_only_a_check(), debt.is_clear()), (Some(ms(1_020)), true, false));
         assert_eq!([1_019, 1_020].map(|now| debt.timeout(ms(now))), [Send::No, Send::Now]);
-        debt.delete_sent(100, ms(1_020), 5);
+        debt.delete_sent(100, ms(1_020), 5, false);
         assert_eq!(answered(&mut debt, 1_030, &Reply::Absent), Send::No);
         assert!(debt.is_clear() && !debt.announces() && !debt.may_have_landed());
     }
@@ -493,7 +497,7 @@ mod tests {
         debt.may_appear(take(5));
         for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
             assert_eq!(debt.owe(5, true), Send::Now);
-            debt.delete_sent(100, ms(emitted), 5);
+            debt.delete_sent(100, ms(emitted), 5, false);
             assert_eq!(answered(&mut debt, confirmed, &DELETED), Send::No);
             assert_eq!((debt.deadline(), debt.is_clear()), (Some(ms(1_010)), false), "{emitted}");
             // Whatever is spent is looked for meanwhile, not the last number alone.
@@ -503,12 +507,12 @@ mod tests {
         // A later attempt that ends Unknown is looked for a TTL after the delete that follows it.
         debt.may_appear(take(6));
         assert_eq!(debt.owe(6, true), Send::Now);
-        debt.delete_sent(100, ms(1_030), 6);
+        debt.delete_sent(100, ms(1_030), 6, false);
         assert_eq!(answered(&mut debt, 1_040, &DELETED), Send::No);
         assert_eq!(debt.deadline(), Some(ms(2_040)));
         // A delete that leaves when the check is due is the check.
         assert_eq!(debt.owe(6, true), Send::Now);
-        debt.delete_sent(100, ms(2_040), 6);
+        debt.delete_sent(100, ms(2_040), 6, false);
         assert_eq!(answered(&mut debt, 2_050, &Reply::Absent), Send::No);
         assert!(debt.is_clear() && !debt.announces());
     }
@@ -528,7 +532,7 @@ mod tests {
             assert_eq!(answered(&mut debt, at, &rejected(ErrorClass::Transient)), Send::No);
             assert_eq!((debt.deadline(), debt.is_stalled()), (Some(ms(at + pause)), false));
             assert_eq!(debt.node_up(), Send::Now);
-            debt.delete_sent(100, ms(at + pause), 5);
+            debt.delete_sent(100, ms(at + pause), 5, false);
             assert_eq!(debt.node_up(), Send::No);
         }
         // A silent node is asked when it is back.
@@ -544,6 +548,20 @@ mod tests {
         let mut debt = deleting(&[5]);
         assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Refused)), Send::No);
         assert_eq!((debt.is_clear(), debt.deadline()), (false, Some(ms(50))));
+    }
+
+    /// The keys that an announcement needs are forbidden: the lock's own may not be.
+    #[test]
+    fn u1_a_delete_that_is_refused_with_an_announcement_is_repeated() {
+        let mut debt = Debt::default();
+        assert_eq!(debt.owe(5, true), Send::Now);
+        debt.delete_sent(100, ms(0), 5, true);
+        assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Transient)), Send::No);
+        debt.delete_sent(100, ms(50), 5, true);
+        assert_eq!(answered(&mut debt, 60, &rejected(ErrorClass::Refused)), Send::Now);
+        debt.delete_sent(100, ms(60), 5, false);
+        assert_eq!(answered(&mut debt, 70, &rejected(ErrorClass::Refused)), Send::No);
+        assert!(debt.is_clear());
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct GiveBack {
     mine: NodeSet,
     /// Nodes where somebody else has the key.
     others: NodeSet,
+    /// Nodes that will not be asked again: they do not allow the delete.
+    given_up: NodeSet,
     /// Nodes on which a delete, emitted while the hold was valid, ended Unknown.
     maybe: NodeSet,
 }
@@ -43,6 +45,7 @@ impl GiveBack {
             waiting: hold.nodes,
             before,
             mine: NodeSet::default(),
+            given_up: NodeSet::default(),
             others: hold.others.without(hold.nodes),
             maybe: NodeSet::default(),
         }
@@ -78,6 +81,11 @@ impl GiveBack {
         self.waiting.remove(node);
     }
 
+    /// The node does not allow the delete, and is not asked again.
+    pub(crate) fn give_up(&mut self, node: NodeId) {
+        self.given_up.insert(node);
+    }
+
     /// The answer, as early as it is certain; at the end of the release's time what is known.
     pub(crate) fn outcome(&self, now: Instant, nodes: usize) -> Option<Release> {
         let quorum = nodes / 2 + 1;
@@ -90,7 +98,8 @@ impl GiveBack {
             // Of a single node `others` says it all; of a quorum it must be a majority to mean anything.
             return Some(if self.others.len() >= quorum { Release::Taken } else { Release::Expired });
         }
-        (self.until <= now).then_some(Release::Unknown)
+        let nobody_answers = self.waiting.without(self.given_up).len() == 0;
+        (nobody_answers || self.until <= now).then_some(Release::Unknown)
     }
 }
 
@@ -128,7 +137,7 @@ mod tests {
 
     fn delete(emitted: u64) -> Delete {
         let mut debt = Debt::default();
-        debt.delete_sent(1, ms(emitted), 7);
+        debt.delete_sent(1, ms(emitted), 7, false);
         debt.delete(1).expect("it was sent")
     }
 

@@ -29,7 +29,7 @@ use watchdog::{Hold, Phase};
 
 use super::config::Wake;
 use super::event::{Answer, Blocked, Event, Failure, Loss, Release, Renew, Report, Wait};
-use super::request::{Key, Reply, Request};
+use super::request::{ErrorClass, Key, Reply, Request};
 use super::token::Spent;
 use super::validity::Ttl;
 use crate::error::Misuse;
@@ -344,9 +344,17 @@ impl Lock {
         if let Some(debt) = self.debts.get_mut(node)
             && let Some(delete) = debt.delete(serial)
         {
+            let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
+            if refused && delete.announce {
+                ctx.quiet.insert(node);
+            }
             let send = debt.answered(ctx.now, delete, reply);
+            let given_up = refused && debt.is_clear();
             for back in &mut self.giving_back {
                 back.answered(node, delete, reply);
+                if given_up {
+                    back.give_up(node);
+                }
             }
             self.settle_debt(ctx, node, send);
             self.answer_releases(ctx);
@@ -457,12 +465,12 @@ impl Lock {
         }
         let spent = self.spent(ctx);
         let debt = self.debts.of(node);
-        let announce = debt.announces() && ctx.config.wake == Wake::Notify;
+        let announce = debt.announces() && ctx.config.wake == Wake::Notify && !ctx.quiet.contains(node);
         let last = spent.last;
         let (number, spent) = debt.to_find(spent);
         let request = Request::Release { key: self.key.clone(), number, spent, announce };
         let serial = ctx.send(node, request, ctx.config.request_timeout);
-        debt.delete_sent(serial, ctx.now, last);
+        debt.delete_sent(serial, ctx.now, last, announce);
     }
 
     fn answer_releases(&mut self, ctx: &mut Context<'_>) {

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::context::NodeSet;
 use super::debt::Take;
 use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
@@ -37,6 +38,8 @@ pub(crate) struct Round {
     pub(crate) fence_block: u32,
     /// A release was signalled meanwhile: try once more.
     pub(crate) hinted: bool,
+    /// Nodes whose attempt also sets the marker of those who wait.
+    pub(crate) marked: NodeSet,
 }
 
 /// How a round stands.
@@ -197,6 +200,7 @@ mod tests {
             fence: None,
             fence_block: 0,
             hinted: false,
+            marked: NodeSet::default(),
         }
     }
 

@@ -463,8 +463,17 @@ mod tests {
         let waiter = Waiter { id, ttl, renew: Renew::Auto, wait: Wait::Forever, since: now };
         let votes = [Vote::Yes { until: Instant::from_millis(900) }].into_iter().collect();
         let fence = Some(1_000 - left);
-        let round =
-            Round { number: 1, started: now, deadline: None, ttl, votes, fence, fence_block: block, hinted: false };
+        let round = Round {
+            number: 1,
+            started: now,
+            deadline: None,
+            ttl,
+            votes,
+            fence,
+            fence_block: block,
+            hinted: false,
+            marked: NodeSet::default(),
+        };
         let mut hold = Hold::new(now, &round, Holder::new(now, waiter), &config, 1);
         hold.fences = Some((1_000 - left, 1_000));
         hold.next_block(&config)

@@ -1,0 +1,85 @@
+//! Servers that allow a lock's own key and no other.
+
+use super::*;
+
+fn refused() -> Reply {
+    Reply::Rejected(ServerError::classify(
+        "NOPERM this user has no permissions to access one of the keys used as arguments",
+    ))
+}
+
+fn announces(request: &Request) -> bool {
+    matches!(request, Request::Release { announce: true, .. })
+}
+
+/// The keys by which waiters are woken are forbidden, or lie elsewhere in a cluster: the lock's own key is deleted without them, and later
+/// releases do not name them on that node.
+#[test]
+fn u1_a_refused_release_is_repeated_without_the_announcement() {
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    let id = hub.held(0, &want());
+    hub.locks.release(ms(10), id).unwrap();
+    hub.drain();
+    let (call, request) = hub.one();
+    assert!(announces(&request));
+    hub.reply(11, call, &refused());
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Release { announce: false, .. }), "{request:?}");
+    hub.reply(12, call, &Reply::Deleted { number: 1, awaited: false });
+    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    for (at, up, announced) in [(20, false, false), (30, true, true)] {
+        if up {
+            // Its rules may have changed.
+            hub.up(at, 0, &server("a", 1_000));
+        }
+        let id = hub.held(at, &want());
+        hub.locks.release(ms(at + 5), id).unwrap();
+        hub.drain();
+        let (call, request) = hub.one();
+        assert_eq!(announces(&request), announced, "at {at} ms");
+        hub.reply(at + 6, call, &Reply::Deleted { number: 1, awaited: false });
+        hub.told();
+    }
+}
+
+/// A release that the server does not allow at all is answered at once: nothing more will come.
+#[test]
+fn u1_a_release_that_is_refused_for_good_is_answered_at_once() {
+    let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
+    let id = hub.held(0, &want());
+    hub.locks.release(ms(10), id).unwrap();
+    hub.drain();
+    for round in [11, 12] {
+        let calls = hub.requests();
+        assert_eq!(calls.len(), 3);
+        assert_eq!(hub.told(), []);
+        for (call, _) in calls {
+            hub.reply(round, call, &refused());
+        }
+    }
+    assert_eq!(hub.told(), [Event::Released(Release::Unknown)]);
+    assert_eq!(hub.requests(), []);
+}
+
+/// A waiter's attempt also sets a marker. Where that key is refused it tries without, and polls.
+#[test]
+fn a7_a_refused_attempt_is_repeated_without_the_marker() {
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    hub.acquire(0, &want());
+    let (call, _) = hub.one();
+    hub.reply(1, call, &Reply::Busy { expires: Expiry::In(for_ms(5_000)) });
+    hub.at(2_000);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { waiting_ms: 1.., .. }), "{request:?}");
+    hub.reply(2_001, call, &refused());
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
+    hub.reply(2_002, call, &Reply::Busy { expires: Expiry::In(for_ms(2_000)) });
+    assert!(hub.told().iter().all(|event| matches!(event, Event::Blocked(_))));
+    hub.at(6_000);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
+    // Refused without the marker is refused.
+    hub.reply(6_001, call, &refused());
+    assert!(matches!(hub.told()[..], [Event::Failed(Failure::Refused(_))]));
+}
