@@ -168,7 +168,7 @@ impl World {
                 let waiting_ms = u64::from(kind / 128);
                 Request::Take { key, number, spent, ttl_ms: 100, fence_block: 1, clean: false, waiting_ms }
             }
-            2 => Request::Extend { key, number, ttl_ms: 100 },
+            2 => Request::Extend { key, number, ttl_ms: 100, fence_block: u32::from(kind / 128) },
             3 => {
                 let spent = (kind / 64).is_multiple_of(2).then_some(spent);
                 Request::Release { key, number: 0, spent, announce: kind / 128 == 0 }

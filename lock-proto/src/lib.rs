@@ -22,7 +22,7 @@
 //! let written = client.outgoing(conn).len();
 //! assert!(client.outgoing(conn).starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
 //! client.consume(conn, written);
-//! client.handle_received(now, conn, b"*2\r\n:1\r\n:1700000000000001\r\n");
+//! client.handle_received(now, conn, b"*4\r\n:1\r\n:1700000000000001\r\n:1\r\n:0\r\n");
 //!
 //! // The lock is offered, with a fencing token. Claim it, work, give it back.
 //! let Some(Output::Event { event: Event::Granted(grant), .. }) = client.poll_output() else { unreachable!() };

@@ -18,7 +18,7 @@ fn write(client: &mut Client, conn: ConnId) -> usize {
         if n == 0 {
             return renewals;
         }
-        renewals += bytes.iter().filter(|byte| **byte == b'*').count();
+        renewals += bytes.windows(6).filter(|window| window == b"\r\nEVAL").count();
         client.consume(conn, n);
     }
 }

@@ -7,8 +7,8 @@ use core::hash::Hash;
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Client, Config, Endpoint, Event, Form, Identity, Key, Locks, LocksOutput, Loss, Output, Pipe, Reply,
-    Request, Spent, Wait, Wake,
+    Acquire, Client, Config, Endpoint, Event, FenceBlock, Form, Identity, Key, Locks, LocksOutput, Loss, Output, Pipe,
+    Reply, Request, Spent, Wait, Wake,
 };
 use lock_proto::{ClientId, ConnId, Fault, Instant, LockId, Misuse, NodeId};
 
@@ -158,7 +158,12 @@ fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
     let mut other = hub();
     other.acquire(ms(0), &Acquire::new("z")).unwrap();
     let Some(LocksOutput::Send { call, .. }) = other.poll_output() else { panic!("a request") };
-    for reply in [Reply::Granted { fence: Some(1) }, Reply::Absent, Reply::Extended, Reply::Announced] {
+    for reply in [
+        Reply::Granted { fence: Some(FenceBlock { first: 1, count: 1, ahead_ms: 0 }) },
+        Reply::Absent,
+        Reply::Extended,
+        Reply::Announced,
+    ] {
         locks.handle_reply(ms(0), call, &reply);
     }
     locks.handle_node_up(ms(0), NodeId::new(99), None);

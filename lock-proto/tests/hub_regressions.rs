@@ -11,9 +11,9 @@ mod refused;
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, Identity, Key, Limits, Locks, LocksOutput, Loss,
-    Pipe, PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError, ServerInfo, Target,
-    UnknownAge, Wait, Wake,
+    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, FenceBlock, Identity, Key, Limits, Locks,
+    LocksOutput, Loss, Pipe, PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError,
+    ServerInfo, Target, UnknownAge, Wait, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
@@ -270,7 +270,7 @@ fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, &want());
     let (take, _) = hub.one();
-    hub.reply(1, take, &Reply::Granted { fence: Some(u64::MAX) });
+    hub.reply(1, take, &Reply::Granted { fence: Some(FenceBlock { first: u64::MAX, count: 2, ahead_ms: u32::MAX }) });
     assert!(matches!(hub.told()[..], [Event::Granted(_)]));
 }
 

@@ -6,7 +6,7 @@ use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
 use lock_proto::{ClientId, ConnId, Instant, LockId};
 
 const GRANTED: &[u8] = b"+OK\r\n";
-const GRANTED_FENCED: &[u8] = b"*2\r\n:1\r\n:1700000000000000\r\n";
+const GRANTED_FENCED: &[u8] = b"*4\r\n:1\r\n:1700000000000000\r\n:1000\r\n:0\r\n";
 const RENEWED: &[u8] = b":1\r\n";
 const RELEASED: &[u8] = b":-2\r\n";
 

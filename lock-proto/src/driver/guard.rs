@@ -51,6 +51,16 @@ impl Guard {
         self.hold.ticket.terms().fence()
     }
 
+    /// By how much the counter of fencing tokens was ahead of the Redis server's clock at the grant: `None` unless that clock
+    /// was set back by a millisecond or more.
+    ///
+    /// Tokens grow all the same while the counter is there. If it is evicted, or lost in a restart, before the clock has caught
+    /// up, they go back by so much.
+    #[must_use]
+    pub fn fence_ahead(&self) -> Option<Duration> {
+        self.hold.ticket.terms().fence_ahead
+    }
+
     /// How long the key lives without a sign of life.
     #[must_use]
     pub fn ttl(&self) -> Duration {

@@ -44,6 +44,8 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     pub(super) called: bool,
     stopping: bool,
     outcome: Option<Shutdown>,
+    /// The last grant found the fence counter ahead of the server's clock.
+    fence_ahead: bool,
     pub(super) engine: E,
 }
 
@@ -61,6 +63,7 @@ pub(super) struct Batch {
 enum Note {
     AtRisk { valid_until: Instant },
     Lost(Loss),
+    FenceAhead(Duration),
 }
 
 impl Batch {
@@ -95,6 +98,13 @@ impl Batch {
                 Note::Lost(loss) => {
                     tracing::warn!(lock = %ticket.name.escape_ascii(), cause = %loss, "lock lost");
                     ticket.extended.notify(usize::MAX);
+                }
+                Note::FenceAhead(ahead) => {
+                    tracing::warn!(
+                        lock = %ticket.name.escape_ascii(),
+                        ?ahead,
+                        "the fence counter is ahead of the server's clock, which was set back"
+                    );
                 }
             }
             ticket.changed.notify(usize::MAX);
@@ -136,6 +146,7 @@ impl<E: Engine> Shared<E> {
             called: false,
             stopping: false,
             outcome: None,
+            fence_ahead: false,
             engine,
         };
         Arc::new(Self {
@@ -238,6 +249,13 @@ impl<E: Engine + ?Sized> Core<E> {
     fn tell(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
+        if let Event::Granted(grant) = &event
+            && grant.fence_ahead.is_some() != self.fence_ahead
+        {
+            // Logged once, and not with every grant until the clock has caught up.
+            self.fence_ahead = grant.fence_ahead.is_some();
+            batch.notes.extend(grant.fence_ahead.map(|ahead| (Arc::clone(ticket), Note::FenceAhead(ahead))));
+        }
         if ticket.apply(event, batch) {
             batch.ended.extend(slot.take());
         }

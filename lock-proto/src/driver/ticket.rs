@@ -78,11 +78,13 @@ pub(super) struct Terms {
     /// 0 if there is none.
     fence: u64,
     pub(super) ttl: Duration,
+    pub(super) fence_ahead: Option<Duration>,
 }
 
 impl Terms {
     fn of(grant: &Grant) -> Self {
-        Self { number: grant.token.number, fence: grant.fence.map_or(0, Fence::get), ttl: grant.ttl }
+        let Grant { token, fence, fence_ahead, ttl, .. } = *grant;
+        Self { number: token.number, fence: fence.map_or(0, Fence::get), ttl, fence_ahead }
     }
 
     pub(super) fn fence(&self) -> Option<Fence> {

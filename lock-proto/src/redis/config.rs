@@ -15,6 +15,9 @@ pub const MIN_TTL: Duration = Duration::from_millis(50);
 /// The longest TTL.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// The most fencing tokens that one script mints.
+pub const MAX_FENCE_BLOCK: u32 = 1_000;
+
 /// How waiters of other processes are woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -117,7 +120,7 @@ impl Config {
             nodes: nodes.into_iter().collect(),
             prefix: Vec::new(),
             fencing: true,
-            fence_block: 64,
+            fence_block: MAX_FENCE_BLOCK,
             request_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(2),
             round_timeout: None,
@@ -150,8 +153,9 @@ impl Config {
         self
     }
 
-    /// How many fencing tokens a grant reserves at first, and so how many holders of this client one turn may have. A turn that used them
-    /// all has the next one reserve twice as many, up to 32 768. Default 64.
+    /// How many fencing tokens one script mints at most. Waiters of this client that pass a lock on among themselves use one each,
+    /// and mint more when they run out. After the promotion of a stale replica tokens keep growing if its clock has advanced
+    /// by as many µs. From 1 to 1 000, default 1 000.
     pub const fn fence_block(mut self, size: u32) -> Self {
         self.fence_block = size;
         self
@@ -293,7 +297,7 @@ impl Config {
         }
         for (setting, given, min, max) in [
             ("drift.divisor", u64::from(self.drift.divisor), 10, u64::from(u32::MAX)),
-            ("fence_block", u64::from(self.fence_block), 1, 1_000_000),
+            ("fence_block", u64::from(self.fence_block), 1, MAX_FENCE_BLOCK.into()),
             ("max_locks", u64::from(self.max_locks), 1, 100_000_000),
         ] {
             if given < min || given > max {

@@ -105,6 +105,9 @@ pub struct Grant {
     pub token: Token,
     /// The fencing token; `None` for a quorum, which has none, or if fencing is off.
     pub fence: Option<Fence>,
+    /// By how much the fence counter is ahead of the server's clock, if that is a millisecond or more: the clock was set back.
+    /// Tokens grow all the same while the counter is there. If it is lost before the clock has caught up, they go back by so much.
+    pub fence_ahead: Option<Duration>,
     /// The TTL of the key.
     pub ttl: Duration,
     /// Until when the lock is certainly held if nothing more is heard.

@@ -20,7 +20,7 @@ mod validity;
 use core::time::Duration;
 
 pub use client::{Client, Output};
-pub use config::{Config, Drift, MAX_NAME, MAX_TTL, MIN_TTL, Poll, UnknownAge, Wake};
+pub use config::{Config, Drift, MAX_FENCE_BLOCK, MAX_NAME, MAX_TTL, MIN_TTL, Poll, UnknownAge, Wake};
 pub use event::{
     Acquire, Answer, Blocked, Event, Failure, Fence, Grant, LocksOutput, Loss, Release, Renew, Report, Wait,
 };
@@ -30,8 +30,8 @@ pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 #[cfg(all(test, feature = "sim"))]
 pub(crate) use request::Flaw;
 pub use request::{
-    Cause, ErrorClass, Expiry, FENCE_NAME, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, ServerError,
-    Value, WAITING_SUFFIX,
+    Cause, ErrorClass, Expiry, FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX,
+    ServerError, Value, WAITING_SUFFIX,
 };
 pub(crate) use server_error::printable;
 pub use token::{CLIENT_PART, Spent, Token};

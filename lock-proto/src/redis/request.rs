@@ -140,14 +140,14 @@ pub enum Request {
         spent: Spent,
         /// Life of the key, in ms.
         ttl_ms: u64,
-        /// How many fencing tokens to reserve; 0 for none.
+        /// How many fencing tokens to mint at most; 0 for none.
         fence_block: u32,
         /// Nothing of this client can be under the key, so that a plain `SET NX` will do.
         clean: bool,
         /// Life of the marker that asks releases to wake a waiter, in ms; 0 to set none.
         waiting_ms: u64,
     },
-    /// Let the key live for at least `ttl_ms` from now if it holds this token.
+    /// Let the key live for at least `ttl_ms` from now if it holds this token, and mint fencing tokens if they are wanted.
     Extend {
         /// The lock.
         key: Key,
@@ -155,6 +155,8 @@ pub enum Request {
         number: u64,
         /// Life of the key, in ms.
         ttl_ms: u64,
+        /// How many fencing tokens to mint at most; 0 for none.
+        fence_block: u32,
     },
     /// Delete the key if it holds this token or a spent one of this client, and wake one waiter if any waits.
     Release {
@@ -174,6 +176,27 @@ pub enum Request {
     },
 }
 
+/// Fencing tokens that were minted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FenceBlock {
+    /// The first one; the others follow it.
+    pub first: u64,
+    /// How many there are, at least one.
+    pub count: u32,
+    /// By how many whole ms the counter is ahead of the server's clock: 0, unless that clock was set back.
+    pub ahead_ms: u32,
+}
+
+impl FenceBlock {
+    /// What the server answers; `None` if it cannot be an answer to a request for `wanted` tokens.
+    fn read(first: i64, count: i64, ahead_us: i64, wanted: u32) -> Option<Self> {
+        let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
+        let count = u32::try_from(count).ok().filter(|count| (1..=wanted).contains(count))?;
+        let ahead_ms = u64::try_from(ahead_us).ok()? / 1_000;
+        Some(Self { first, count, ahead_ms: u32::try_from(ahead_ms).unwrap_or(u32::MAX) })
+    }
+}
+
 /// When a lock that is held by somebody else ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -190,17 +213,17 @@ pub enum Expiry {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reply {
-    /// Take: the lock is ours; with the first fencing token of the reserved block, if one was asked for.
+    /// Take: the lock is ours. Extend that asked for fencing tokens: it still is. With the fencing tokens, if they were asked for.
     Granted {
-        /// First fencing token of the block.
-        fence: Option<u64>,
+        /// The fencing tokens.
+        fence: Option<FenceBlock>,
     },
     /// Take: somebody else has it.
     Busy {
         /// When it ends by itself.
         expires: Expiry,
     },
-    /// Extend: done.
+    /// Extend that asked for no fencing tokens: done.
     Extended,
     /// Release: done; this was the number of the token that was deleted.
     Deleted {
@@ -340,9 +363,14 @@ impl Request {
                     (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, spent, ttl, block, life]),
                 }
             }
-            Self::Extend { key, number, ttl_ms } => {
+            Self::Extend { key, number, ttl_ms, fence_block } => {
                 let token = TokenText::new(client, *number);
-                f(&[verb, code, b"1", key.lock(), token.as_bytes(), first.format(*ttl_ms).as_bytes()])
+                let (lock, token, ttl) = (key.lock(), token.as_bytes(), first.format(*ttl_ms).as_bytes());
+                if *fence_block == 0 {
+                    return f(&[verb, code, b"1", lock, token, ttl]);
+                }
+                let block = second.format(*fence_block).as_bytes();
+                f(&[verb, code, b"2", lock, identity.fence_key(), token, ttl, block])
             }
             Self::Release { key, number, spent, announce } => {
                 let (token, spent) = (TokenText::new(client, *number), spent.map(SpentText::new));
@@ -372,12 +400,14 @@ impl Request {
             (Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. }, Value::Nil) => {
                 Reply::Busy { expires: Expiry::Unknown }
             }
-            (Self::Take { .. }, Value::Ints(&[1, 0])) => Reply::Granted { fence: None },
-            (Self::Take { .. }, Value::Ints(&[1, fence])) if fence > 0 => {
-                Reply::Granted { fence: Some(fence.unsigned_abs()) }
-            }
+            // A take that asked for fencing tokens has them in its answer.
+            (Self::Take { fence_block: 0, .. }, Value::Ints(&[1, 0])) => Reply::Granted { fence: None },
+            (
+                Self::Take { fence_block, .. } | Self::Extend { fence_block, .. },
+                Value::Ints(&[1, first, count, ahead]),
+            ) => Reply::Granted { fence: Some(FenceBlock::read(first, count, ahead, *fence_block)?) },
             (Self::Take { .. }, Value::Ints(&[0, pttl])) => Reply::Busy { expires: expiry(pttl) },
-            (Self::Extend { .. }, Value::Int(1)) => Reply::Extended,
+            (Self::Extend { fence_block: 0, .. }, Value::Int(1)) => Reply::Extended,
             (Self::Extend { .. } | Self::Release { .. }, Value::Int(0)) => Reply::Absent,
             (Self::Extend { .. } | Self::Release { .. }, Value::Int(-1)) => Reply::Taken,
             (Self::Release { number, .. }, Value::Int(-2)) => Reply::Deleted { number: *number, awaited: false },
@@ -398,8 +428,8 @@ impl Request {
     fn read_error(&self, text: &str) -> Reply {
         let error = ServerError::classify(text);
         match (self, error.class) {
-            // A key of another type cannot be the lock we held.
-            (Self::Extend { .. } | Self::Release { .. }, ErrorClass::KeyInUse) => Reply::Taken,
+            // A key of another type cannot be the lock we held. With two keys it may be the fence counter.
+            (Self::Extend { fence_block: 0, .. } | Self::Release { .. }, ErrorClass::KeyInUse) => Reply::Taken,
             (_, ErrorClass::Unclear) => Reply::Unknown(error.into()),
             (_, ErrorClass::Transient | ErrorClass::Reconnect | ErrorClass::Refused | ErrorClass::KeyInUse) => {
                 Reply::Rejected(error)

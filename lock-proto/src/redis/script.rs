@@ -31,45 +31,18 @@ impl Script {
     }
 }
 
-/// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
+/// Mints fencing tokens from the counter `KEYS[2]`: the part of [`TAKE`] and [`EXTEND`] that comes before the write of the lock
+/// key. `$wanted` is the argument that says how many tokens are wanted.
 ///
-/// `KEYS`: the lock; the fence counter if a fence is wanted; the marker, if who asks will wait. `ARGV`: the token, the three numbers of
-/// [`Spent`](super::Spent) in one text, TTL in ms; the size of the fence block if a fence is wanted, else 0 or nothing; the life of the
-/// marker in ms, if it is named. (Each argument costs the server more than its parsing where it is needed.)
-/// Answers `{1, first fence or 0}` or `{0, PTTL of the holder}`.
-///
-/// The marker is set whatever the answer is (requirement A7): who was woken and takes the lock leaves others behind who are not, and
-/// the release that woke it has taken their marker away.
-///
-/// The fence counter becomes `max(counter, server TIME in µs) + block` (requirement A9). Numbers stay below 2^53, where
-/// Lua is exact.
-pub const TAKE: Script = Script {
-    name: "take",
-    index: 0,
-    sha1: "4687e7f6d25160b4409919ad1e774074f42f9281",
-    source: "\
-local function answer(granted, n)
-  if ARGV[5] then redis.pcall('SET', KEYS[#KEYS], '1', 'PX', ARGV[5]) end
-  return {granted, n}
-end
-local v = redis.pcall('GET', KEYS[1])
-if type(v) == 'table' then return v end
-if v then
-  local p = redis.pcall('PTTL', KEYS[1])
-  if type(p) == 'table' then return p end
-  if v == ARGV[1] then
-    if p < tonumber(ARGV[3]) then
-      local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
-      if type(e) == 'table' then return e end
-    end
-    return answer(1, 0)
-  end
-  local n = string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
-  local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
-  if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return answer(0, p) end
-end
-local fence = 0
-if ARGV[4] and ARGV[4] ~= '0' then
+/// It sets `first`, `count` and `ahead`: the first token, how many there are, and by how many µs the counter is ahead of the server's
+/// clock. The script mints no more tokens than µs have passed since the counter was last written, so that the counter stays behind
+/// the clock. Without a counter it mints one: nobody knows how many were minted in the last µs. Numbers stay below 2^53, where Lua
+/// is exact.
+macro_rules! mint {
+    // A9
+    ($wanted:literal) => {
+        concat!(
+            "\
   local c = redis.pcall('GET', KEYS[2])
   if type(c) == 'table' then return c end
   if c and not (string.match(c, '^%d+$') and tonumber(c) < 9000000000000000) then
@@ -77,36 +50,105 @@ if ARGV[4] and ARGV[4] ~= '0' then
   end
   local t = redis.pcall('TIME')
   if t.err then return t end
-  fence = math.max(tonumber(c or 0), t[1] * 1000000 + t[2]) + 1
-  local e = redis.pcall('SET', KEYS[2], string.format('%.0f', fence + tonumber(ARGV[4]) - 1))
+  t = t[1] * 1000000 + t[2]
+  c = tonumber(c or 0)
+  if c > 0 then count = math.max(1, math.min(t - c, tonumber(",
+            $wanted,
+            "))) end
+  first = math.max(c, t - count) + 1
+  ahead = math.max(0, first + count - 1 - t)
+  local e = redis.pcall('SET', KEYS[2], string.format('%.0f', first + count - 1))
   if e.err then return e end
+"
+        )
+    };
+}
+
+/// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
+///
+/// `KEYS`: the lock; the fence counter if a fence is wanted; the marker, if who asks will wait. `ARGV`: the token, the three numbers of
+/// [`Spent`](super::Spent) in one text, TTL in ms; how many fencing tokens are wanted, 0 or nothing for none; the life of the
+/// marker in ms, if it is named. (Each argument costs the server more than its parsing where it is needed.)
+/// Answers `{1, 0}`, or `{1, first fencing token, how many, µs that the counter is ahead of the clock}` if fencing tokens are
+/// wanted, or `{0, PTTL of the holder}`.
+///
+/// The lock may hold the very token of this attempt, if somebody on the way has repeated the command. It is granted again, with new
+/// fencing tokens.
+///
+/// The marker is set whatever the answer is (requirement A7): who was woken and takes the lock leaves others behind who are not, and
+/// the release that woke it has taken their marker away.
+pub const TAKE: Script = Script {
+    name: "take",
+    index: 0,
+    sha1: "91d5c71485f30ffba9083848a2e68746d970762d",
+    source: concat!(
+        "\
+local function answer(...)
+  if ARGV[5] then redis.pcall('SET', KEYS[#KEYS], '1', 'PX', ARGV[5]) end
+  return {...}
 end
-local e = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-if e.err then return e end
-return answer(1, fence)
+local v = redis.pcall('GET', KEYS[1])
+if type(v) == 'table' then return v end
+local p
+if v then
+  p = redis.pcall('PTTL', KEYS[1])
+  if type(p) == 'table' then return p end
+  if v ~= ARGV[1] then
+    local n = string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
+    local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
+    if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return answer(0, p) end
+  end
+end
+local first, count, ahead = 0, 1
+if ARGV[4] and ARGV[4] ~= '0' then
 ",
+        mint!("ARGV[4]"),
+        "\
+end
+if v ~= ARGV[1] then
+  local e = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+  if e.err then return e end
+elseif p < tonumber(ARGV[3]) then
+  local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
+  if type(e) == 'table' then return e end
+end
+if ahead then return answer(1, first, count, ahead) end
+return answer(1, 0)
+"
+    ),
 };
 
-/// Set the expiry if the token matches, and never to an earlier time (requirement H1).
+/// Set the expiry if the token matches, and never to an earlier time (requirement H1). Mint fencing tokens if they are wanted.
 ///
-/// `KEYS`: the lock. `ARGV`: the token, TTL in ms. Answers 1 done, 0 the key is gone, -1 it is another's.
+/// `KEYS`: the lock; the fence counter if fencing tokens are wanted. `ARGV`: the token, TTL in ms; how many fencing tokens are wanted,
+/// nothing for none. Answers 1 done, 0 the key is gone, -1 it is another's. If fencing tokens are wanted, done is answered
+/// like [`TAKE`]: `{1, first fencing token, how many, µs that the counter is ahead of the clock}`.
 pub const EXTEND: Script = Script {
     name: "extend",
     index: 1,
-    sha1: "502f51c0c7cb54f1991aca9a481a8accaaf7cb9d",
-    source: "\
+    sha1: "073173f5ccd6791bc0176d0bf32cae66003d0e51",
+    source: concat!(
+        "\
 local v = redis.pcall('GET', KEYS[1])
 if type(v) == 'table' then return v end
 if not v then return 0 end
 if v ~= ARGV[1] then return -1 end
 local p = redis.pcall('PTTL', KEYS[1])
 if type(p) == 'table' then return p end
+local first, count, ahead = 0, 1
+if ARGV[3] then
+",
+        mint!("ARGV[3]"),
+        "\
+end
 if p < tonumber(ARGV[2]) then
   local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
   if type(e) == 'table' then return e end
 end
+if ahead then return {1, first, count, ahead} end
 return 1
-",
+"
+    ),
 };
 
 /// Delete the lock if it holds this token or a spent one of this client, then wake one waiter if any waits (requirements U1, A4, A7).

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use lock_proto::redis::script::SIGNAL_LIFE_MS;
-use lock_proto::redis::{Expiry, Key, Reply, Request};
+use lock_proto::redis::{Expiry, FenceBlock, Key, Reply, Request};
 
 /// A token as it lies under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,13 @@ impl Node {
         self.signals.entry(key.clone()).or_insert(now / 1_000_000 + SIGNAL_LIFE_MS);
     }
 
+    /// As if the server's clock always had room for as many as are wanted.
+    fn mint(&mut self, wanted: u32) -> Option<FenceBlock> {
+        let first = self.fence + 1;
+        self.fence += u64::from(wanted);
+        (wanted > 0).then_some(FenceBlock { first, count: wanted, ahead_ms: 0 })
+    }
+
     pub(crate) fn execute(&mut self, now: u64, client: u128, request: &Request) -> (Reply, Deleted) {
         self.expire(now);
         let ms = now / 1_000_000;
@@ -82,7 +89,7 @@ impl Node {
                     if !plain && value.client == client && value.number == *number {
                         let value = self.keys.get_mut(key).unwrap();
                         value.until = value.until.max(ms + ttl_ms);
-                        return (Reply::Granted { fence: None }, None);
+                        return (Reply::Granted { fence: self.mint(*fence_block) }, None);
                     }
                     if plain {
                         return (Reply::Busy { expires: Expiry::Unknown }, None);
@@ -91,22 +98,18 @@ impl Node {
                         return (Reply::Busy { expires: Expiry::In(left) }, None);
                     }
                 }
-                let fence = (*fence_block > 0).then(|| {
-                    // As if the server's clock stood still: the block alone keeps the numbers apart.
-                    let first = self.fence + 1;
-                    self.fence = first + u64::from(*fence_block) - 1;
-                    first
-                });
+                let fence = self.mint(*fence_block);
                 let replaced = there.map(|value| (value.client, value.number));
                 self.keys.insert(key.clone(), Value { client, number: *number, until: ms + ttl_ms, by_ghost: false });
                 (Reply::Granted { fence }, replaced)
             }
-            Request::Extend { key, number, ttl_ms } => match there {
+            Request::Extend { key, number, ttl_ms, fence_block } => match there {
                 None => (Reply::Absent, None),
                 Some(value) if value.client == client && value.number == *number => {
                     let value = self.keys.get_mut(key).unwrap();
                     value.until = value.until.max(ms + ttl_ms);
-                    (Reply::Extended, None)
+                    let fence = self.mint(*fence_block);
+                    (if fence.is_some() { Reply::Granted { fence } } else { Reply::Extended }, None)
                 }
                 Some(_) => (Reply::Taken, None),
             },

@@ -66,7 +66,7 @@ impl Generator {
         }
         match self.rng.below(40) {
             0..5 => (self.take(), Match::Clock),
-            5..8 => (self.extend(), Match::Exact),
+            5..8 => (self.extend(), Match::Clock),
             8..11 => (self.release(), Match::Exact),
             11 => (self.release_many(), Match::Exact),
             12 => (self.announce(), Match::Exact),
@@ -219,6 +219,10 @@ impl Generator {
 
     fn extend(&mut self) -> Vec<String> {
         let (token, key, ttl) = (self.token(), self.key(), self.ttl());
+        if self.rng.one_in(3) {
+            let (fence, block) = (self.pick(&["f", "f", "f", "k0"]), self.pick(&["1", "64"]));
+            return self.call(&script::EXTEND, &[key, fence], &[&token, &ttl, block]);
+        }
         self.call(&script::EXTEND, &[key], &[&token, &ttl])
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod feed;
+mod fences;
 mod generate;
 mod limits;
 mod replication;

@@ -69,6 +69,9 @@ impl Reply {
                 };
                 a == b && sorted(x) == sorted(y)
             }
+            (Self::List(_, x), Self::List(_, y), Match::Clock) if minted(x).is_some() && minted(y).is_some() => {
+                minted(x).zip(minted(y)).is_some_and(|(x, y)| x.iter().zip(y).all(|(x, y)| x.agrees(y, how)))
+            }
             (Self::List(a, x), Self::List(b, y), _) => {
                 a == b && x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.agrees(y, how))
             }
@@ -81,6 +84,14 @@ impl Reply {
             (Self::Int(_), Self::Int(_), Match::Kind) | (Self::Bulk(_), Self::Bulk(_), Match::Kind) => true,
             _ => self == other,
         }
+    }
+}
+
+/// The parts of a script's answer that can be compared: how many fencing tokens it mints depends on how long ago the last ones were.
+fn minted(items: &[Reply]) -> Option<[&Reply; 2]> {
+    match items {
+        [Reply::Int(1), first, Reply::Int(1..), ahead] => Some([first, ahead]),
+        _ => None,
     }
 }
 

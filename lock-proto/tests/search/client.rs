@@ -327,7 +327,7 @@ pub(crate) fn tell_request(request: &Request) -> String {
 pub(crate) fn tell_reply(reply: &Reply) -> String {
     match reply {
         Reply::Granted { fence } => {
-            let fence = fence.map(|fence| format!(", fence {}", fence - FENCES.start));
+            let fence = fence.map(|fence| format!(", fence {}", fence.first - FENCES.start));
             format!("granted{}", fence.unwrap_or_default())
         }
         Reply::Deleted { number, .. } => format!("deleted #{}", short(*number)),

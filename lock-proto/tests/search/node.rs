@@ -3,7 +3,7 @@
 use core::hash::{Hash, Hasher};
 
 use lock_proto::Instant;
-use lock_proto::redis::{Expiry, Reply, Request};
+use lock_proto::redis::{Expiry, FenceBlock, Reply, Request};
 
 use crate::{EPOCH, FENCES, MS};
 
@@ -80,6 +80,13 @@ impl Node {
         format!("{who}'s #{} until {} ms", crate::client::short(value.number), value.until - EPOCH / MS)
     }
 
+    /// As if the server's clock always had room for as many as are wanted.
+    fn mint(&mut self, wanted: u32) -> Option<FenceBlock> {
+        let first = self.fence + 1;
+        self.fence += u64::from(wanted);
+        (wanted > 0).then_some(FenceBlock { first, count: wanted, ahead_ms: 0 })
+    }
+
     pub(crate) fn execute(&mut self, now: u64, client: usize, request: &Request, variant: Variant) -> (Reply, Done) {
         self.expire(now);
         let ms = now / MS;
@@ -92,24 +99,21 @@ impl Node {
                     let own = value.client == client;
                     if own && value.number == *number {
                         value.until = value.until.max(until);
-                        return (Reply::Granted { fence: None }, Done::default());
+                        return (Reply::Granted { fence: self.mint(*fence_block) }, Done::default());
                     }
                     if !own || !(same || spent.contains(value.number)) {
                         let left = core::time::Duration::from_millis(value.until - ms);
                         return (Reply::Busy { expires: Expiry::In(left) }, Done::default());
                     }
                 }
-                let fence = (*fence_block > 0).then(|| {
-                    self.fence += u64::from(*fence_block);
-                    self.fence + 1 - u64::from(*fence_block)
-                });
+                let fence = self.mint(*fence_block);
                 let replaced = self.value.is_some();
                 // Whoever writes one token again and again cannot tell what he replaces.
                 let ended = self.value.filter(|_| !same).map(|value| (value.client, value.number));
                 self.value = Some(Value { client, number: written(*number), until });
                 (Reply::Granted { fence }, Done { ended, replaced })
             }
-            Request::Extend { number, ttl_ms, .. } => {
+            Request::Extend { number, ttl_ms, fence_block, .. } => {
                 let until = ms + ttl_ms;
                 if variant.renews_blindly() {
                     self.value = Some(Value { client, number: *number, until });
@@ -119,7 +123,8 @@ impl Node {
                     None => Reply::Absent,
                     Some(value) if value.client == client && value.number == written(*number) => {
                         value.until = value.until.max(until);
-                        Reply::Extended
+                        let fence = self.mint(*fence_block);
+                        if fence.is_some() { Reply::Granted { fence } } else { Reply::Extended }
                     }
                     Some(_) => Reply::Taken,
                 };

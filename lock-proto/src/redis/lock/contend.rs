@@ -65,8 +65,7 @@ impl Lock {
         }
         let nodes = ctx.nodes;
         let quorum = nodes.len() > 1;
-        let fence_block =
-            if quorum || !ctx.config.fencing { 0 } else { self.fence_block.unwrap_or(ctx.config.fence_block) };
+        let fence_block = ctx.fence_block();
         // Whoever was refused once waits, and asks the releases to tell (requirement A7).
         let waiting_ms = match ctx.config.wake {
             Wake::Notify if !first => {
@@ -97,7 +96,6 @@ impl Lock {
             ttl: head.ttl,
             votes,
             fence: None,
-            fence_block,
             hinted: false,
             marked,
         });
@@ -115,7 +113,7 @@ impl Lock {
         round.marked.remove(node);
         ctx.quiet.insert(node);
         let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
-        let fence_block = round.fence_block;
+        let fence_block = ctx.fence_block();
         let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 0 };
         let serial = ctx.send(node, request, round.ttl.patience(ctx.config));
         if let Some(vote) = round.votes.get_mut(node.index()) {

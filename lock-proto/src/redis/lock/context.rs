@@ -69,6 +69,11 @@ impl Context<'_> {
         self.nodes.len() / 2 + 1
     }
 
+    /// How many fencing tokens an attempt asks for: none of a quorum.
+    pub(crate) const fn fence_block(&self) -> u32 {
+        if self.nodes.len() > 1 || !self.config.fencing { 0 } else { self.config.fence_block }
+    }
+
     /// Emits a request and gives the serial of its call.
     pub(crate) fn send(&mut self, node: NodeId, request: Request, patience: Duration) -> u64 {
         *self.serial += 1;

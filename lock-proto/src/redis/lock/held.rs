@@ -26,6 +26,7 @@ impl Lock {
         let grant = Grant {
             token: ctx.identity.token(hold.number),
             fence: hold.fence(),
+            fence_ahead: hold.fence_ahead(),
             ttl: hold.ttl.duration(),
             valid_until,
         };
@@ -62,7 +63,8 @@ impl Lock {
             let serial = match hold.due(ctx.now, node, quorum) {
                 None => continue,
                 Some(Wish::Extend) => {
-                    let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms() };
+                    let fence_block = if hold.lacks_fences() { ctx.config.fence_block } else { 0 };
+                    let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
                     ctx.send(node, request, ttl.patience(ctx.config))
                 }
                 Some(Wish::TopUp) => {
@@ -113,7 +115,7 @@ impl Lock {
                 self.offer(ctx);
             }
             Extended::Failed(_) if !held => {
-                // No full TTL to be had: the waiter goes back to the front, and contends anew.
+                // No full TTL or no fencing token to be had: the waiter goes back to the front, and contends anew.
                 let waiter = hold.holder.waiter;
                 self.give_back_hold(ctx, false);
                 self.back_to_front(waiter);
@@ -203,7 +205,7 @@ impl Lock {
         self.give_back_hold(ctx, answer);
     }
 
-    /// The next waiter of this client gets the lock, without a command (requirement A8).
+    /// The next waiter of this client gets the lock, without a command unless it needs more time or fencing tokens (requirement A8).
     fn pass_on(&mut self, ctx: &mut Context<'_>) {
         let Some(waiter) = self.next_waiter() else { return };
         let quorum = ctx.quorum();
@@ -216,7 +218,7 @@ impl Lock {
         self.watch(ctx);
     }
 
-    /// Who has the grant and must get more time before it is told waits on: not longer than it wanted to.
+    /// Who has the grant and must get more time or a fencing token before it is told waits on: not longer than it wanted to.
     pub(super) fn wait_on(&mut self, holder: &Holder) {
         if holder.phase == Phase::Preparing {
             self.waits.begin(holder.id(), holder.waiter.deadline());
@@ -244,7 +246,6 @@ impl Lock {
             nodes: self.nodes_of(hold),
             others: hold.others(),
         };
-        self.fence_block = hold.next_block(ctx.config);
         let next = if self.queue.is_empty() {
             Stage::Idle
         } else {

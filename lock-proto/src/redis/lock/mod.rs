@@ -113,8 +113,6 @@ pub struct Lock {
     listening: Option<Listening>,
     /// Attempts since the last grant.
     tries: u32,
-    /// How many fencing tokens the next attempt reserves, if not as many as is configured.
-    fence_block: Option<u32>,
     /// What each node last answered to an attempt; empty before the first.
     answers: Vec<Answer>,
     /// What the head was last told.
@@ -137,7 +135,6 @@ impl Lock {
             giving_back: Vec::new(),
             listening: None,
             tries: 0,
-            fence_block: None,
             answers: Vec::new(),
             blocked: None,
             yields_until: None,

@@ -8,7 +8,7 @@ use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
 use crate::redis::event::Answer;
-use crate::redis::request::{Cause, ErrorClass, Expiry, Reply};
+use crate::redis::request::{Cause, ErrorClass, Expiry, FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
 
@@ -32,10 +32,8 @@ pub(crate) struct Round {
     pub(crate) deadline: Option<Instant>,
     pub(crate) ttl: Ttl,
     pub(crate) votes: PerNode<Vote>,
-    /// The first fencing token of the block that was granted.
-    pub(crate) fence: Option<u64>,
-    /// The size of that block.
-    pub(crate) fence_block: u32,
+    /// The fencing tokens that were granted.
+    pub(crate) fence: Option<FenceBlock>,
     /// A release was signalled meanwhile: try once more.
     pub(crate) hinted: bool,
     /// Nodes whose attempt also sets the marker of those who wait.
@@ -198,7 +196,6 @@ mod tests {
             ttl: Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap(),
             votes: votes.into_iter().collect(),
             fence: None,
-            fence_block: 0,
             hinted: false,
             marked: NodeSet::default(),
         }

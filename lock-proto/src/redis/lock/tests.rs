@@ -2,6 +2,7 @@
 
 mod bounds;
 mod ends;
+mod mint;
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -18,6 +19,11 @@ fn ms(n: u64) -> Instant {
 
 fn for_ms(n: u64) -> Duration {
     Duration::from_millis(n)
+}
+
+/// What a script mints: 64 tokens from this one on.
+fn fences(first: u64) -> Option<FenceBlock> {
+    Some(FenceBlock { first, count: 64, ahead_ms: 0 })
 }
 
 /// A hub, and what it has put out.
@@ -96,7 +102,7 @@ impl Hub {
     fn held(&mut self, at: u64, want: Acquire) -> LockId {
         let id = self.acquire(at, want);
         for (call, _) in self.requests() {
-            self.reply(at, call, Reply::Granted { fence: Some(100) });
+            self.reply(at, call, Reply::Granted { fence: fences(100) });
         }
         self.locks.claim(ms(at), id).unwrap();
         assert!(matches!(self.told()[..], [Event::Granted(_)]));
@@ -382,41 +388,6 @@ fn a7_who_lets_others_have_it_forgets_it_soon() {
     assert_eq!(hub.locks.next_deadline(), None);
     hub.acquire(18, want());
     assert!(matches!(hub.one().1, Request::Take { clean: true, waiting_ms: 0, .. }));
-}
-
-/// A turn that used all its tokens could have gone on; one that left most of them need not have so many.
-#[test]
-fn a8_a_turn_reserves_about_as_many_tokens_as_the_one_before_it_used() {
-    let mut hub = Hub::new(1, |c| c.fence_block(2));
-    let mut ids = vec![hub.held(0, want())];
-    ids.extend((1..30).map(|n| hub.acquire(n, want())));
-    hub.told();
-    let (mut now, mut first, mut turns) = (30, 0, Vec::new());
-    while hub.locks.release(ms(now), ids[first]).is_ok() {
-        first += 1;
-        hub.drain();
-        for (call, request) in hub.requests() {
-            let Request::Release { .. } = request else { panic!("{request:?}") };
-            hub.reply(now, call, Reply::Deleted { number: 1, awaited: false });
-            if first == ids.len() {
-                break;
-            }
-            now = hub.locks.next_deadline().unwrap().as_nanos().div_ceil(1_000_000);
-            hub.at(now);
-            let (call, request) = hub.one();
-            let Request::Take { fence_block, .. } = request else { panic!("{request:?}") };
-            turns.push((first, fence_block));
-            hub.reply(now, call, Reply::Granted { fence: Some(1_000 * first as u64) });
-        }
-        if let Some(id) = ids.get(first) {
-            hub.locks.claim(ms(now), *id).unwrap();
-            // Two turns end by time, when little of their blocks is used.
-            now += if first == 14 || first == 15 { 150 } else { 0 };
-        } else {
-            break;
-        }
-    }
-    assert_eq!(turns, [(2, 4), (6, 8), (14, 16), (15, 8), (16, 4), (20, 8), (28, 16)]);
 }
 
 #[test]

@@ -13,12 +13,9 @@ use super::round::{Round, Vote};
 use crate::id::{LockId, NodeId};
 use crate::redis::config::Config;
 use crate::redis::event::{Answer, Fence, Loss, Renew};
-use crate::redis::request::Reply;
+use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
-
-/// Tokens that a turn reserves at most: as many as a client can pass a lock on in 100 ms.
-const LARGEST_BLOCK: u32 = 1 << 15;
 
 /// What one node has confirmed of this grant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +74,7 @@ pub(crate) struct Call {
 /// Where the holder is on its way to the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    /// The grant gets a full TTL before the holder is told.
+    /// The grant gets a full TTL, and fencing tokens if it has none left, before the holder is told.
     Preparing,
     /// Told, and not claimed yet.
     Offered,
@@ -127,9 +124,8 @@ pub(crate) struct Hold {
     pub(crate) holder: Holder,
     /// The TTL that the keys were last given.
     pub(crate) ttl: Ttl,
-    /// The next fencing token and the end of the block; `None` without fencing.
-    fences: Option<(u64, u64)>,
-    fence_block: u32,
+    /// The holder's fencing token and those after it; `None` without fencing.
+    fences: Option<FenceBlock>,
     renew_at: Instant,
     pub(crate) turn_end: Instant,
     /// How long the round took that won it.
@@ -191,8 +187,7 @@ impl Hold {
             shares,
             holder,
             ttl: round.ttl,
-            fences: round.fence.map(|first| (first, first.saturating_add(round.fence_block.into()))),
-            fence_block: round.fence_block,
+            fences: round.fence,
             renew_at: holder.ttl().renew_at(round.started, seed, round.number),
             turn_end: now + config.turn,
             round_trip: now.since(round.started),
@@ -230,38 +225,38 @@ impl Hold {
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        self.fences.map(|(next, _)| Fence(next))
+        self.fences.filter(|fences| fences.count > 0).map(|fences| Fence(fences.first))
     }
 
-    /// Whether the next waiter of this client may have it without the server being asked (requirement A8).
+    /// By how much the fence counter is ahead of the server's clock, if that was set back.
+    pub(crate) fn fence_ahead(&self) -> Option<Duration> {
+        self.fences.filter(|fences| fences.ahead_ms > 0).map(|fences| Duration::from_millis(fences.ahead_ms.into()))
+    }
+
+    /// Fencing tokens have run out: the holder must not be notified before it has one.
+    pub(crate) fn lacks_fences(&self) -> bool {
+        self.fences.is_some_and(|fences| fences.count == 0)
+    }
+
+    /// Whether the next waiter of this client may have it, instead of a release (requirement A8).
     pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
-        now < self.turn_end && self.fences.is_none_or(|(next, end)| next.saturating_add(1) < end)
-    }
-
-    /// How many fencing tokens the next turn should reserve, after a turn that ended as this one does: one that ran out of them could have
-    /// gone on. Not many more than are used, so that the counter stays behind the server's clock (requirement A9).
-    pub(crate) fn next_block(&self, config: &Config) -> Option<u32> {
-        let (next, end) = self.fences?;
-        let (left, block) = (end.saturating_sub(next), self.fence_block);
-        let next = match () {
-            () if left <= 1 => block.saturating_mul(2).min(LARGEST_BLOCK.max(block)),
-            () if left > u64::from(block) / 4 * 3 => (block / 2).max(config.fence_block),
-            () => block,
-        };
-        (next != config.fence_block).then_some(next)
+        now < self.turn_end
     }
 
     /// Hands it to another holder of this client. The key and its token stay, the fencing token grows.
     pub(crate) fn pass_on(&mut self, now: Instant, holder: Holder, quorum: usize, seed: u64) {
-        if let Some((next, _)) = &mut self.fences {
-            *next += 1;
+        if let Some(fences) = &mut self.fences {
+            fences.first = fences.first.saturating_add(1);
+            fences.count = fences.count.saturating_sub(1);
         }
         self.holder = holder;
         self.extending = None;
         self.renew_at = self.renew_at.min(holder.ttl().renew_at(now, seed, self.number));
         let left = self.keys_until(quorum).since(now);
-        // Whoever renews by hand, or wants longer than what is left, gets a full TTL of its own before it is told.
-        if holder.renew() == Renew::Manual || holder.ttl() > self.ttl || left < holder.ttl().duration() / 2 {
+        // Whoever renews by hand, or wants longer than what is left, gets a full TTL of its own before it is told. So does whoever
+        // finds no fencing token left: one script extends and mints.
+        let short = holder.renew() == Renew::Manual || holder.ttl() > self.ttl || left < holder.ttl().duration() / 2;
+        if short || self.lacks_fences() {
             self.holder.phase = Phase::Preparing;
             self.extend(now);
         }
@@ -338,6 +333,7 @@ impl Hold {
     /// A request has its answer: the renewal under way, or an attempt that was still open.
     pub(crate) fn answered(&mut self, now: Instant, node: NodeId, call: Call, reply: &Reply, config: &Config) {
         let retry_at = self.holder.ttl().retry_at(now);
+        let lacks_fences = self.lacks_fences();
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
         if current {
@@ -347,12 +343,17 @@ impl Hold {
         let extend = current && share.extend == Extend::Sent;
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
+                if lacks_fences && let Reply::Granted { fence: Some(minted) } = reply {
+                    self.fences = Some(*minted);
+                }
                 let until = call.ttl.until(call.emitted, config);
                 // Never backwards: an older answer says nothing against a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
                 share.trouble = None;
                 if extend {
-                    share.extend = Extend::Done;
+                    // No fencing token in the answer to a request for some: the grant ends here.
+                    let minted = !self.fences.is_some_and(|fences| fences.count == 0);
+                    share.extend = if minted { Extend::Done } else { Extend::Failed };
                 }
                 return;
             }
@@ -446,47 +447,5 @@ impl Hold {
             }
         }
         self.shares.iter().filter(|share| share.call.is_none()).filter_map(Share::retry_at).fold(next, Instant::min)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-    use crate::redis::Wait;
-
-    /// What the next turn reserves after one that had `block` fencing tokens and left `left`; 64 are configured.
-    fn next_block(block: u32, left: u64) -> Option<u32> {
-        let config = Config::new([]);
-        let ttl = Ttl::new(Duration::from_secs(1), Renew::Auto, &config).unwrap();
-        let (now, id) = (Instant::ZERO, LockId { slot: 0, generation: 0 });
-        let waiter = Waiter { id, ttl, renew: Renew::Auto, wait: Wait::Forever, since: now };
-        let votes = [Vote::Yes { until: Instant::from_millis(900) }].into_iter().collect();
-        let fence = Some(1_000 - left);
-        let round = Round {
-            number: 1,
-            started: now,
-            deadline: None,
-            ttl,
-            votes,
-            fence,
-            fence_block: block,
-            hinted: false,
-            marked: NodeSet::default(),
-        };
-        let mut hold = Hold::new(now, &round, Holder::new(now, waiter), &config, 1);
-        hold.fences = Some((1_000 - left, 1_000));
-        hold.next_block(&config)
-    }
-
-    #[test]
-    fn a8_a_turn_that_used_its_block_up_gets_a_larger_one_and_one_that_left_most_of_it_a_smaller_one() {
-        assert_eq!([1, 2].map(|left| next_block(64, left)), [Some(128), None]);
-        assert_eq!([1, 2, 96, 97].map(|left| next_block(128, left)), [Some(256), Some(128), Some(128), None]);
-        assert_eq!([192, 193].map(|left| next_block(256, left)), [Some(256), Some(128)]);
-        assert_eq!([64, 49].map(|left| next_block(64, left)), [None, None], "not less than is configured");
-        assert_eq!(next_block(LARGEST_BLOCK, 1), Some(LARGEST_BLOCK));
-        assert_eq!(next_block(LARGEST_BLOCK / 2, 0), Some(LARGEST_BLOCK));
-        assert_eq!(next_block(2 * LARGEST_BLOCK, 1), Some(2 * LARGEST_BLOCK), "more only where it is configured");
     }
 }

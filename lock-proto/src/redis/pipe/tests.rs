@@ -168,7 +168,7 @@ fn take(name: &str) -> Request {
 }
 
 fn extend(name: &str) -> Request {
-    Request::Extend { key: key(name), number: 1, ttl_ms: 10_000 }
+    Request::Extend { key: key(name), number: 1, ttl_ms: 10_000, fence_block: 0 }
 }
 
 fn release(name: &str) -> Request {

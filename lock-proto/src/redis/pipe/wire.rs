@@ -545,7 +545,7 @@ mod tests {
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
         let mut flight = Patient::new();
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
-            let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1 };
+            let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
             let (asked, start) = (Asked { job, deadline: Instant::ZERO }, 10 * serial as u64);
             flight.push(Sent { asked, start, end: start + 10, script: None, calls: 1 }, Instant::ZERO);

@@ -38,7 +38,12 @@ fn waiting_take(fence_block: u32) -> Request {
 }
 
 fn extend() -> Request {
-    Request::Extend { key: key(), number: 7, ttl_ms: 10_000 }
+    Request::Extend { key: key(), number: 7, ttl_ms: 10_000, fence_block: 0 }
+}
+
+/// The same by a local hand-over that has no fencing tokens left.
+fn minting_extend(fence_block: u32) -> Request {
+    Request::Extend { key: key(), number: 7, ttl_ms: 10_000, fence_block }
 }
 
 fn release(announce: bool) -> Request {
@@ -89,6 +94,10 @@ fn every_script_gets_the_keys_and_arguments_that_it_reads() {
         ["EVALSHA", sha(script::TAKE), "2", "app:job", marker, &token, "4 5 6", "10000", "0", "2000"]
     );
     assert_eq!(args(&extend(), Form::Sha1), ["EVALSHA", sha(script::EXTEND), "1", "app:job", &token, "10000"]);
+    assert_eq!(
+        args(&minting_extend(64), Form::Sha1),
+        ["EVALSHA", sha(script::EXTEND), "2", "app:job", "app:lock-proto:fence", &token, "10000", "64"]
+    );
     let token = alloc::format!("{CLIENT}9");
     let list = "app:job:lock-proto:waiting:signal";
     let (announced, quiet) = (["3", "app:job", marker, list, &token], ["1", "app:job", &token]);
@@ -114,11 +123,11 @@ fn the_first_use_carries_the_source() {
 
 #[test]
 fn numbers_are_written_in_full() {
-    let request = Request::Extend { key: key(), number: (1 << 53) - 1, ttl_ms: u64::MAX };
+    let request = Request::Extend { key: key(), number: (1 << 53) - 1, ttl_ms: u64::MAX, fence_block: 0 };
     let args = args(&request, Form::Sha1);
     assert_eq!(args[4], alloc::format!("{CLIENT}9007199254740991"));
     assert_eq!(args[5], "18446744073709551615");
-    let zero = Request::Extend { key: key(), number: 0, ttl_ms: 0 };
+    let zero = Request::Extend { key: key(), number: 0, ttl_ms: 0, fence_block: 0 };
     assert!(self::args(&zero, Form::Sha1).ends_with(&["0".into()]));
 }
 
@@ -139,14 +148,23 @@ fn answers_are_read() {
     let busy = |expires| Some(Reply::Busy { expires });
     assert_eq!(take(true, 0).read(Value::Text(b"OK")), granted(None));
     assert_eq!(take(true, 0).read(Value::Nil), busy(Expiry::Unknown));
-    for request in [take(false, 0), take(true, 9), waiting_take(0)] {
+    for request in [take(false, 0), waiting_take(0)] {
         assert_eq!(request.read(Value::Ints(&[1, 0])), granted(None));
+    }
+    for request in [take(false, 0), take(true, 9), waiting_take(0)] {
         assert_eq!(request.read(Value::Ints(&[0, 250])), busy(Expiry::In(Duration::from_millis(250))));
         assert_eq!(request.read(Value::Ints(&[0, 0])), busy(Expiry::In(Duration::ZERO)));
         assert_eq!(request.read(Value::Ints(&[0, -1])), busy(Expiry::Never));
         assert_eq!(request.read(Value::Ints(&[0, -2])), busy(Expiry::Unknown));
     }
-    assert_eq!(take(false, 9).read(Value::Ints(&[1, 1_795_254_045_432_492])), granted(Some(1_795_254_045_432_492)));
+    for request in [take(false, 9), take(true, 9), waiting_take(9), minting_extend(9)] {
+        let (first, values) = (1_795_254_045_432_492, [1, 1_795_254_045_432_492, 9, 0]);
+        assert_eq!(request.read(Value::Ints(&values)), granted(Some(FenceBlock { first, count: 9, ahead_ms: 0 })));
+        for (ahead, ahead_ms) in [(999, 0), (1_000, 1), (i64::MAX, u32::MAX)] {
+            let block = FenceBlock { first: 5, count: 1, ahead_ms };
+            assert_eq!(request.read(Value::Ints(&[1, 5, 1, ahead])), granted(Some(block)));
+        }
+    }
     assert_eq!(extend().read(Value::Int(1)), Some(Reply::Extended));
     assert_eq!(extend().read(Value::Int(0)), Some(Reply::Absent));
     assert_eq!(extend().read(Value::Int(-1)), Some(Reply::Taken));
@@ -170,6 +188,19 @@ fn what_can_be_no_answer_is_none() {
         (take(false, 0), Value::Ints(&[2, 0])),
         (take(false, 0), Value::Ints(&[1, -5])),
         (take(false, 0), Value::Ints(&[1, 1, 1])),
+        // A take that asked for fencing tokens, and got none, or more than it asked for.
+        (take(false, 9), Value::Ints(&[1, 0])),
+        (take(true, 9), Value::Ints(&[1, 5])),
+        (waiting_take(9), Value::Ints(&[1, 0])),
+        (take(false, 9), Value::Ints(&[1, 0, 1, 0])),
+        (take(false, 9), Value::Ints(&[1, 5, 0, 0])),
+        (take(false, 9), Value::Ints(&[1, 5, 10, 0])),
+        (take(false, 9), Value::Ints(&[1, 5, 1, -1])),
+        (take(false, 9), Value::Ints(&[1, 5, 1])),
+        (take(false, 0), Value::Ints(&[1, 5, 1, 0])),
+        (minting_extend(9), Value::Int(1)),
+        (minting_extend(9), Value::Ints(&[1, 0])),
+        (extend(), Value::Ints(&[1, 5, 1, 0])),
         (extend(), Value::Int(2)),
         (extend(), Value::Nil),
         (extend(), Value::Text(b"1")),

@@ -30,6 +30,9 @@ const BURST: u64 = 500;
 const PER_SECOND: u64 = 500;
 const PER_ACQUISITION: u64 = 50;
 
+/// How many locks one script takes at most, each with a fencing token of its own.
+const TAKES_PER_SCRIPT: u64 = 1;
+
 /// What was last seen under a key. What is gone leaves its room: it mostly comes again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
@@ -46,6 +49,8 @@ pub struct Checker {
     locks: BTreeMap<Arc<[u8]>, Lock>,
     /// What is stored on each node, as last seen.
     stored: Vec<BTreeMap<Vec<u8>, Content>>,
+    /// By how many µs the clock of each node was set back, all in all.
+    set_back: Vec<u64>,
     serial: u64,
     grants: u64,
     overlaps: u64,
@@ -301,6 +306,27 @@ impl Checker {
         if let Some((client, id, _)) = self.locks.get(key).and_then(|lock| self.valid_holder(lock, now, None)) {
             let text = format!("a stranger found {} free, and client {client} {id} holds it", key.escape_ascii());
             self.report(now, Rule::MutualExclusion, text);
+        }
+    }
+
+    /// The clock of a node was set back.
+    pub fn clock_set_back(&mut self, node: usize, by: Duration) {
+        if self.set_back.len() <= node {
+            self.set_back.resize(node + 1, 0);
+        }
+        let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.set_back[node] = self.set_back[node].saturating_add(by);
+    }
+
+    /// The counter of fencing tokens on a node, and the node's clock, both in µs since the Unix epoch. Call it whenever the counter may
+    /// have changed.
+    pub fn counted(&mut self, now: Instant, node: usize, counter: u64, clock: u64) {
+        // A9
+        let set_back = self.set_back.get(node).copied().unwrap_or(0);
+        if counter > clock.saturating_add(set_back).saturating_add(TAKES_PER_SCRIPT) {
+            let text =
+                format!("the fence counter of node {node} is {} µs ahead of the clock", counter.saturating_sub(clock));
+            self.report(now, Rule::FenceAhead, text);
         }
     }
 

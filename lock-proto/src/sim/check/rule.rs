@@ -13,6 +13,8 @@ pub enum Rule {
     MutualExclusion,
     /// Fencing tokens grow, in the order in which the store granted.
     FenceGrows,
+    /// The counter of fencing tokens stays behind its server's clock, so that tokens grow even if it is lost.
+    FenceAhead,
     /// A resource that checks fencing tokens takes no write of an older grant after one of a newer.
     StaleWrite,
     /// Who waits, holds or gives back is told in time that it is over.
@@ -41,9 +43,10 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::MutualExclusion,
         Self::FenceGrows,
+        Self::FenceAhead,
         Self::StaleWrite,
         Self::Told,
         Self::TrueLoss,
@@ -64,6 +67,7 @@ impl Rule {
         match self {
             Self::MutualExclusion => "one holder at a time",
             Self::FenceGrows => "fencing tokens grow",
+            Self::FenceAhead => "the fence counter stays behind the clock",
             Self::StaleWrite => "no stale write is taken",
             Self::Told => "the end is told in time",
             Self::TrueLoss => "no loss is made up",

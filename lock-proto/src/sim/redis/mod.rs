@@ -61,10 +61,16 @@ use reply::Reply;
 use script::Known;
 use store::Db;
 
+#[cfg(test)]
+pub(super) use script::FIXED_BLOCKS;
+
 pub use config::{NodeConfig, Slots};
 pub use effect::{Effect, Snapshot};
 pub use memory::Eviction;
 pub use users::User;
+
+/// How long a command keeps the server busy.
+const COMMAND_TAKES: Duration = Duration::from_micros(1);
 
 /// A state of a server in which it refuses commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -382,6 +388,8 @@ impl Node {
         let mut context = Context { conn, db, user, script: None, look, full, tell: Tell::IfChanged };
         let reply = self.run(&mut context, args);
         self.end_unit();
+        // No command is faster than this, so that no two see the same time (requirement A9).
+        self.now = self.now + COMMAND_TAKES;
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.written = self.replication.offset();
         }

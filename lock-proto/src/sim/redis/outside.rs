@@ -44,6 +44,11 @@ impl Node {
         self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires()
     }
 
+    /// What the server's clock reads: µs since the Unix epoch.
+    pub(in crate::sim) fn unix_micros(&self, now: Instant) -> u64 {
+        self.wall.read(now.max(self.now)) / 1_000
+    }
+
     /// Every key, in order.
     #[must_use]
     pub fn keys(&self, now: Instant) -> Vec<Vec<u8>> {

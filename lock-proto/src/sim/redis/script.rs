@@ -2,7 +2,6 @@
 
 use alloc::format;
 use alloc::string::ToString as _;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Node;
@@ -159,50 +158,62 @@ impl Node {
     }
 
     fn take(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
-        let (granted, number) = self.take_answer(context, keys, argv)?;
+        let answer = self.take_answer(context, keys, argv)?;
         if let (Some(life), Some(marker)) = (argv.get(4), keys.last()) {
             // Refused or not: `pcall` without a look at its result.
             self.run(context, &[b"SET", marker, b"1", b"PX", life]);
         }
-        Ok(Reply::Array(vec![integer(granted), integer(number)]))
+        Ok(answer)
     }
 
-    fn take_answer(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<(f64, f64), Stop> {
+    fn take_answer(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let (key, token, ttl_text) = (arg(keys, 0)?, arg(argv, 0)?, arg(argv, 2)?);
         let current = self.call_get(context, key)?;
-        let ttl = number::lua(ttl_text);
+        let mut left = None;
         if let Some(current) = &current {
-            let left = self.call_number(context, &[b"PTTL", key])?;
+            let pttl = self.call_number(context, &[b"PTTL", key])?;
             if current == token {
-                let ttl = ttl.ok_or_else(|| raise("attempt to compare number with nil"))?;
-                if left < ttl {
-                    self.call(context, &[b"PEXPIRE", key, ttl_text])?;
-                }
-                return Ok((1.0, 0.0));
-            }
-            if !spent(own_number(current, token), argv)? {
-                return Ok((0.0, left));
+                left = Some(pttl);
+            } else if !spent(own_number(current, token), argv)? {
+                return Ok(answer(&[0.0, pttl]));
             }
         }
-        let mut fence = 0.0;
-        if argv.get(3).is_some_and(|block| *block != b"0") {
-            let counter = arg(keys, 1)?;
-            let last = match self.call_get(context, counter)? {
-                None => 0.0,
-                Some(text) => counter_value(&text).ok_or(Stop(Reply::error(NO_COUNTER)))?,
-            };
-            let Reply::Array(time) = self.call(context, &[b"TIME"])? else { return Err(raise("no time")) };
-            let part = |index: usize| match time.get(index) {
-                Some(Reply::Bulk(text)) => number::lua(text).unwrap_or_default(),
-                _ => 0.0,
-            };
-            fence = last.max(part(0) * 1_000_000.0 + part(1)) + 1.0;
-            let block = number(argv, 3)?;
-            let value = format!("{:.0}", fence + block - 1.0);
-            self.call(context, &[b"SET", counter, value.as_bytes()])?;
+        let minted = match argv.get(3) {
+            Some(block) if *block != b"0" => Some(self.mint(context, keys, number(argv, 3)?)?),
+            Some(_) | None => None,
+        };
+        match left {
+            Some(left) if left < number(argv, 2)? => {
+                self.call(context, &[b"PEXPIRE", key, ttl_text])?;
+            }
+            Some(_) => {}
+            None => {
+                self.call(context, &[b"SET", key, token, b"PX", ttl_text])?;
+            }
         }
-        self.call(context, &[b"SET", key, token, b"PX", ttl_text])?;
-        Ok((1.0, fence))
+        Ok(minted.unwrap_or_else(|| answer(&[1.0, 0.0])))
+    }
+
+    /// The part that `take` and `extend` share: the answer of a script that minted.
+    fn mint(&mut self, context: &mut Context, keys: &[&[u8]], wanted: f64) -> Result<Reply, Stop> {
+        let counter = arg(keys, 1)?;
+        let last = match self.call_get(context, counter)? {
+            None => 0.0,
+            Some(text) => counter_value(&text).ok_or(Stop(Reply::error(NO_COUNTER)))?,
+        };
+        let Reply::Array(time) = self.call(context, &[b"TIME"])? else { return Err(raise("no time")) };
+        let part = |index: usize| match time.get(index) {
+            Some(Reply::Bulk(text)) => number::lua(text).unwrap_or_default(),
+            _ => 0.0,
+        };
+        let now = part(0) * 1_000_000.0 + part(1);
+        let count = if last > 0.0 { wanted.min(now - last).max(1.0) } else { 1.0 };
+        let first = last.max(now - count) + 1.0;
+        #[cfg(test)]
+        let (first, count) = if FIXED_BLOCKS.get() { (last.max(now) + 1.0, wanted) } else { (first, count) };
+        let next = first + count - 1.0;
+        self.call(context, &[b"SET", counter, format!("{next:.0}").as_bytes()])?;
+        Ok(answer(&[1.0, first, count, (next - now).max(0.0)]))
     }
 
     fn extend(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
@@ -213,10 +224,14 @@ impl Node {
             Some(_) => {}
         }
         let left = self.call_number(context, &[b"PTTL", key])?;
+        let minted = match argv.get(2) {
+            Some(_) => Some(self.mint(context, keys, number(argv, 2)?)?),
+            None => None,
+        };
         if left < number(argv, 1)? {
             self.call(context, &[b"PEXPIRE", key, arg(argv, 1)?])?;
         }
-        Ok(Reply::Int(1))
+        Ok(minted.unwrap_or(Reply::Int(1)))
     }
 
     fn release(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
@@ -287,6 +302,12 @@ impl Node {
     }
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// Servers of this thread mint as many fencing tokens as are wanted, whatever the clock says: the checkers must find it.
+    pub(in crate::sim) static FIXED_BLOCKS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+}
+
 const NO_COUNTER: &str = "LOCKFENCE the fence counter holds no number, or one that leaves no room to count";
 
 /// The fence counter, if it is digits only and leaves room to count.
@@ -307,6 +328,11 @@ fn spent(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
     let numbers: Vec<f64> = arg(argv, 1)?.split(|byte| *byte == b' ').filter_map(number::lua).collect();
     let [upto, after, last] = numbers[..] else { return Err(raise("attempt to compare nil with number")) };
     Ok(n <= upto || (n > after && n <= last))
+}
+
+/// A table of numbers as a reply.
+fn answer(numbers: &[f64]) -> Reply {
+    Reply::Array(numbers.iter().map(|n| integer(*n)).collect())
 }
 
 /// How Redis turns a Lua number into a reply: it drops the fraction.

@@ -128,6 +128,7 @@ const REDIS: &[Scenario] = &[
     redis::EVERYTHING,
     redis::QUORUM,
     redis::BEYOND,
+    redis::BURSTS,
 ];
 
 const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len()] = {

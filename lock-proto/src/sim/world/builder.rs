@@ -21,7 +21,7 @@ use super::World;
 use super::process::Process;
 use super::server::Server;
 use crate::id::ClientId;
-use crate::redis::{Client, Config, Endpoint, Protocol, Target};
+use crate::redis::{Client, Config, Endpoint, Identity, Protocol, Target};
 use crate::time::{Instant, nanos};
 
 /// A change of the settings of one client, or of all.
@@ -118,6 +118,8 @@ impl Builder {
         let monitor = self.keep != Keep::Nothing;
         let node = |config: NodeConfig| Server::new(Node::new(now, config.monitor(monitor)));
         let nodes: Vec<Server> = self.nodes.into_iter().map(node).collect();
+        let counter = |process: &Process| Identity::new(ClientId::from_bits(0), &process.machine.config().prefix);
+        let counters = clients.iter().map(|process| counter(process).fence_key().to_vec()).collect();
         let mut world = World {
             seed: self.seed,
             now,
@@ -132,6 +134,7 @@ impl Builder {
             violations: Vec::new(),
             recorder,
             names: BTreeSet::new(),
+            counters,
             agenda: Agenda::default(),
             spins: 0,
             steps: 0,

@@ -113,6 +113,7 @@ impl World {
         for node in self.nodes[node].with_replica() {
             node.jump_back(self.now, by);
         }
+        self.checker.clock_set_back(node, by);
         self.nodes[node].look();
     }
 

@@ -59,6 +59,8 @@ pub struct World {
     recorder: Recorder,
     /// Every key that somebody wanted to lock.
     names: BTreeSet<Arc<[u8]>>,
+    /// The key of every client's counter of fencing tokens.
+    counters: BTreeSet<Vec<u8>>,
     /// What will happen by itself.
     agenda: Agenda<Planned>,
     /// Steps since time last moved.

@@ -173,6 +173,12 @@ impl World {
         for key in &self.names {
             self.checker.stored(self.now, node, key, server.string(self.now, key));
         }
+        for key in &self.counters {
+            let text = server.get(self.now, key).and_then(|text| core::str::from_utf8(text).ok());
+            if let Some(counter) = text.and_then(|text| text.parse().ok()) {
+                self.checker.counted(self.now, node, counter, server.unix_micros(self.now));
+            }
+        }
         self.look_for_ghosts(node);
         self.check();
     }

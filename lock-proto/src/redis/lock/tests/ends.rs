@@ -50,7 +50,7 @@ fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
     hub.at(500);
     let takes = hub.takes();
     assert_eq!(takes.len(), 1);
-    hub.reply(501, takes[0], Reply::Granted { fence: Some(200) });
+    hub.reply(501, takes[0], Reply::Granted { fence: fences(200) });
     assert!(hub.events.iter().any(|(id, event)| *id == second && matches!(event, Event::Granted(_))));
 }
 
@@ -87,7 +87,7 @@ fn a7_way_is_given_once() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.acquire(0, want());
     let (call, _) = hub.one();
-    hub.reply(20, call, Reply::Granted { fence: Some(100) });
+    hub.reply(20, call, Reply::Granted { fence: fences(100) });
     hub.locks.claim(ms(20), first).unwrap();
     let second = hub.acquire(21, want());
     hub.locks.release(ms(200), first).unwrap();
@@ -97,7 +97,7 @@ fn a7_way_is_given_once() {
     hub.at(226);
     let (take, request) = hub.one();
     assert!(matches!(request, Request::Take { .. }), "{request:?}");
-    hub.reply(228, take, Reply::Granted { fence: Some(200) });
+    hub.reply(228, take, Reply::Granted { fence: fences(200) });
     hub.locks.claim(ms(228), second).unwrap();
     hub.locks.release(ms(229), second).unwrap();
     hub.drain();

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::{RedisAction, RedisStore};
 use crate::event::{Renew, Wait};
-use crate::redis::{Poll, Wake};
+use crate::redis::{MAX_FENCE_BLOCK, Poll, Wake};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Abandon,
     /// A client wants several locks, and gives them back together.
     Bunch,
+    /// All clients take all locks again and again, then the node loses its counter of fencing tokens, and they take them again.
+    Burst,
     Pause,
     Suspend,
     KillClient,
@@ -95,7 +97,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         wake: if chance.one_in(4) { Wake::Poll } else { Wake::Notify },
         turn: (chance.pick(&[ms(100), ms(0), ms(20), ms(1_000)]), ms(1 + chance.below(10))),
         fencing: recipe.fenced || !chance.one_in(4),
-        fence_block: chance.pick(&[64, 1, 2, 5]),
+        fence_block: chance.pick(&[MAX_FENCE_BLOCK, 1, 2, 5]),
         gather,
         login: recipe.login,
     };
@@ -236,6 +238,7 @@ impl Hand<'_> {
                 self.push(none, action);
             }
             Kind::Bunch => self.bunch(),
+            Kind::Burst => self.burst(),
             Kind::Pause | Kind::Suspend => {
                 let (client, span) = (self.client(), self.span());
                 let stop =
@@ -367,6 +370,43 @@ impl Hand<'_> {
                     write_every: None,
                 },
             );
+        }
+    }
+
+    /// The counter is lost as soon as its last grants are known, or a little before.
+    fn burst(&mut self) {
+        let (node, trip) = (self.node(), self.setup.latency.end * 2);
+        let rounds = 1 + self.chance.below(12);
+        let lost = trip + self.chance.duration(&(Duration::ZERO..trip * 4));
+        match self.chance.below(3) {
+            0 => self.push(lost, Action::Redis(RedisAction::Evict { node, name: None })),
+            1 => {
+                self.push(lost, Action::KillNode(node));
+                self.push(lost + ms(1), Action::RestartNode { node, keep_data: false });
+            }
+            _ => {
+                self.push(Duration::ZERO, Action::Redis(RedisAction::StopReplication(node)));
+                self.push(lost, Action::Redis(RedisAction::Promote(node)));
+            }
+        }
+        for at in (0..rounds).map(|_| Duration::ZERO).chain([lost + ms(1)]) {
+            for client in 0..self.setup.clients.len() {
+                for name in &NAMES[..self.names] {
+                    self.tags += 1;
+                    let action = Action::Acquire {
+                        client,
+                        tag: self.tags,
+                        name,
+                        ttl: None,
+                        wait: Wait::For(trip * 20),
+                        renew: Renew::Auto,
+                        claim: true,
+                        hold: Some(Duration::ZERO),
+                        write_every: None,
+                    };
+                    self.push(at, action);
+                }
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use alloc::string::ToString as _;
 use super::play::FLAW;
 use super::*;
 use crate::redis::Flaw;
+use crate::sim::redis::FIXED_BLOCKS;
 use crate::sim::scenario::Plan;
 use crate::sim::{Keep, scenario};
 
@@ -54,6 +55,21 @@ fn s4_a_watchdog_that_outlives_its_release_is_caught() {
 fn s4_a_release_that_looks_at_no_token_is_caught() {
     let plan = caught("redis-pauses", Flaw::DeletesAnything, &[Rule::MutualExclusion]);
     assert!(plan.len() <= 12, "{plan}");
+}
+
+/// A counter that runs ahead of the clock, and what comes of it when it is lost.
+#[test]
+fn a9_fixed_blocks_of_fencing_tokens_are_caught() {
+    let plans = || (0..BUDGET).map(|seed| Plan::from_seed(Scenario::named("redis-bursts").unwrap(), seed));
+    for rule in [Rule::FenceAhead, Rule::FenceGrows] {
+        FIXED_BLOCKS.set(true);
+        let caught =
+            plans().find(|plan| plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == rule));
+        FIXED_BLOCKS.set(false);
+        let Some(plan) = caught else { panic!("not found in {BUDGET} seeds: {rule}") };
+        let sound = plan.run();
+        assert!(sound.violations.is_empty(), "{plan}\n{sound}");
+    }
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! A local hand-over that runs out of fencing tokens.
+
+use super::*;
+
+/// A hub with a holder that has one fencing token, and two waiters behind it. It releases at 10 ms.
+fn out_of_fences(change: impl FnOnce(Config) -> Config) -> (Hub, [LockId; 2], CallId) {
+    let mut hub = Hub::new(1, change);
+    let first = hub.acquire(0, want());
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Take { fence_block: 1_000, .. }), "{request:?}");
+    hub.reply(1, call, Reply::Granted { fence: Some(FenceBlock { first: 100, count: 1, ahead_ms: 0 }) });
+    hub.locks.claim(ms(1), first).unwrap();
+    let waiters = [hub.acquire(2, want()), hub.acquire(3, want())];
+    hub.told();
+    hub.locks.release(ms(10), first).unwrap();
+    hub.drain();
+    assert_eq!(hub.told(), [Event::Released(Release::Released)], "the next one has no token yet");
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { number: 1, fence_block: 1_000, .. }), "{request:?}");
+    (hub, waiters, call)
+}
+
+#[test]
+fn a9_a_hand_over_that_runs_out_of_tokens_extends_and_mints() {
+    let (mut hub, [second, third], call) = out_of_fences(|c| c);
+    hub.reply(12, call, Reply::Granted { fence: Some(FenceBlock { first: 500, count: 2, ahead_ms: 7 }) });
+    for (id, fence) in [(second, 500), (third, 501)] {
+        let told = hub.told();
+        let Some(Event::Granted(grant)) = told.last() else { panic!("{told:?}") };
+        assert_eq!((grant.token.number, grant.fence), (1, Some(Fence(fence))));
+        assert_eq!(grant.fence_ahead, Some(for_ms(7)), "the application hears of the clock");
+        // The script extended: its TTL counts from when it was asked to.
+        assert_eq!(grant.valid_until, ms(10) + for_ms(9_000 - 92));
+        hub.locks.claim(ms(20), id).unwrap();
+        hub.locks.release(ms(20), id).unwrap();
+        hub.drain();
+    }
+    // Nobody waits any more.
+    assert!(matches!(hub.one().1, Request::Release { .. }));
+}
+
+/// Whether the server has minted is not known, and whether it has extended: the lock is given back, and those who wait contend anew.
+#[test]
+fn a9_a_hand_over_whose_tokens_are_unknown_ends_with_a_release() {
+    for reply in [
+        Reply::Unknown(Cause::Fault(Fault::TimedOut)),
+        Reply::NotSent(Cause::Fault(Fault::Closed)),
+        Reply::Rejected(ServerError { class: ErrorClass::KeyInUse, text: "LOCKFENCE no".into() }),
+        // Not what such a request is answered with.
+        Reply::Extended,
+        Reply::Granted { fence: None },
+        Reply::Granted { fence: Some(FenceBlock { first: 500, count: 0, ahead_ms: 0 }) },
+    ] {
+        let (mut hub, [second, _], call) = out_of_fences(|c| c);
+        hub.reply(12, call, reply.clone());
+        assert_eq!(hub.told(), [], "{reply:?}: nobody is granted anything");
+        let (call, request) = hub.one();
+        assert!(matches!(request, Request::Release { number: 1, .. }), "{reply:?}: {request:?}");
+        hub.reply(14, call, Reply::Deleted { number: 1, awaited: false });
+        hub.at(40);
+        let (call, request) = hub.one();
+        assert!(matches!(request, Request::Take { number: 2, .. }), "{reply:?}: {request:?}");
+        hub.reply(41, call, Reply::Granted { fence: fences(600) });
+        assert!(matches!(hub.events[..], [(id, Event::Granted(_))] if id == second), "{reply:?}: {:?}", hub.events);
+    }
+}
+
+/// The key is gone: nobody is granted what it was.
+#[test]
+fn a9_a_hand_over_that_has_lost_the_key_mints_nothing() {
+    for reply in [Reply::Absent, Reply::Taken] {
+        let (mut hub, [second, _], call) = out_of_fences(|c| c);
+        hub.reply(12, call, reply);
+        assert_eq!(hub.told(), []);
+        hub.at(40);
+        let call = hub.takes()[0];
+        hub.reply(41, call, Reply::Granted { fence: fences(600) });
+        assert!(matches!(hub.events[..], [(id, Event::Granted(_))] if id == second), "{:?}", hub.events);
+    }
+}
+
+/// Who waits for a token leaves: the next one is served by what was minted for the first.
+#[test]
+fn a9_a_waiter_that_leaves_while_tokens_are_minted_leaves_them_to_the_next() {
+    let (mut hub, [second, third], call) = out_of_fences(|c| c);
+    hub.locks.abandon(ms(11), second);
+    hub.drain();
+    hub.reply(12, call, Reply::Granted { fence: fences(500) });
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { fence_block: 0, .. }), "{request:?}");
+    hub.reply(14, call, Reply::Extended);
+    let granted = |(id, event): &(LockId, Event)| {
+        *id == third && matches!(event, Event::Granted(Grant { fence: Some(Fence(500)), .. }))
+    };
+    assert!(hub.events.iter().any(granted), "{:?}", hub.events);
+}
