@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 8;
 /// The longest line that carries a number or a length: a sign, 19 digits, and room for what is wrong about it.
 const NUMBER_LINE: usize = 32;
 /// No request here is answered with more integers.
-const MAX_INTS: usize = 4;
+pub(super) const MAX_INTS: usize = 4;
 
 /// What a server may send at most. More is a [`Breach`], and the connection is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

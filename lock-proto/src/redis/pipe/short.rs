@@ -3,13 +3,13 @@
 //! They take as much of a machine's time as all the rest of an answer's way. Whatever is not certainly one of them is left to the
 //! scanner and the decoder, and a test compares what both say.
 
-use super::frame::{Answer, Limits};
+use super::frame::{Answer, Limits, MAX_INTS};
 use crate::redis::url::Protocol;
 
 /// A number of more digits may not fit.
 const DIGITS: usize = 18;
 
-/// The short frame at the start of `bytes`, and its length: `OK`, an integer, null, two integers. `None` if it is not there, not
+/// The short frame at the start of `bytes`, and its length: `OK`, an integer, null, two or four integers. `None` if it is not there, not
 /// all of it, or not one of these.
 pub(super) fn short(bytes: &[u8], protocol: Protocol, limits: &Limits) -> Option<(Answer<'static>, usize)> {
     let (answer, len) = match *bytes.first()? {
@@ -17,10 +17,20 @@ pub(super) fn short(bytes: &[u8], protocol: Protocol, limits: &Limits) -> Option
         b'+' => bytes.starts_with(b"+OK\r\n").then_some((Answer::Text(b"OK"), 5))?,
         b'$' => (protocol == Protocol::Resp2 && bytes.starts_with(b"$-1\r\n")).then_some((Answer::Nil, 5))?,
         b'_' => (protocol == Protocol::Resp3 && bytes.starts_with(b"_\r\n")).then_some((Answer::Nil, 3))?,
-        b'*' if bytes.starts_with(b"*2\r\n") && limits.depth > 0 && limits.elements > 1 => {
-            let (first, end) = int(bytes, 4)?;
-            let (second, end) = int(bytes, end)?;
-            (Answer::Ints { values: [first, second, 0, 0], len: 2 }, end)
+        b'*' => {
+            let len = match bytes.get(1..4)? {
+                b"2\r\n" => 2,
+                b"4\r\n" => 4,
+                _ => return None,
+            };
+            if limits.depth == 0 || limits.elements < len {
+                return None;
+            }
+            let (mut values, mut end) = ([0; MAX_INTS], 4);
+            for value in values.iter_mut().take(len) {
+                (*value, end) = int(bytes, end)?;
+            }
+            (Answer::Ints { values, len }, end)
         }
         _ => return None,
     };
@@ -45,6 +55,7 @@ fn int(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::super::frame::{Scan, Scanner};
     use super::*;
@@ -52,7 +63,7 @@ mod tests {
     use crate::retry::mix;
     use alloc::vec::Vec;
 
-    const PARTS: [&[u8]; 20] = [
+    const PARTS: [&[u8]; 21] = [
         b":",
         b"+",
         b"$",
@@ -71,6 +82,7 @@ mod tests {
         b":1\r\n",
         b":-2\r\n",
         b"*2\r\n",
+        b"*4\r\n:1\r\n:9\r\n",
         b"$-1\r\n",
         b"+OK\r\n",
     ];
@@ -103,17 +115,19 @@ mod tests {
 
     #[test]
     fn p3_the_limits_hold_for_short_answers_too() {
-        let pair = b"*2\r\n:1\r\n:1\r\n";
-        let exact = Limits { frame: pair.len(), depth: 1, elements: 2, ..Limits::default() };
-        assert!(short(pair, Protocol::Resp2, &exact).is_some());
-        assert_eq!(Scanner::default().scan(pair, Protocol::Resp2, &exact), Ok(Scan::Complete(pair.len())));
-        // More is to come, and there is room for none of it.
-        let full = Limits { frame: 4, ..exact };
-        assert_eq!(Scanner::default().scan(&pair[..4], Protocol::Resp2, &full), Err(Breach::TooLong));
-        for less in
-            [Limits { frame: pair.len() - 1, ..exact }, Limits { depth: 0, ..exact }, Limits { elements: 1, ..exact }]
-        {
-            assert_eq!(short(pair, Protocol::Resp2, &less), None, "{less:?}");
+        let (pair, four) = (&b"*2\r\n:1\r\n:1\r\n"[..], &b"*4\r\n:1\r\n:1700000000000000\r\n:64\r\n:0\r\n"[..]);
+        for (list, elements) in [(pair, 2), (four, 4)] {
+            let exact = Limits { frame: list.len(), depth: 1, elements, ..Limits::default() };
+            let (answer, len) = short(list, Protocol::Resp2, &exact).unwrap();
+            assert_eq!(Answer::decode(list, Protocol::Resp2), Ok(answer));
+            assert_eq!(Scanner::default().scan(list, Protocol::Resp2, &exact), Ok(Scan::Complete(len)));
+            // More is to come, and there is room for none of it.
+            let full = Limits { frame: 4, ..exact };
+            assert_eq!(Scanner::default().scan(&list[..4], Protocol::Resp2, &full), Err(Breach::TooLong));
+            let (frame, elements) = (list.len() - 1, elements - 1);
+            for less in [Limits { frame, ..exact }, Limits { depth: 0, ..exact }, Limits { elements, ..exact }] {
+                assert_eq!(short(list, Protocol::Resp2, &less), None, "{less:?}");
+            }
         }
     }
 
