@@ -78,8 +78,15 @@ impl Acquire {
 /// A fencing token: grows with every grant under a namespace of one Redis node, however often the lock is lost.
 ///
 /// Hand it to the resource that the lock protects, and let the resource refuse a token smaller than the greatest it has
-/// seen. It keeps growing through a restart without data, an eviction of its counter and the promotion of a stale replica, unless
-/// the server's clock is set back further than the gap as well.
+/// seen.
+///
+/// Tokens are minted from a counter on the server, which stays at or below the server's clock in µs. Tokens keep growing:
+///
+/// - if the counter is evicted, or the server restarts without its data, unless its clock is set back;
+/// - if the server restarts with old data, or a stale replica is promoted, once the clock of the server that grants next is
+///   [`Config::fence_block`](super::Config::fence_block) µs past the time of the last grant.
+///
+/// They do not if the counter is lost while it is ahead of the clock, because that was set back: see [`Grant::fence_ahead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub(crate) u64);
 

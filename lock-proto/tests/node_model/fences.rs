@@ -27,13 +27,11 @@ impl Minted {
 }
 
 fn minted(reply: &Reply) -> Minted {
-    match reply {
-        Reply::List('*', items) => match items[..] {
-            [Reply::Int(1), Reply::Int(first), Reply::Int(count), Reply::Int(ahead)] => Minted { first, count, ahead },
-            _ => panic!("{reply:?}"),
-        },
-        _ => panic!("{reply:?}"),
-    }
+    let Reply::List('*', items) = reply else { panic!("{reply:?}") };
+    let [Reply::Int(1), Reply::Int(first), Reply::Int(count), Reply::Int(ahead)] = items[..] else {
+        panic!("{reply:?}");
+    };
+    Minted { first, count, ahead }
 }
 
 fn take(ask: Ask<'_>, key: &str, wanted: &str) -> Minted {
@@ -47,18 +45,14 @@ fn extend(ask: Ask<'_>, key: &str, wanted: &str) -> Reply {
 }
 
 fn number(reply: &Reply) -> i64 {
-    match reply {
-        Reply::Bulk(text) => core::str::from_utf8(text).unwrap().parse().unwrap(),
-        _ => panic!("{reply:?}"),
-    }
+    let Reply::Bulk(text) = reply else { panic!("{reply:?}") };
+    core::str::from_utf8(text).unwrap().parse().unwrap()
 }
 
 /// The server's clock in µs.
 fn clock(ask: Ask<'_>) -> i64 {
-    match ask(&["TIME"]) {
-        Reply::List('*', parts) => number(&parts[0]) * 1_000_000 + number(&parts[1]),
-        other => panic!("{other:?}"),
-    }
+    let Reply::List('*', parts) = ask(&["TIME"]) else { panic!("no time") };
+    number(&parts[0]) * 1_000_000 + number(&parts[1])
 }
 
 /// Runs a check against a real server and the simulated one, whose clock moves by its commands only.

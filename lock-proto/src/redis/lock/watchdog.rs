@@ -352,7 +352,7 @@ impl Hold {
                 share.trouble = None;
                 if extend {
                     // No fencing token in the answer to a request for some: the grant ends here.
-                    let minted = !self.fences.is_some_and(|fences| fences.count == 0);
+                    let minted = self.fences.is_none_or(|fences| fences.count > 0);
                     share.extend = if minted { Extend::Done } else { Extend::Failed };
                 }
                 return;
