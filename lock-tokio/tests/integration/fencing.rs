@@ -1,10 +1,12 @@
 //! Fencing tokens grow, whatever the server forgets.
 
+use std::sync::{Arc, Mutex};
+
 use lock_testkit::Redis;
 use lock_tokio::Client;
-use lock_tokio::redis::FENCE_NAME;
+use lock_tokio::redis::{FENCE_NAME, MAX_FENCE_BLOCK};
 
-use crate::kit::{LONG_TTL, client, give_back, ms, soon, take, until};
+use crate::kit::{LONG_TTL, client, config, give_back, ms, soon, take, until, with};
 
 async fn fence(client: &Client, name: &str) -> u64 {
     let guard = take(client, name, LONG_TTL).await;
@@ -71,6 +73,59 @@ async fn it_grows_with_a_clock_that_is_behind() {
         assert!(next > last, "{next} after {last}");
         last = next;
     }
+    let guard = take(&client, "a", LONG_TTL).await;
+    let ahead = guard.fence_ahead().unwrap();
+    assert!(ahead <= ms(3_600_001) && ahead > ms(3_000_000), "{ahead:?}");
+    redis.cli(&["DEL", FENCE_NAME]);
+    assert_eq!(take(&client, "b", LONG_TTL).await.fence_ahead(), None);
+}
+
+/// Takes the lock again and again; the last token.
+async fn burst(client: Client, name: String) -> u64 {
+    let mut last = 0;
+    for _ in 0..50 {
+        last = fence(&client, &name).await;
+    }
+    last
+}
+
+/// Requirement A9: the counter is lost right after a burst of grants, each of which asked for as many tokens as it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_grows_over_the_loss_of_the_counter_after_a_burst() {
+    let redis = Redis::start();
+    let client = with(config(&redis).fence_block(MAX_FENCE_BLOCK));
+    for _ in 0..3 {
+        let tasks: Vec<_> = (0..8).map(|n| tokio::spawn(burst(client.clone(), format!("lock:{n}")))).collect();
+        let mut last = 0;
+        for task in tasks {
+            last = last.max(task.await.unwrap());
+        }
+        redis.cli(&["DEL", FENCE_NAME]);
+        let next = fence(&client, "lock:0").await;
+        assert!(next > last, "{next} after {last}");
+    }
+}
+
+async fn work(client: Client, seen: Arc<Mutex<Vec<u64>>>) {
+    for _ in 0..20 {
+        let guard = take(&client, "a", LONG_TTL).await;
+        seen.lock().unwrap().push(guard.fence().unwrap().get());
+        give_back(guard).await;
+    }
+}
+
+/// Requirement A9: waiters of one client pass the lock on, and every second one has to mint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_grows_while_the_lock_is_passed_on_and_tokens_run_out() {
+    let redis = Redis::start();
+    let client = with(config(&redis).fence_block(2).turn(LONG_TTL, ms(5)));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..8).map(|_| tokio::spawn(work(client.clone(), Arc::clone(&seen)))).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() == 160 && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
 }
 
 /// Requirement A9: a replica is promoted that has not heard of the last grants.
