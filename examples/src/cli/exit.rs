@@ -49,6 +49,7 @@ pub const fn word(loss: Loss) -> &'static str {
         Loss::Taken => "taken",
         Loss::MaxHold => "max-hold",
         Loss::ShutDown => "shut-down",
+        Loss::EqualNodes => "equal-nodes",
         _ => "unknown",
     }
 }

@@ -10,7 +10,7 @@ use super::event::{Acquire, Event, LocksOutput};
 use super::listener::{Heard, Listener};
 use super::locks::Locks;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
-use super::request::Cause;
+use super::request::{Cause, Request};
 use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
@@ -45,6 +45,10 @@ struct Link {
     listener: Listener,
     /// The listener has to be brought in line.
     changed: bool,
+    /// The server was asked on this connection who it is.
+    asked: bool,
+    /// The hub hears of this connection together with the answer.
+    announced_by_answer: bool,
 }
 
 impl Link {
@@ -129,6 +133,8 @@ impl Client {
                 wake: pipe(index, Role::Wake),
                 listener: Listener::default(),
                 changed: false,
+                asked: false,
+                announced_by_answer: false,
             })
             .collect();
         Ok(Self { locks, links, out: VecDeque::new(), now })
@@ -383,6 +389,12 @@ impl Client {
             match output {
                 LocksOutput::Send { call, request, patience } => {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
+                        // What is held for so long must be compared after the next connect. A lock that is taken and given back costs no
+                        // command more.
+                        if !link.asked && matches!(request, Request::Extend { .. }) && link.commands.is_up() {
+                            link.asked = true;
+                            link.commands.ask_server(self.now);
+                        }
                         link.commands.send(self.now, call, request, patience);
                     }
                 }
@@ -422,8 +434,20 @@ impl Client {
                 PipeOutput::Up(hello) => {
                     link.listener.commands_up();
                     link.changed = true;
-                    self.locks.handle_node_up(now, node, hello.server.as_ref());
+                    let quorum = self.locks.config().is_quorum();
+                    link.announced_by_answer = !quorum && self.locks.compares(node);
+                    link.asked = quorum || link.announced_by_answer;
+                    if link.announced_by_answer {
+                        // One node has no votes: no request has to wait until it is known who it is.
+                        link.commands.ask_server(now);
+                    } else {
+                        self.locks.handle_node_up(now, node, hello.server.as_ref());
+                    }
                 }
+                PipeOutput::Server(server) if link.announced_by_answer => {
+                    self.locks.handle_node_up(now, node, Some(&server));
+                }
+                PipeOutput::Server(server) => self.locks.handle_server(now, node, &server),
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
                 PipeOutput::UnblockRefused(_) => link.listener.cannot_unblock(),
                 PipeOutput::Down(_) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
@@ -442,7 +466,7 @@ impl Client {
                 PipeOutput::Down(_) => link.listener.down(&mut heard),
                 PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut heard),
                 PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, &mut heard),
-                PipeOutput::UnblockRefused(_) | PipeOutput::Reply { .. } => {}
+                PipeOutput::UnblockRefused(_) | PipeOutput::Reply { .. } | PipeOutput::Server(_) => {}
             }
         }
         if link.changed {

@@ -182,6 +182,9 @@ pub enum Blocked {
     /// Too few nodes of a quorum count, because the others were started too recently (requirement Q6).
     #[error("too few servers count: some were started too recently, and may have lost their data")]
     TooYoung,
+    /// Too few nodes of a quorum count, because the addresses of others keep leading to different servers (requirement Q7).
+    #[error("too few servers count: the addresses of some lead to one server after another")]
+    UnstableIdentity,
 }
 
 /// Why a lock was not acquired.
@@ -224,6 +227,9 @@ pub enum Loss {
     /// The client was shut down.
     #[error("the client was shut down")]
     ShutDown,
+    /// Nodes of the quorum turned out to be one server, and too few others have the lock.
+    #[error("nodes of the quorum are the same server")]
+    EqualNodes,
 }
 
 /// What a release found.
@@ -287,8 +293,11 @@ pub enum Answer {
     Unreachable(Cause),
     /// The request left, and its answer is not known.
     Unknown(Cause),
-    /// The node was started too recently to count in a quorum: it may have lost its data.
+    /// The node was started too recently to count in a quorum, or its address has begun to lead to another server: it may lack data.
     TooYoung,
+    /// The address of the node led to a different server three times within a quarantine: a proxy that changes servers, or a server
+    /// that crashes again and again.
+    UnstableIdentity,
     /// The node refused.
     Rejected(ServerError),
 }
@@ -304,6 +313,7 @@ impl fmt::Display for Answer {
             Self::Unreachable(cause) => write!(f, "unreachable ({cause})"),
             Self::Unknown(cause) => write!(f, "unknown ({cause})"),
             Self::TooYoung => f.write_str("restarted too recently"),
+            Self::UnstableIdentity => f.write_str("a different server at each connection"),
             Self::Rejected(error) => write!(f, "{error}"),
         }
     }

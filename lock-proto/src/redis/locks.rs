@@ -8,12 +8,13 @@ use core::time::Duration;
 
 use super::DEFAULT_TTL;
 use super::burst;
-use super::config::{Config, MAX_NAME, UnknownAge};
+use super::config::{Config, MAX_NAME};
 use super::event::{Acquire, Event, LocksOutput, Wait};
 use super::lock::{Context, Lock, Node, NodeSet, Waiter};
 use super::pipe::ServerInfo;
-use super::request::{ErrorClass, Identity, Key, RESERVED, Reply, Request, ServerError};
+use super::request::{Identity, Key, RESERVED, Reply, Request, ServerError};
 use super::validity::Ttl;
+use super::verify::Verifications;
 use crate::deadlines::Deadlines;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, ClientId, LockId, NodeId};
@@ -40,6 +41,7 @@ pub struct Locks {
     nodes: Vec<Node>,
     equal: Option<(NodeId, NodeId)>,
     quiet: NodeSet,
+    verifications: Verifications,
     names: BTreeMap<Key, u32>,
     /// Boxed, so that a growing table moves pointers only.
     locks: Vec<Option<Box<Lock>>>,
@@ -88,6 +90,7 @@ impl Locks {
             nodes,
             equal: None,
             quiet: NodeSet::default(),
+            verifications: Verifications::default(),
             names: BTreeMap::new(),
             locks: Vec::new(),
             free_locks: Vec::new(),
@@ -217,24 +220,50 @@ impl Locks {
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.advance(now);
         self.step(call.name, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
+        if self.verifications.answered(call, reply) {
+            self.verify(call.node);
+        }
         if self.stopping.is_some() {
             self.check_stopped();
         }
     }
 
-    /// A node is reachable (again). A quorum wants to know who it is and for how long it has been running (requirement Q6): what its
-    /// `INFO server` told, or why it did not.
+    /// A node is reachable (again). `server` is what its `INFO server` told, or why it did not: who it is and for how long it has been
+    /// running. A quorum needs both (requirement Q6). Of a single node the run id is enough: where it is the same as before, or this is the
+    /// first connection, nothing has to be asked. Otherwise the locks that are held are verified: one extend each, some at a time,
+    /// the earliest end of validity first (requirement Q7).
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         self.advance(now);
         // Its rules may have changed.
         self.quiet.remove(node);
-        if self.config.is_quorum() {
-            self.meet(node, server);
-        }
+        self.meet(node, server);
         for slot in 0..self.locks.len() as u32 {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));
         }
+        if self.nodes.get(node.index()).is_some_and(|known| known.changed) {
+            let quorum = self.quorum();
+            let end = |lock: &Option<Box<Lock>>| lock.as_ref().and_then(|lock| lock.counts_on(node, quorum));
+            let held = self.locks.iter().zip(0..).filter_map(|(lock, slot)| Some((end(lock)?, slot)));
+            self.verifications.begin(node, held);
+        }
+        self.verify(node);
         self.check_stopped();
+    }
+
+    /// What `INFO server` told on the current connection, if it was not known yet when
+    /// [`handle_node_up`](Self::handle_node_up) was called without it. It is compared with what the next connection leads to.
+    pub fn handle_server(&mut self, now: Instant, node: NodeId, server: &Result<ServerInfo, ServerError>) {
+        self.advance(now);
+        if let (Some(known), Ok(info)) = (self.nodes.get_mut(node.index()), server)
+            && !self.config.is_quorum()
+        {
+            known.run_id = Some(info.run_id.clone());
+        }
+    }
+
+    /// Whether it matters who a node is at a new connection.
+    pub(crate) fn compares(&self, node: NodeId) -> bool {
+        self.held > 0 && self.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
     }
 
     /// From now on the node will tell of a release of this lock, as [`LocksOutput::Listen`] asked.
@@ -460,25 +489,21 @@ impl Locks {
         Some(result)
     }
 
-    /// Who a node of a quorum is, and whether it may have lost its data (requirement Q6).
-    fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
-        let now = self.now;
-        let Some(known) = self.nodes.get_mut(node.index()) else { return };
-        *known = Node::default();
-        match server {
-            Some(Ok(info)) => {
-                known.run_id = Some(info.run_id.clone());
-                known.young_until = self.config.quarantine.checked_sub(info.uptime).map(|left| now + left);
+    /// Asks a node about the next locks whose holds on it are to be verified (requirement Q7).
+    fn verify(&mut self, node: NodeId) {
+        while let Some((until, slot)) = self.verifications.next(node) {
+            if let Some(serial) = self.step(slot, |lock, ctx| lock.verify(ctx, node)).flatten() {
+                self.verifications.asked(node, serial, (until, slot));
             }
-            // What it may tell another time it has not told now.
-            Some(Err(error)) if error.class != ErrorClass::Refused => {
-                known.young_until = Some(now + self.config.quarantine);
-            }
-            Some(Err(error)) => {
-                known.age_refused = (self.config.unknown_age == UnknownAge::Refuse).then(|| error.clone());
-            }
-            None => {}
         }
+    }
+
+    /// Who a node is, and whether it may have lost its data (requirement Q6).
+    fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
+        let Some(known) = self.nodes.get_mut(node.index()) else { return };
+        known.meet(self.now, &self.config, server);
+        // What was not verified when the last connection ended is verified now.
+        known.verifying = known.changed || self.verifications.is_open(node);
         self.equal = self.nodes.iter().enumerate().find_map(|(second, node)| {
             let run_id = node.run_id.as_ref()?;
             let first = self.nodes.iter().take(second).position(|other| other.run_id.as_ref() == Some(run_id))?;

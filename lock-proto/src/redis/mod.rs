@@ -16,6 +16,7 @@ pub mod step;
 mod token;
 mod url;
 mod validity;
+mod verify;
 
 use core::time::Duration;
 

@@ -92,6 +92,10 @@ pub(crate) enum Flaw {
     RenewsForEver,
     /// A release deletes the key, whoever has it.
     DeletesAnything,
+    /// A hold counts nodes that are one server as several.
+    CountsEqualNodes,
+    /// A node that has become another server votes if that one has been running for long enough.
+    TrustsUptime,
 }
 
 impl Identity {

@@ -159,6 +159,7 @@ const fn blocked(why: Blocked) -> u64 {
         Blocked::HeldWithoutExpiry => 3,
         Blocked::Unreachable => 4,
         Blocked::TooYoung => 5,
+        Blocked::UnstableIdentity => 6,
     }
 }
 
@@ -179,6 +180,7 @@ const fn loss(why: Loss) -> u64 {
         Loss::Taken => 3,
         Loss::MaxHold => 4,
         Loss::ShutDown => 5,
+        Loss::EqualNodes => 6,
     }
 }
 

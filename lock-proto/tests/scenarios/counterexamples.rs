@@ -1,6 +1,8 @@
 //! Requirement S4: beyond the bounds the known counterexamples are found, and what is promised even there holds.
 
-use lock_proto::sim::scenario::{Action, Store};
+use core::time::Duration;
+
+use lock_proto::sim::scenario::{Action, Step, Store};
 use lock_proto::sim::trace::What;
 use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
@@ -55,7 +57,6 @@ fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
     // With fencing tokens the same write is refused. (It sends other bytes, so that chance falls otherwise: several plans.)
     let fenced = (0..BUDGET).map(|seed| {
         let mut plan = Plan::from_seed(plan.scenario, seed);
-        one_node(&mut plan);
         fencing(&mut plan, true);
         refused(&plan)
     });
@@ -88,6 +89,39 @@ fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_gro
     assert!(small.promises(Rule::FenceGrows) && small.promises(Rule::StaleWrite));
 }
 
+/// Requirement Q6: a client that meets a server for the first time has only the server's word for how long it has been running. One that
+/// restarts empty and whose clock is then set forward says that it is old.
+#[test]
+fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sight() {
+    let (plan, _) = search("redis-first-sight", Rule::MutualExclusion, |_| {});
+    // Only clocks of nodes that have just lost everything: otherwise keys that end too early are a counterexample, too.
+    let empty = |plan: &Plan, step: &Step| {
+        let Action::JumpNode { node, .. } = step.action else { return true };
+        let restart = Action::RestartNode { node, keep_data: false };
+        plan.steps.iter().any(|other| other.at == step.at && other.action == restart)
+    };
+    let small = plan.shrink(|plan| {
+        let broken = |plan: &Plan| {
+            plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::MutualExclusion)
+        };
+        plan.steps.iter().all(|step| empty(plan, step)) && broken(plan)
+    });
+    let has = |wanted: fn(&Action) -> bool| small.steps.iter().any(|step| wanted(&step.action));
+    assert!(has(|action| matches!(action, Action::RestartNode { keep_data: false, .. })), "{small}");
+    assert!(has(|action| matches!(action, Action::JumpNode { .. })), "{small}");
+    // Clients that have met the nodes before time the restart by their own clocks.
+    for seed in 0..BUDGET {
+        let mut plan = Plan::from_seed(small.scenario, seed);
+        let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
+        store.met = true;
+        for step in &mut plan.steps {
+            step.at += Duration::from_millis(500);
+        }
+        let outcome = plan.run_keeping(Keep::Nothing);
+        assert!(outcome.excused.is_empty() && outcome.violations.is_empty(), "{}\n{plan}\n{outcome}", plan.replay());
+    }
+}
+
 #[test]
 fn s4_clocks_beyond_the_allowance_and_clocks_that_stand_still_give_two_holders() {
     for name in ["redis-drift-beyond", "redis-suspended", "redis-forgetful", "redis-eviction"] {
@@ -102,7 +136,7 @@ fn s4_a_client_that_trusts_its_watches_waits_for_ever_when_events_are_lost() {
     let found = (0..BUDGET).find(|seed| {
         let mut plan = Plan::from_seed(scenario, *seed);
         let Store::Etcd(store) = &mut plan.setup.store else { unreachable!("a plan for etcd") };
-        store.recheck = core::time::Duration::from_secs(24 * 60 * 60);
+        store.recheck = Duration::from_secs(24 * 60 * 60);
         plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == Rule::Liveness)
     });
     assert!(found.is_some(), "no waiter and no observer missed anything in {BUDGET} seeds");

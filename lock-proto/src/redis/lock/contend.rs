@@ -275,8 +275,11 @@ impl Lock {
         let count = |wanted: fn(&Answer) -> bool| self.answers.iter().filter(|answer| wanted(answer)).count();
         let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
         let young = count(|answer| matches!(answer, Answer::TooYoung));
+        let unstable = count(|answer| matches!(answer, Answer::UnstableIdentity));
         if reachable < quorum && reachable + young >= quorum {
             Blocked::TooYoung
+        } else if reachable < quorum && reachable + young + unstable >= quorum {
+            Blocked::UnstableIdentity
         } else if reachable < quorum {
             Blocked::Unreachable
         } else if count(|answer| matches!(answer, Answer::Taken(Expiry::Never))) > self.answers.len() - quorum {
@@ -291,7 +294,7 @@ impl Lock {
         let poll = ctx.config.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
         let notified = self.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
-        if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung) {
+        if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity) {
             every *= NOTIFIED_POLL_FACTOR;
         }
         let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));

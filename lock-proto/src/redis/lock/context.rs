@@ -4,12 +4,16 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use core::mem;
 use core::time::Duration;
 
 use crate::id::{CallId, LockId, NodeId};
-use crate::redis::config::Config;
+use crate::redis::config::{Config, UnknownAge};
 use crate::redis::event::{Answer, Event, LocksOutput};
-use crate::redis::request::{Identity, Key, Request, ServerError};
+use crate::redis::pipe::ServerInfo;
+#[cfg(test)]
+use crate::redis::request::Flaw;
+use crate::redis::request::{ErrorClass, Identity, Key, Request, ServerError};
 use crate::time::Instant;
 
 /// What is known of a node.
@@ -19,8 +23,19 @@ pub struct Node {
     pub young_until: Option<Instant>,
     /// Its age cannot be read, and that keeps it out.
     pub age_refused: Option<ServerError>,
-    /// Tells one server process from another.
+    /// Tells one server process from another. `None`: not connected yet, or the server did not say.
     pub run_id: Option<Box<str>>,
+    /// The current connection is not the first, and it is not known to lead to the same server process as
+    /// the one before: what that one confirmed has to be verified (requirement Q7).
+    pub changed: bool,
+    /// The holds on it are being verified, a few at a time: a hold does not ask by itself.
+    pub verifying: bool,
+    /// There was a connection before.
+    met: bool,
+    /// When the run id changed, the last two times.
+    changes: [Option<Instant>; 2],
+    /// It changed three times within a quarantine.
+    unstable: bool,
 }
 
 impl Node {
@@ -29,8 +44,52 @@ impl Node {
         if let Some(error) = &self.age_refused {
             return Some(Answer::Rejected(error.clone()));
         }
-        self.young_until.filter(|until| now < *until).map(|_| Answer::TooYoung)
+        let why = if self.unstable { Answer::UnstableIdentity } else { Answer::TooYoung };
+        self.young_until.filter(|until| now < *until).map(|_| why)
     }
+
+    /// Takes in which server a new connection leads to, if that is known.
+    pub(crate) fn meet(&mut self, now: Instant, config: &Config, server: Option<&Result<ServerInfo, ServerError>>) {
+        let run_id = server.and_then(|server| server.as_ref().ok()).map(|info| info.run_id.clone());
+        let before = mem::replace(&mut self.run_id, run_id);
+        let first = !mem::replace(&mut self.met, true);
+        self.changed = !first && (self.run_id.is_none() || self.run_id != before);
+        if !config.is_quorum() {
+            return;
+        }
+        #[cfg(test)]
+        let (first, before) = if config.flaw == Some(Flaw::TrustsUptime) { (true, None) } else { (first, before) };
+        self.age_refused = None;
+        match server {
+            // The uptime comes from the server's wall clock. It counts at first sight only; what happens to
+            // the node later is timed by our own clock.
+            Some(Ok(info)) if first => {
+                self.young_until = config.quarantine.checked_sub(info.uptime).map(|left| now + left);
+            }
+            Some(Ok(_)) if !self.changed => {}
+            // What it may tell another time it has not told now.
+            Some(Err(error)) if error.class != ErrorClass::Refused => self.restarted(now, config.quarantine),
+            Some(Err(error)) if config.unknown_age == UnknownAge::Refuse => self.age_refused = Some(error.clone()),
+            // Trusted, but not if it was known and now is not.
+            Some(Err(_)) | None if before.is_none() => {}
+            Some(Ok(_) | Err(_)) | None => {
+                self.restarted(now, config.quarantine);
+                self.unstable = self.changes[0].is_some_and(|at| now.since(at) <= config.quarantine);
+                self.changes = [self.changes[1], Some(now)];
+            }
+        }
+    }
+
+    fn restarted(&mut self, now: Instant, quarantine: Duration) {
+        self.young_until = Some(now + quarantine);
+        self.unstable = false;
+    }
+}
+
+/// The first of the nodes that are the same server as the one at `place`.
+pub(crate) fn server_of(nodes: &[Node], place: usize) -> usize {
+    let run_id = nodes.get(place).and_then(|node| node.run_id.as_ref());
+    run_id.and_then(|id| nodes.iter().position(|other| other.run_id.as_ref() == Some(id))).unwrap_or(place)
 }
 
 /// The surroundings of one step: what a [`Lock`](super::Lock) may read, and where what it says goes.

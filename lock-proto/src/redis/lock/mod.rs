@@ -373,20 +373,51 @@ impl Lock {
         let lacks_nodes = self.lacks_nodes();
         match &mut self.stage {
             Stage::Held(hold) => {
-                hold.node_up(ctx.now, node);
+                hold.node_up(ctx, node);
+                // A quorum may be lost by that.
+                self.catch_up(ctx);
                 self.watch(ctx);
             }
             Stage::Paused { .. } if lacks_nodes || ctx.equal.is_some() => {
                 self.start_round(ctx);
             }
-            Stage::Trying(_) => self.judge(ctx),
+            Stage::Trying(round) => {
+                // A node that was restarted, or replaced, after its vote has no vote.
+                if let Some(answer) = ctx.nodes.get(node.index()).and_then(|known| known.excluded(ctx.now))
+                    && round.withdraw(node, answer)
+                {
+                    self.debts.of(node).found(round.number);
+                }
+                self.judge(ctx);
+            }
             Stage::Paused { .. } | Stage::Idle => {}
+        }
+    }
+
+    /// The end of validity of a hold that counts on this node.
+    pub(crate) fn counts_on(&self, node: NodeId, quorum: usize) -> Option<Instant> {
+        match &self.stage {
+            Stage::Held(hold) if hold.has(node) => Some(hold.valid_until(quorum)),
+            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => None,
+        }
+    }
+
+    /// Asks the node whether it has the hold, if it counts on that (requirement Q7). The serial of the request that will tell.
+    pub(crate) fn verify(&mut self, ctx: &mut Context<'_>, node: NodeId) -> Option<u64> {
+        self.catch_up(ctx);
+        if let Stage::Held(hold) = &mut self.stage {
+            hold.verify(node);
+            self.watch(ctx);
+        }
+        match &self.stage {
+            Stage::Held(hold) => hold.shares.get(node.index())?.call.map(|call| call.serial),
+            Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => None,
         }
     }
 
     /// The head waits for more nodes, not for a holder.
     const fn lacks_nodes(&self) -> bool {
-        matches!(self.blocked, Some(Blocked::Unreachable | Blocked::TooYoung))
+        matches!(self.blocked, Some(Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity))
     }
 
     /// Time has passed: to be called at [`deadline`](Self::deadline).

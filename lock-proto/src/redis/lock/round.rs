@@ -80,6 +80,17 @@ impl Round {
         }
     }
 
+    /// A node that said yes may not vote any more. Whether it had said so.
+    pub(crate) fn withdraw(&mut self, node: NodeId, answer: Answer) -> bool {
+        match self.votes.get_mut(node.index()) {
+            Some(vote @ Vote::Yes { .. }) => {
+                *vote = Vote::No(answer);
+                true
+            }
+            Some(Vote::Asked { .. } | Vote::No(_)) | None => false,
+        }
+    }
+
     /// A node has answered. `until` is when its grant would end.
     pub(crate) fn answer(&mut self, node: NodeId, until: Instant, reply: &Reply) {
         let Some(vote) = self.votes.get_mut(node.index()) else { return };
@@ -114,7 +125,8 @@ impl Round {
             | Answer::Taken(_)
             | Answer::Unreachable(Cause::Fault(_))
             | Answer::Unknown(_)
-            | Answer::TooYoung => false,
+            | Answer::TooYoung
+            | Answer::UnstableIdentity => false,
         });
         if self.votes.len() - key_in_use - refused >= quorum {
             None

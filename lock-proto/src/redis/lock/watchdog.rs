@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Waiter;
-use super::context::NodeSet;
+use super::context::{Context, NodeSet, server_of};
 use super::per_node::PerNode;
 use super::round::{Round, Vote};
 use crate::id::{LockId, NodeId};
@@ -24,6 +24,8 @@ pub(crate) struct Share {
     pub(crate) until: Option<Instant>,
     /// How the extend that was asked for stands here.
     extend: Extend,
+    /// The first of the nodes that are the same server.
+    server: NodeId,
     /// The request under way.
     pub(crate) call: Option<Call>,
     /// The last failure, until something succeeds.
@@ -132,6 +134,12 @@ pub(crate) struct Hold {
     pub(crate) round_trip: Duration,
     /// Extends without an answer; `None` if there are none.
     extending: Option<Box<Extending>>,
+    /// Some nodes are the same server.
+    equal: bool,
+    /// Nodes that are to be asked whether they have the token.
+    doubted: NodeSet,
+    /// Nodes that have been asked so.
+    verifying: NodeSet,
     /// What the last loss of a share was.
     gone: Option<Loss>,
     /// The end of validity that the holder knows.
@@ -172,9 +180,11 @@ impl Hold {
         let shares = round
             .votes
             .iter()
-            .map(|vote| Share {
+            .enumerate()
+            .map(|(index, vote)| Share {
                 until: vote.until(),
                 extend: Extend::No,
+                server: NodeId::new(index as u16),
                 call: None,
                 trouble: match vote {
                     Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
@@ -192,6 +202,9 @@ impl Hold {
             turn_end: now + config.turn,
             round_trip: now.since(round.started),
             extending: None,
+            equal: false,
+            doubted: NodeSet::default(),
+            verifying: NodeSet::default(),
             gone: None,
             told: Instant::ZERO,
         }
@@ -199,7 +212,36 @@ impl Hold {
 
     /// The end of validity of the grant, for whoever holds it (requirement Q4).
     pub(crate) fn keys_until(&self, quorum: usize) -> Instant {
-        quorum_until(self.shares.iter().map(|share| share.until), quorum).unwrap_or(Instant::ZERO)
+        let until = if self.equal {
+            let latest = |server: usize| self.of_server(server).filter_map(|share| share.until).max();
+            quorum_until((0..self.shares.len()).map(latest), quorum)
+        } else {
+            quorum_until(self.shares.iter().map(|share| share.until), quorum)
+        };
+        until.unwrap_or(Instant::ZERO)
+    }
+
+    /// The shares of the nodes that are this server. Those count once (requirement Q6).
+    fn of_server(&self, server: usize) -> impl Iterator<Item = &Share> {
+        self.shares.iter().filter(move |share| share.server.index() == server)
+    }
+
+    /// How many servers have such a share.
+    fn servers(&self, which: impl Fn(&Share) -> bool) -> usize {
+        (0..self.shares.len()).filter(|server| self.of_server(*server).any(&which)).count()
+    }
+
+    /// Whether the grant counts on this node.
+    pub(crate) fn has(&self, node: NodeId) -> bool {
+        self.shares.get(node.index()).is_some_and(|share| share.until.is_some())
+    }
+
+    /// The node is to be asked whether it has the token, unless it is asked already. Asked it is only when the
+    /// offer has been claimed.
+    pub(crate) fn verify(&mut self, node: NodeId) {
+        if self.shares.get(node.index()).is_some_and(|share| share.until.is_some() && share.call.is_none()) {
+            self.doubted.insert(node);
+        }
     }
 
     /// The end of validity for the holder: its maximal hold time counts too.
@@ -294,6 +336,7 @@ impl Hold {
         let renewal = self.renewal_due(now);
         let renews = self.holder.renew() != Renew::Manual;
         let top_up = self.watched() && now < self.keys_until(quorum);
+        let doubted = self.watched() && self.doubted.contains(node);
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
@@ -301,7 +344,7 @@ impl Hold {
         }
         let asked = share.extend == Extend::Wanted;
         match share.until {
-            Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
+            Some(_) if asked || doubted || ((renewal || retry) && renews) => Some(Wish::Extend),
             // A quorum confirms unbroken ownership, so a node that misses the token may get it (requirement Q3).
             None if top_up && (renewal || retry) => Some(Wish::TopUp),
             Some(_) | None => None,
@@ -321,6 +364,10 @@ impl Hold {
 
     pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
         self.ttl = self.ttl.max(self.holder.ttl());
+        if self.doubted.contains(node) {
+            self.doubted.remove(node);
+            self.verifying.insert(node);
+        }
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.call = Some(Call { serial, emitted: now, ttl: self.holder.ttl() });
             share.forget_retry();
@@ -341,12 +388,20 @@ impl Hold {
         }
         // Only what was sent for it decides an extend; an older request's answer does not.
         let extend = current && share.extend == Extend::Sent;
+        let verified = current && self.verifying.contains(node);
+        if verified {
+            self.verifying.remove(node);
+        }
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
                 if lacks_fences && let Reply::Granted { fence: Some(minted) } = reply {
                     self.fences = Some(*minted);
                 }
-                let until = call.ttl.until(call.emitted, config);
+                let until = match share.until {
+                    // Who renews by hand has asked for nothing.
+                    Some(known) if verified && !extend && self.holder.renew() == Renew::Manual => known,
+                    Some(_) | None => call.ttl.until(call.emitted, config),
+                };
                 // Never backwards: an older answer says nothing against a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
                 share.trouble = None;
@@ -397,11 +452,10 @@ impl Hold {
         if self.extending.is_none() {
             return Extended::Open;
         }
-        let count = |wanted: Extend| self.shares.iter().filter(|share| share.extend == wanted).count();
-        let done = count(Extend::Done);
-        let open = count(Extend::Wanted) + count(Extend::Sent);
+        let done = self.servers(|share| share.extend == Extend::Done);
+        let open = self.servers(|share| matches!(share.extend, Extend::Done | Extend::Wanted | Extend::Sent));
         let confirmed = done >= quorum && now < self.keys_until(quorum);
-        if !confirmed && done + open >= quorum {
+        if !confirmed && open >= quorum {
             return Extended::Open;
         }
         let Some(mut extending) = self.extending.take() else { return Extended::Open };
@@ -413,13 +467,42 @@ impl Hold {
         if confirmed { Extended::Done(decided.len()) } else { Extended::Failed(decided) }
     }
 
-    /// A node is reachable again: what failed there is tried at once.
-    pub(crate) fn node_up(&mut self, now: Instant, node: NodeId) {
+    /// A node is reachable again: what failed there is tried at once, unless the hub has the holds on it verified, a few at a time.
+    pub(crate) fn node_up(&mut self, ctx: &Context<'_>, node: NodeId) {
+        if self.equal || ctx.equal.is_some() {
+            self.find_equal(ctx, node);
+        }
+        let verifying = ctx.nodes.get(node.index()).is_some_and(|known| known.verifying);
         if let Some(share) = self.shares.get_mut(node.index())
             && share.call.is_none()
+            && !(verifying && share.until.is_some())
             && let Some(trouble) = &mut share.trouble
         {
-            trouble.retry_at = Some(now);
+            trouble.retry_at = Some(ctx.now);
+        }
+    }
+
+    /// From now on nodes that are one server count once (requirement Q6). If `node` has just become the server that another node is,
+    /// what it confirmed before was confirmed by a server that no node leads to any more, and does not count.
+    fn find_equal(&mut self, ctx: &Context<'_>, node: NodeId) {
+        #[cfg(test)]
+        if ctx.identity.flaw == Some(crate::redis::request::Flaw::CountsEqualNodes) {
+            return;
+        }
+        for (place, share) in self.shares.iter_mut().enumerate() {
+            share.server = NodeId::new(server_of(ctx.nodes, place) as u16);
+        }
+        self.equal = ctx.equal.is_some();
+        if self.equal {
+            self.gone = Some(Loss::EqualNodes);
+        }
+        let Some(known) = ctx.nodes.get(node.index()).filter(|known| known.changed) else { return };
+        let others = ctx.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
+        if let Some(share) = self.shares.get_mut(node.index()).filter(|_| others.count() > 1) {
+            share.until = None;
+            if share.extend != Extend::No {
+                share.extend = Extend::Failed;
+            }
         }
     }
 

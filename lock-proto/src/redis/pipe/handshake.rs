@@ -120,15 +120,13 @@ impl Step {
                 Ok(())
             }
             (Self::ClientId, Answer::Error(_)) => Ok(()),
-            (Self::Info, Answer::Text(text)) => {
-                if ["redis_mode", "server_mode"].iter().any(|name| field(text, name) == Some("cluster")) {
+            (Self::Info, Answer::Text(_) | Answer::Error(_)) => {
+                if let Answer::Text(text) = answer
+                    && ["redis_mode", "server_mode"].iter().any(|name| field(text, name) == Some("cluster"))
+                {
                     return Err(cluster("INFO says redis_mode cluster").into());
                 }
-                hello.server = Some(ServerInfo::parse(text));
-                Ok(())
-            }
-            (Self::Info, Answer::Error(text)) => {
-                hello.server = Some(Err(ServerError::classify(text)));
+                hello.server = Some(ServerInfo::read(answer));
                 Ok(())
             }
             (
@@ -181,6 +179,21 @@ fn cluster(how: &str) -> ServerError {
 }
 
 impl ServerInfo {
+    /// What an answer to `INFO server` says.
+    pub(super) fn read(answer: &Answer<'_>) -> Result<Self, ServerError> {
+        match answer {
+            Answer::Text(text) => Self::parse(text),
+            Answer::Error(text) => Err(ServerError::classify(text)),
+            Answer::Nil
+            | Answer::Int(_)
+            | Answer::Ints { .. }
+            | Answer::List(_)
+            | Answer::Map(_)
+            | Answer::Push
+            | Answer::Other => Self::parse(b""),
+        }
+    }
+
     /// Reads what `INFO server` answers: lines `field:value`, see <https://redis.io/docs/latest/commands/info/>.
     fn parse(text: &[u8]) -> Result<Self, ServerError> {
         let run_id = field(text, "run_id").filter(|id| (1..=64).contains(&id.len()));

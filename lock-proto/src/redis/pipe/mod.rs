@@ -62,6 +62,8 @@ pub enum PipeOutput {
     Disconnect(ConnId),
     /// The handshake is through.
     Up(Hello),
+    /// The answer to [`ask_server`](Pipe::ask_server).
+    Server(Result<ServerInfo, ServerError>),
     /// The connection failed, or could not be opened. It will be opened again by itself. What had not been answered is answered
     /// next; a `block` has ended.
     Down(Cause),
@@ -181,6 +183,15 @@ impl Pipe {
         self.open(now);
         let deadline = self.now + self.config.connect_timeout;
         self.ask(Job::Unblock { client }, deadline);
+    }
+
+    /// Asks for `INFO server`, before everything that has not left yet, if the connection is up. Unlike with
+    /// [`PipeConfig::server_info`] no request waits for the answer.
+    pub fn ask_server(&mut self, now: Instant) {
+        self.clock(now);
+        if self.is_up() {
+            self.wire.login(Step::Info, &self.config.endpoint);
+        }
     }
 
     /// Whether requests go out at once.
@@ -499,6 +510,9 @@ impl Pipe {
                 // What answered nonsense may have done anything.
                 let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));
                 self.outputs.push_back(PipeOutput::Reply { call: *call, reply });
+            }
+            Job::Login(Step::Info) if self.is_up() => {
+                self.outputs.push_back(PipeOutput::Server(ServerInfo::read(&answer)));
             }
             Job::Login(step) => {
                 let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };

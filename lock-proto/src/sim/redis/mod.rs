@@ -288,6 +288,12 @@ impl Node {
         self.config.users.insert(user.name.clone(), user);
     }
 
+    /// Reports from now on that it was started so long ago, as a replica does that was running before it took over.
+    pub fn set_uptime(&mut self, now: Instant, uptime: Duration) {
+        self.advance(now);
+        self.started = i128::from(self.wall.read(now)) - i128::from(crate::time::nanos(uptime));
+    }
+
     /// Enters or leaves a condition.
     pub fn set(&mut self, now: Instant, condition: Condition, on: bool) {
         match condition {

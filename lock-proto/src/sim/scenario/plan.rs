@@ -226,6 +226,7 @@ impl Action {
             | Self::Reset { client, .. }
             | Self::Slow { client, .. }
             | Self::Stall { client, .. } => Some(client),
+            Self::Redis(RedisAction::Redirect { client, .. }) => Some(client),
             Self::Etcd(action) => action.client_mut(),
             Self::Claim(_)
             | Self::Extend(_)

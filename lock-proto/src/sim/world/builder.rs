@@ -1,7 +1,7 @@
 //! How a world is made.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -135,6 +135,7 @@ impl Builder {
             recorder,
             names: BTreeSet::new(),
             counters,
+            leads: BTreeMap::new(),
             agenda: Agenda::default(),
             spins: 0,
             steps: 0,

@@ -18,7 +18,7 @@ const CONDITIONS: [Condition; 4] =
 const SHORT: Duration = Duration::from_millis(10);
 
 impl World {
-    /// Ends every fault: what is cut is healed, what is stopped goes on, what is dead starts with its data (but for clients, which stay
+    /// Ends every fault: what is cut is healed, addresses lead where they should, what is stopped goes on, what is dead starts with its data (but for clients, which stay
     /// dead), nodes refuse nothing, packets travel as fast as at first.
     pub fn calm(&mut self) {
         self.note("calm");
@@ -35,6 +35,9 @@ impl World {
             }
         }
         self.heal_all();
+        for (client, node) in self.leads.keys().copied().collect::<Vec<_>>() {
+            self.redirect(client, node, node);
+        }
         for client in 0..self.clients.len() {
             if self.clients[client].state == State::Paused {
                 self.resume_client(client);

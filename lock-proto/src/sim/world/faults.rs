@@ -3,11 +3,12 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString as _;
+use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
 use super::super::common::signed;
-use super::super::network::Packet;
+use super::super::network::{Link, Packet};
 use super::super::trace::{Fate, Lane, State, What};
 use super::super::way::Way;
 use super::World;
@@ -94,6 +95,24 @@ impl World {
         }
         self.word(Some(Lane::Node(node)), || "its replica takes its place".into());
         self.restart_node(node, true);
+    }
+
+    /// The same, but the replica has been running for an hour, as its uptime says.
+    pub fn fail_over(&mut self, node: usize) {
+        self.promote(node);
+        self.nodes[node].node.set_uptime(self.now, Duration::from_secs(3_600));
+    }
+
+    /// From now on the address of `node` leads this client to the server of the node `to`. Its connections to that address are reset.
+    pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
+        self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
+        self.word(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
+        if to == node {
+            self.leads.remove(&(client, node));
+        } else {
+            self.leads.insert((client, node), to);
+        }
+        self.reset(client, |link| link.conn.node().index() == node);
     }
 
     /// The wall clock of a node is set forward: keys expire early by so much. Its replica's goes with it: a promotion sets no clock back.
@@ -272,11 +291,15 @@ impl World {
     /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
+        self.reset(client, |link| link.node == node);
+    }
+
+    fn reset(&mut self, client: usize, which: impl Fn(&Link<Vec<u8>>) -> bool) {
         let mut any = false;
         self.checker.allow(client, PER_FAULT);
         for id in self.network.of_client(client) {
-            let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == node) else { continue };
-            let (conn, known) = (link.conn, link.node_open);
+            let Some(link) = self.network.links.get_mut(&id).filter(|link| which(link)) else { continue };
+            let (node, conn, known) = (link.node, link.conn, link.node_open);
             link.node_open = false;
             if !core::mem::replace(&mut any, true) {
                 self.word(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));

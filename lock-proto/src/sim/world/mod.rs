@@ -8,7 +8,7 @@ mod process;
 mod pump;
 mod server;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -61,6 +61,8 @@ pub struct World {
     names: BTreeSet<Arc<[u8]>>,
     /// The key of every client's counter of fencing tokens.
     counters: BTreeSet<Vec<u8>>,
+    /// Where the address of a node leads a client, if not to that node.
+    leads: BTreeMap<(usize, usize), usize>,
     /// What will happen by itself.
     agenda: Agenda<Planned>,
     /// Steps since time last moved.

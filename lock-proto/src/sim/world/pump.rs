@@ -409,7 +409,8 @@ impl World {
                     self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
                     return;
                 }
-                let id = self.network.open(client, node.index(), conn);
+                let server = self.leads.get(&(client, node.index())).copied().unwrap_or_else(|| node.index());
+                let id = self.network.open(client, server, conn);
                 self.send(id, Way::ToNode, Packet::Open);
             }
             Output::Disconnect { conn } => {

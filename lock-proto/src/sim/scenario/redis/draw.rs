@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::{RedisAction, RedisStore};
+use super::{MEETING, RedisAction, RedisStore};
 use crate::event::{Renew, Wait};
 use crate::redis::{MAX_FENCE_BLOCK, Poll, Wake};
 use crate::sim::chance::Chance;
@@ -59,6 +59,12 @@ pub(super) enum Kind {
     Evict,
     Stranger,
     Promote,
+    /// The same, with a replica that has been running for long.
+    FailOver,
+    /// The address of a node leads a client to another node, for a while.
+    Redirect,
+    /// A node starts again with nothing, and its clock is set forward at once.
+    ForgetAndStep,
 }
 
 /// What a scenario draws from.
@@ -76,6 +82,8 @@ pub(super) struct Recipe {
     pub(super) fenced: bool,
     /// Clients have to log in.
     pub(super) login: bool,
+    /// Every client has met every node before anything goes wrong.
+    pub(super) met: bool,
     /// The highest rate of each kind.
     pub(super) rates: &'static [(Kind, u64)],
 }
@@ -100,6 +108,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         fence_block: chance.pick(&[MAX_FENCE_BLOCK, 1, 2, 5]),
         gather,
         login: recipe.login,
+        met: recipe.met,
     };
     let mut excused = Vec::new();
     if !store.fencing || nodes > 1 {
@@ -116,7 +125,17 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         nodes: (0..nodes).map(|_| pace(chance, recipe.drift, 1)).collect(),
         store: Store::Redis(store),
     };
-    let mut hand = Hand { chance, setup, steps: Vec::new(), at: Duration::ZERO, tags: 0, ttl, names, gap, drops: 0 };
+    let mut hand = Hand {
+        chance,
+        setup,
+        steps: Vec::new(),
+        at: if recipe.met { MEETING } else { Duration::ZERO },
+        tags: 0,
+        ttl,
+        names,
+        gap,
+        drops: 0,
+    };
     hand.drops = rates.iter().find(|(kind, _)| *kind == Kind::Abandon).map_or(0, |(_, rate)| *rate);
     for _ in 0..count {
         if hand.chance.is_exhausted() {
@@ -313,10 +332,22 @@ impl Hand<'_> {
                 let list = self.chance.one_in(2);
                 self.push(none, Action::Redis(RedisAction::Occupy { node, name, list, life }));
             }
-            Kind::Promote => {
+            Kind::Promote | Kind::FailOver => {
                 let (node, span) = (self.node(), self.span());
                 self.push(none, Action::Redis(RedisAction::StopReplication(node)));
-                self.push(span, Action::Redis(RedisAction::Promote(node)));
+                let old = kind == Kind::FailOver;
+                let action = if old { RedisAction::FailOver(node) } else { RedisAction::Promote(node) };
+                self.push(span, Action::Redis(action));
+            }
+            Kind::Redirect => {
+                let (client, node, to, span) = (self.client(), self.node(), self.node(), self.span());
+                self.push(none, Action::Redis(RedisAction::Redirect { client, node, to }));
+                self.push(span, Action::Redis(RedisAction::Redirect { client, node, to: node }));
+            }
+            Kind::ForgetAndStep => {
+                let node = self.node();
+                self.push(none, Action::RestartNode { node, keep_data: false });
+                self.push(none, Action::JumpNode { node, ms: 10_000 });
             }
         }
     }

@@ -33,7 +33,12 @@ pub struct RedisStore {
     pub gather: Duration,
     /// Whether clients have to log in.
     pub login: bool,
+    /// Whether every client connects to every node before anything else happens.
+    pub met: bool,
 }
+
+/// How long clients have for that.
+const MEETING: Duration = Duration::from_millis(500);
 
 /// What can happen to Redis only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +79,17 @@ pub enum RedisAction {
     StopReplication(usize),
     /// The replica of a node takes its place, with what it has heard of.
     Promote(usize),
+    /// The same, and the replica has been running for a long time.
+    FailOver(usize),
+    /// The address of a node leads a client to another one.
+    Redirect {
+        /// The client.
+        client: usize,
+        /// The address of this node
+        node: usize,
+        /// leads to this one.
+        to: usize,
+    },
 }
 
 impl fmt::Display for RedisAction {
@@ -91,6 +107,10 @@ impl fmt::Display for RedisAction {
             }
             Self::StopReplication(node) => write!(f, "the replica of node {node} stays behind"),
             Self::Promote(node) => write!(f, "the replica of node {node} takes its place"),
+            Self::FailOver(node) => write!(f, "the replica of node {node}, long running, takes its place"),
+            Self::Redirect { client, node, to } => {
+                write!(f, "the address of node {node} leads client {client} to node {to}")
+            }
         }
     }
 }
@@ -124,6 +144,7 @@ const QUIET: Recipe = Recipe {
     drift: WITHIN,
     fenced: false,
     login: false,
+    met: false,
     rates: &[],
 };
 
@@ -319,6 +340,34 @@ pub(super) const BURSTS: Scenario = broken(
         let latency = &mut draft.setup.latency;
         *latency = latency.start.max(Duration::from_millis(1))..latency.end.max(Duration::from_millis(1));
         draft
+    },
+);
+
+pub(super) const NAMES: Scenario = kept(
+    "redis-names",
+    "addresses of a quorum's nodes lead a client to another of its nodes for a while, and clients are cut off from nodes",
+    |chance| {
+        let rates = &[(Kind::Redirect, 6), (Kind::Partition, 6), (Kind::Reset, 1), (Kind::LetGo, 1), (Kind::Pause, 1)];
+        draw::draw(chance, &Recipe { nodes: &[3, 5], names: &[1], rates, ..QUIET })
+    },
+);
+
+pub(super) const FAIL_OVER: Scenario = kept(
+    "redis-fail-over",
+    "replicas that lack the last writes, and have been running for long, take the places of a quorum's nodes; every client knew those",
+    |chance| {
+        let rates = &[(Kind::FailOver, 12), (Kind::Partition, 4), (Kind::Pause, 4), (Kind::Crash, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { nodes: &[3, 3, 5], names: &[1], met: true, rates, ..QUIET })
+    },
+);
+
+pub(super) const FIRST_SIGHT: Scenario = broken(
+    "redis-first-sight",
+    "nodes of a quorum start again empty, and their wall clocks are set forward at once, before some client has ever met them",
+    "a server's uptime is wrong when a client first asks for it",
+    |chance| {
+        let rates = &[(Kind::ForgetAndStep, 4), (Kind::Partition, 1), (Kind::LetGo, 1)];
+        draw::draw(chance, &Recipe { nodes: &[3], clients: 3..6, names: &[1], rates, ..QUIET })
     },
 );
 

@@ -6,7 +6,8 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use super::{RedisAction, RedisStore};
+use super::{MEETING, RedisAction, RedisStore};
+use crate::event::Wait;
 use crate::id::LockId;
 use crate::redis::{Acquire, Config, Secret};
 use crate::sim::check::{Rule, Stage};
@@ -29,7 +30,7 @@ pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     let Store::Redis(store) = &plan.setup.store else { return Default::default() };
     let mut game = Game { world: build(plan, store, keep, traced), tags: BTreeMap::new(), set_back: Duration::ZERO };
     // A panic in a machine is a finding like any other.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| game.play(plan, store.ttl))) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| game.play(plan, store))) {
         game.world.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
     }
     let mut world = game.world;
@@ -98,7 +99,15 @@ struct Game {
 }
 
 impl Game {
-    fn play(&mut self, plan: &Plan, ttl: Duration) {
+    fn play(&mut self, plan: &Plan, store: &RedisStore) {
+        let ttl = store.ttl;
+        if store.met {
+            for client in 0..plan.setup.clients.len() {
+                let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
+                let _ = self.world.try_acquire(client, &want, true, Some(Duration::ZERO), None);
+            }
+            self.world.run_for(MEETING);
+        }
         for step in &plan.steps {
             let now = self.world.now().since(Instant::ZERO);
             self.world.run_for(step.at.saturating_sub(now));
@@ -172,6 +181,8 @@ impl Game {
             Action::Redis(RedisAction::Occupy { node, name, list, life }) => w.occupy(*node, name, *list, *life),
             Action::Redis(RedisAction::StopReplication(node)) => w.stop_replication(*node),
             Action::Redis(RedisAction::Promote(node)) => w.promote(*node),
+            Action::Redis(RedisAction::FailOver(node)) => w.fail_over(*node),
+            Action::Redis(RedisAction::Redirect { client, node, to }) => w.redirect(*client, *node, *to),
         }
     }
 

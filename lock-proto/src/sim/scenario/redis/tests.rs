@@ -73,6 +73,18 @@ fn a9_fixed_blocks_of_fencing_tokens_are_caught() {
 }
 
 #[test]
+fn s4_a_client_that_counts_one_server_twice_is_caught() {
+    let plan = caught("redis-names", Flaw::CountsEqualNodes, &[Rule::MutualExclusion]);
+    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("leads")), "{plan}");
+}
+
+#[test]
+fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
+    let plan = caught("redis-fail-over", Flaw::TrustsUptime, &[Rule::MutualExclusion]);
+    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long running")), "{plan}");
+}
+
+#[test]
 fn a_plan_can_be_read() {
     let plan = Plan::from_seed(Scenario::named("redis-wake").unwrap(), 3);
     let text = plan.to_string();

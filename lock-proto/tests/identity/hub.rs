@@ -1,0 +1,244 @@
+//! The hub alone: which requests it sends, and when.
+
+use core::time::Duration;
+
+use lock_proto::redis::{
+    Acquire, Answer, Blocked, Cause, Config, Endpoint, Event, Failure, Locks, LocksOutput, Reply, Request, ServerError,
+    ServerInfo, UnknownAge, Wait, Wake,
+};
+use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const GRANTED: Reply = Reply::Granted { fence: None };
+
+fn ms(n: u64) -> Instant {
+    Instant::from_millis(n)
+}
+
+struct Hub {
+    locks: Locks,
+    sent: Vec<(CallId, Request)>,
+    events: Vec<Event>,
+}
+
+impl Hub {
+    fn new(nodes: usize, change: impl FnOnce(Config) -> Config) -> Self {
+        let url = |n| format!("redis://node{n}").parse::<Endpoint>().unwrap();
+        let config = change(Config::new((0..nodes).map(url)).wake(Wake::Poll));
+        let locks = Locks::new(ms(0), config, ClientId::from_bits(7), 42).unwrap();
+        Self { locks, sent: vec![], events: vec![] }
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.locks.poll_output() {
+            match output {
+                LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
+                LocksOutput::Event { event, .. } => self.events.push(event),
+                LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
+            }
+        }
+    }
+
+    /// The node is up, and this is its run id. It has been running for an hour.
+    fn up(&mut self, at: u64, node: u16, run_id: &str) {
+        self.up_with(at, node, Some(&Ok(ServerInfo::new(run_id, HOUR))));
+    }
+
+    fn up_with(&mut self, at: u64, node: u16, server: Option<&Result<ServerInfo, ServerError>>) {
+        self.locks.handle_node_up(ms(at), NodeId::new(node), server);
+        self.drain();
+    }
+
+    fn reply(&mut self, at: u64, call: CallId, reply: &Reply) {
+        self.locks.handle_reply(ms(at), call, reply);
+        self.drain();
+    }
+
+    fn requests(&mut self) -> Vec<(CallId, Request)> {
+        core::mem::take(&mut self.sent)
+    }
+
+    fn acquire(&mut self, at: u64, want: &Acquire) -> LockId {
+        let id = self.locks.acquire(ms(at), want).unwrap();
+        self.drain();
+        id
+    }
+
+    fn held(&mut self, at: u64, want: &Acquire) -> LockId {
+        let id = self.acquire(at, want);
+        for (call, _) in self.requests() {
+            self.reply(at, call, &GRANTED);
+        }
+        self.locks.claim(ms(at), id).unwrap();
+        self.drain();
+        id
+    }
+
+    /// What one attempt hears of each node.
+    fn answers(&mut self, at: u64) -> Vec<Answer> {
+        self.events.clear();
+        self.acquire(at, &Acquire::new("other").wait(Wait::Try));
+        for (call, _) in self.requests().into_iter().rev() {
+            self.reply(at, call, &Reply::Rejected(ServerError::classify("LOADING later")));
+        }
+        let [Event::Failed(Failure::TimedOut(report))] = &self.events[..] else { panic!("{:?}", self.events) };
+        report.nodes.to_vec()
+    }
+}
+
+fn refused() -> ServerError {
+    ServerError::classify("NOPERM this user has no permissions to run the 'info' command")
+}
+
+fn broken() -> Reply {
+    Reply::Unknown(Cause::Fault(Fault::Reset))
+}
+
+/// The names of the locks that are to be extended.
+fn names(sent: &[(CallId, Request)]) -> Vec<String> {
+    let name = |request: &Request| match request {
+        Request::Extend { key, .. } => String::from_utf8_lossy(key.lock()).into_owned(),
+        other => panic!("{other:?}"),
+    };
+    sent.iter().map(|(_, request)| name(request)).collect()
+}
+
+#[test]
+fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.up(0, 0, "one");
+    // The later it was taken, the sooner it ends.
+    for n in 0..1_000 {
+        let ttl = Duration::from_millis(100_000 - 10 * n);
+        hub.held(n, &Acquire::new(format!("lock{n}")).ttl(ttl));
+    }
+    hub.up(1_000, 0, "one");
+    assert_eq!(hub.requests(), [], "it is the same server");
+    hub.up(1_000, 0, "two");
+    let first = hub.requests();
+    let expected = |from: u64, count: u64| (0..count).map(|i| format!("lock{}", from - i)).collect::<Vec<_>>();
+    assert_eq!(names(&first), expected(999, 256));
+    // Each answer makes room for one more.
+    for (call, _) in &first[..10] {
+        hub.reply(1_001, *call, &Reply::Extended);
+    }
+    let more = hub.requests();
+    assert_eq!(names(&more), expected(743, 10));
+    // What had no answer when the connection ended, and what had not been asked, is asked on the next one; once.
+    for (call, _) in first[10..].iter().chain(&more) {
+        hub.reply(1_002, *call, &broken());
+    }
+    assert_eq!(hub.requests(), []);
+    hub.up(1_003, 0, "two");
+    let mut asked = Vec::new();
+    loop {
+        let sent = hub.requests();
+        let Some((call, _)) = sent.first() else { break };
+        assert!(sent.len() <= 256);
+        asked.extend(names(&sent));
+        assert_eq!(sent[0].0, *call);
+        for (call, _) in &sent {
+            hub.reply(1_004, *call, &Reply::Extended);
+        }
+    }
+    assert_eq!(asked, expected(989, 990));
+    hub.up(1_005, 0, "two");
+    assert_eq!(hub.requests(), []);
+}
+
+#[test]
+fn q7_a_new_connection_to_who_knows_whom_verifies_what_is_held() {
+    let info = Ok(ServerInfo::new("one", HOUR));
+    for (first, then) in [(None, None), (Some(&info), None), (Some(&info), Some(&Err(refused()))), (None, Some(&info))]
+    {
+        let mut hub = Hub::new(1, |c| c);
+        hub.up_with(0, 0, first);
+        hub.held(1, &Acquire::new("a"));
+        hub.up_with(2, 0, then);
+        let sent = hub.requests();
+        assert_eq!(names(&sent), ["a"], "{first:?}, {then:?}");
+        hub.events.clear();
+        hub.reply(3, sent[0].0, &Reply::Taken);
+        assert_eq!(hub.events, [Event::Lost(lock_proto::redis::Loss::Taken)], "in the same call");
+    }
+}
+
+/// A node voted, and then became another server: its vote is not counted, and what it granted is given back.
+#[test]
+fn q7_a_vote_from_before_a_change_does_not_count() {
+    let mut hub = Hub::new(3, |c| c);
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, run_id);
+    }
+    hub.acquire(1, &Acquire::new("x"));
+    let takes = hub.requests();
+    hub.reply(2, takes[0].0, &GRANTED);
+    hub.up(3, 0, "d");
+    hub.reply(4, takes[1].0, &GRANTED);
+    assert_eq!(hub.events, [], "one vote is left");
+    hub.reply(5, takes[2].0, &GRANTED);
+    let [Event::Granted(_)] = hub.events[..] else { panic!("{:?}", hub.events) };
+}
+
+#[test]
+fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
+    let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, run_id);
+    }
+    let loading = Answer::Rejected(ServerError::classify("LOADING later"));
+    assert_eq!(hub.answers(1)[2], loading);
+    for (at, run_id, answer) in [
+        (1_000, "d", Answer::TooYoung),
+        (2_000, "e", Answer::TooYoung),
+        (11_000, "f", Answer::UnstableIdentity),
+        // Two within ten seconds, the third longer ago.
+        (21_001, "g", Answer::TooYoung),
+    ] {
+        hub.up(at, 2, run_id);
+        assert_eq!(hub.answers(at + 1)[2], answer, "{run_id}");
+    }
+    // The quarantine ends, timed from the last change.
+    assert_eq!(hub.answers(31_000)[2], Answer::TooYoung);
+    assert_eq!(hub.answers(31_001)[2], loading);
+    // Who waits for such nodes is told so.
+    for (at, run_id) in [(40_000, "h"), (40_001, "i"), (40_002, "j")] {
+        hub.up(at, 1, &format!("1{run_id}"));
+        hub.up(at, 2, &format!("2{run_id}"));
+    }
+    hub.events.clear();
+    hub.acquire(40_003, &Acquire::new("x"));
+    for (call, _) in hub.requests() {
+        hub.reply(40_003, call, &GRANTED);
+    }
+    assert_eq!(hub.events, [Event::Blocked(Blocked::UnstableIdentity)]);
+}
+
+/// A server that is trusted unseen is trusted as long as it was never seen.
+#[test]
+fn q7_a_server_that_was_known_and_is_not_any_more_is_not_trusted() {
+    for (known, votes) in [(false, 3), (true, 2)] {
+        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+        hub.up(0, 0, "a");
+        hub.up(0, 1, "b");
+        hub.up_with(0, 2, Some(&if known { Ok(ServerInfo::new("c", HOUR)) } else { Err(refused()) }));
+        hub.up_with(1, 2, Some(&Err(refused())));
+        hub.acquire(2, &Acquire::new("x"));
+        assert_eq!(hub.requests().len(), votes);
+    }
+}
+
+/// The server's clock is set, forward or back, while a client connects anew: its youth ends when it would have ended.
+#[test]
+fn q7_the_youth_of_a_known_server_is_timed_by_the_clients_clock() {
+    for uptime in [0, 2, 3_600] {
+        let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));
+        hub.up(0, 0, "a");
+        hub.up(0, 1, "b");
+        hub.up_with(0, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(1)))));
+        hub.up_with(5, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(uptime)))));
+        for (at, young) in [(8_999, true), (9_000, false)] {
+            assert_eq!(hub.answers(at)[2] == Answer::TooYoung, young, "{uptime} s, at {at} ms");
+        }
+    }
+}

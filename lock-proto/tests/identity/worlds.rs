@@ -1,0 +1,187 @@
+//! Whole clients. The checkers of the world panic when two of them hold the lock.
+
+use core::time::Duration;
+
+use lock_proto::LockId;
+use lock_proto::redis::{Acquire, Answer, Event, Failure, Loss, Renew, Wait};
+use lock_proto::sim::World;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn want() -> Acquire {
+    Acquire::new("a").ttl(secs(3))
+}
+
+#[track_caller]
+fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
+    let lock = w.acquire(client, want);
+    w.expect(secs(1), "it is held", |w| w.is_held(client, lock));
+    lock
+}
+
+/// Every client connects to every node.
+fn meet(w: &mut World, clients: usize) {
+    for client in 0..clients {
+        let lock = hold(w, client, Acquire::new("warm-up").ttl(secs(3)));
+        w.release(client, lock);
+        w.expect(secs(1), "it is released", |w| w.is_over(client, lock));
+    }
+    w.run_for(ms(5));
+}
+
+fn lost(w: &World, client: usize, lock: LockId) -> Option<Loss> {
+    w.events(client, lock).iter().find_map(|event| if let Event::Lost(loss) = event { Some(*loss) } else { None })
+}
+
+fn extends(w: &World, name: &str) -> usize {
+    w.log().lines().filter(|line| line.contains(&format!("<extend> 1 {name} "))).count()
+}
+
+/// The holder has three of five, is cut off from one, and the name of another comes to lead to the third: every extend is answered twice by
+/// one server, which counts once.
+#[test]
+fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).clients(2).seed(seed).build();
+        meet(&mut w, 2);
+        for node in 3..5 {
+            w.partition(0, node);
+        }
+        let lock = hold(&mut w, 0, want());
+        w.run_for(ms(100 * seed));
+        w.partition(0, 2);
+        w.redirect(0, 1, 0);
+        let second = w.acquire(1, want());
+        w.expect(secs(8), "the second has it", |w| w.is_held(1, second));
+        assert_eq!(lost(&w, 0, lock), Some(Loss::EqualNodes), "seed {seed}\n{}", w.log());
+    }
+}
+
+/// Four servers of five are left, and three of them renew: nothing is lost.
+#[test]
+fn q6_a_hold_goes_on_with_a_majority_of_servers() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).seed(seed).build();
+        meet(&mut w, 1);
+        let lock = hold(&mut w, 0, want());
+        w.partition(0, 4);
+        w.redirect(0, 1, 0);
+        w.run_for(secs(10));
+        assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
+        w.redirect(0, 1, 1);
+        w.partition(0, 3);
+        w.run_for(secs(10));
+        assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
+    }
+}
+
+#[test]
+fn q6_an_extend_that_one_server_confirms_twice_is_confirmed_once() {
+    for seed in 0..20 {
+        let mut w = World::redis(5).seed(seed).build();
+        meet(&mut w, 1);
+        let lock = hold(&mut w, 0, want().renew(Renew::Manual));
+        w.redirect(0, 1, 0);
+        w.run_for(ms(1_500));
+        for node in 2..4 {
+            w.partition(0, node);
+        }
+        let before = w.events(0, lock).len();
+        w.extend(0, lock);
+        w.run_for(secs(2));
+        let events = &w.events(0, lock)[before..];
+        assert!(!events.iter().any(|event| matches!(event, Event::Renewed { .. })), "seed {seed}: {events:?}");
+        assert!(events.iter().any(|event| matches!(event, Event::ExtendFailed(_))), "seed {seed}: {events:?}");
+    }
+}
+
+/// A holder on the nodes 0 and 1 is cut off from all. Then `change` makes the node 1 lose what it had, and another client tries.
+fn changed_under_a_holder(seed: u64, change: fn(&mut World)) {
+    let mut w = World::redis(3).clients(2).seed(seed).config(|c| c.quarantine(secs(3))).build();
+    meet(&mut w, 2);
+    w.stop_replication(1);
+    w.partition(0, 2);
+    let lock = hold(&mut w, 0, want());
+    for node in 0..2 {
+        w.partition(0, node);
+    }
+    change(&mut w);
+    w.run_for(ms(100));
+    let tried = w.acquire(1, want().wait(Wait::Try));
+    w.expect(secs(1), "the attempt is over", |w| w.is_over(1, tried));
+    let [.., Event::Failed(Failure::TimedOut(report))] = w.events(1, tried) else { panic!("{:?}", w.events(1, tried)) };
+    assert_eq!(report.nodes[1], Answer::TooYoung, "seed {seed}: {report}\n{}", w.log());
+    // In time it counts again.
+    let second = w.acquire(1, want());
+    w.expect(secs(5), "the second has it", |w| w.is_held(1, second));
+    assert!(lost(&w, 0, lock).is_some());
+}
+
+#[test]
+fn q7_a_replica_that_takes_over_does_not_vote_at_once_however_long_it_has_been_running() {
+    for seed in 0..20 {
+        changed_under_a_holder(seed, |w| w.fail_over(1));
+    }
+}
+
+#[test]
+fn q7_a_restart_is_timed_by_the_clients_clock_whatever_the_server_says() {
+    for seed in 0..20 {
+        changed_under_a_holder(seed, |w| {
+            w.restart_node(1, false);
+            w.jump_node_clock_forward(1, secs(60));
+        });
+    }
+}
+
+/// Long before the next renewal is due.
+#[test]
+fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
+    for (seed, renew) in (0..20).map(|seed| (seed, [Renew::Auto, Renew::Manual][seed as usize % 2])) {
+        let mut w = World::redis(1).seed(seed).build();
+        meet(&mut w, 1);
+        let kept = hold(&mut w, 0, Acquire::new("kept").ttl(secs(30)).renew(renew));
+        w.stop_replication(0);
+        let gone = hold(&mut w, 0, Acquire::new("gone").ttl(secs(30)).renew(renew));
+        w.run_for(secs(1));
+        let until = w.grant(0, kept).unwrap().valid_until;
+        w.fail_over(0);
+        w.expect(ms(200), "the holder is told", |w| lost(w, 0, gone) == Some(Loss::Gone));
+        w.run_for(ms(100));
+        assert!(w.is_held(0, kept), "seed {seed}\n{}", w.log());
+        assert_eq!((extends(&w, "kept"), extends(&w, "gone")), (1, 1), "seed {seed}\n{}", w.log());
+        // The extend counts as any other, but for who renews by hand and did not ask for it.
+        let renewed = w.events(0, kept).iter().any(|event| matches!(event, Event::Renewed { .. }));
+        assert_eq!(renewed, renew == Renew::Auto, "seed {seed}: {:?}", w.events(0, kept));
+        if renew == Renew::Manual {
+            w.run_for((until + ms(1)).since(w.now()));
+            assert!(!w.is_held(0, kept) && lost(&w, 0, kept).is_some(), "seed {seed}\n{}", w.log());
+        }
+    }
+}
+
+/// The same server at the other end of a new connection: nothing has to be asked.
+#[test]
+fn q7_a_new_connection_to_the_same_server_costs_the_holders_nothing() {
+    for nodes in [1, 3] {
+        let mut w = World::redis(nodes).build();
+        meet(&mut w, 1);
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(9)));
+        // A single node is asked who it is with the first renewal.
+        assert_eq!(w.calls(0, "info"), if nodes == 1 { 0 } else { 1 });
+        w.run_for(ms(3_100));
+        assert_eq!((extends(&w, "a"), w.calls(0, "info")), (nodes, 1), "{}", w.log());
+        for node in 0..nodes {
+            w.drop_connections(0, node);
+        }
+        w.run_for(secs(1));
+        assert!(w.is_held(0, lock));
+        assert_eq!((extends(&w, "a"), w.calls(0, "info")), (nodes, 2), "{}", w.log());
+    }
+}
