@@ -144,8 +144,14 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         hand.next(&rates);
     }
     let Hand { setup, steps, .. } = hand;
-    // What arrives later than a TTL after it was given up is not looked for any more.
-    if steps.iter().any(|step| matches!(step.action, Action::Slow { .. })) {
+    // What arrives later than a TTL after it was given up is not looked for any more. Nor is what a server has that the
+    // client's address no longer leads to, or what comes back with a replica.
+    let loses_sight = |step: &Step| {
+        use RedisAction::{FailOver, Promote, Redirect};
+        let moved = matches!(step.action, Action::Redis(Redirect { .. } | Promote(_) | FailOver(_)));
+        moved || matches!(step.action, Action::Slow { .. })
+    };
+    if steps.iter().any(loses_sight) {
         excused.push(Rule::Ghost);
     }
     Draft { setup, steps, excused }
