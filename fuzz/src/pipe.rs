@@ -234,6 +234,7 @@ impl World {
                 }
                 PipeOutput::Down(Cause::Server(error)) => assert!(error.text.len() <= 200),
                 PipeOutput::Up(_)
+                | PipeOutput::Server(_)
                 | PipeOutput::Down(_)
                 | PipeOutput::Woken(_)
                 | PipeOutput::BlockRefused(_)

@@ -35,7 +35,24 @@ impl Rig {
         rig.write();
         rig.answer(RELEASED);
         rig.cycle();
+        rig.meet();
         rig
+    }
+
+    /// With the first renewal it asks who the server is: an extend, so that this is over.
+    fn meet(&mut self) {
+        self.client.acquire(self.now, &Acquire::new("warm-up")).expect("a good wish");
+        self.write();
+        self.client.handle_received(self.now, self.conn, self.granted());
+        let lock = self.granted_next();
+        self.client.extend(self.now, lock).expect("held");
+        self.write();
+        // To `INFO server` and to the extend.
+        self.answer(b"$-1\r\n");
+        self.answer(RENEWED);
+        self.client.abandon(self.now, lock);
+        self.write();
+        self.answer(RELEASED);
     }
 
     const fn granted(&self) -> &'static [u8] {

@@ -26,6 +26,10 @@ struct Verification {
 }
 
 impl Verifications {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether something is left to verify on this node.
     pub(crate) fn is_open(&self, node: NodeId) -> bool {
         self.0.contains_key(&node)

@@ -10,6 +10,8 @@ use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon,
 const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
 /// The commands for waking others by a release.
 const WAKING: [&str; 2] = ["exists", "rpush"];
+/// The command by which a client learns whether a new connection leads to the same server.
+const COMPARING: [&str; 1] = ["info"];
 /// The commands for being woken.
 const WAITING: [&str; 3] = ["blpop", "client|id", "client|unblock"];
 
@@ -50,7 +52,7 @@ fn refusals(redis: &Redis) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rules_are_enough() {
     let redis = Redis::start();
-    let all = [&NEEDED[..], &WAKING, &WAITING].concat();
+    let all = [&NEEDED[..], &WAKING, &WAITING, &COMPARING].concat();
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &all));
     use_all(&redis, &ours, "job:1").await.unwrap();
     assert_eq!(refusals(&redis), "");
@@ -62,7 +64,8 @@ async fn the_documented_rules_are_enough() {
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &NEEDED).wake(Wake::Poll));
     use_all(&redis, &ours, "job:1").await.unwrap();
     // Without any key but the lock's.
-    let ours = with(user(&redis, &["job:1"], &NEEDED).wake(Wake::Poll).fencing(false));
+    let some = [&NEEDED[..], &COMPARING].concat();
+    let ours = with(user(&redis, &["job:1"], &some).wake(Wake::Poll).fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
     assert_eq!(refusals(&redis), "");
     // Without a fence.
@@ -72,8 +75,7 @@ async fn the_documented_rules_are_enough() {
     assert_eq!(refusals(&redis), "");
     // A quorum asks for the age of its nodes.
     let servers = [Redis::start(), Redis::start(), Redis::start()];
-    let quorum: Vec<_> = fewer.iter().copied().chain(["info"]).collect();
-    servers.iter().for_each(|redis| drop(user(redis, &["job:*"], &quorum)));
+    servers.iter().for_each(|redis| drop(user(redis, &["job:*"], &fewer)));
     let nodes = servers.iter().map(|redis| endpoint(&redis.url_with("app", "secret")));
     let ours = with(Config::new(nodes.collect::<Vec<_>>()).quarantine(ms(1000)));
     give_back(take(&ours, "job:1", ms(1000)).await).await;

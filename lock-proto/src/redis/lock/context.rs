@@ -44,8 +44,8 @@ impl Node {
         if let Some(error) = &self.age_refused {
             return Some(Answer::Rejected(error.clone()));
         }
-        let why = if self.unstable { Answer::UnstableIdentity } else { Answer::TooYoung };
-        self.young_until.filter(|until| now < *until).map(|_| why)
+        self.young_until.filter(|until| now < *until)?;
+        Some(if self.unstable { Answer::UnstableIdentity } else { Answer::TooYoung })
     }
 
     /// Takes in which server a new connection leads to, if that is known.
@@ -187,6 +187,10 @@ impl NodeSet {
                 lowest
             })
         })
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
     }
 
     pub(crate) const fn len(self) -> usize {

@@ -212,13 +212,16 @@ impl Hold {
 
     /// The end of validity of the grant, for whoever holds it (requirement Q4).
     pub(crate) fn keys_until(&self, quorum: usize) -> Instant {
-        let until = if self.equal {
-            let latest = |server: usize| self.of_server(server).filter_map(|share| share.until).max();
-            quorum_until((0..self.shares.len()).map(latest), quorum)
-        } else {
-            quorum_until(self.shares.iter().map(|share| share.until), quorum)
-        };
-        until.unwrap_or(Instant::ZERO)
+        if self.equal {
+            return self.servers_until(quorum);
+        }
+        quorum_until(self.shares.iter().map(|share| share.until), quorum).unwrap_or(Instant::ZERO)
+    }
+
+    #[cold]
+    fn servers_until(&self, quorum: usize) -> Instant {
+        let latest = |server: usize| self.of_server(server).filter_map(|share| share.until).max();
+        quorum_until((0..self.shares.len()).map(latest), quorum).unwrap_or(Instant::ZERO)
     }
 
     /// The shares of the nodes that are this server. Those count once (requirement Q6).
@@ -336,7 +339,7 @@ impl Hold {
         let renewal = self.renewal_due(now);
         let renews = self.holder.renew() != Renew::Manual;
         let top_up = self.watched() && now < self.keys_until(quorum);
-        let doubted = self.watched() && self.doubted.contains(node);
+        let doubted = !self.doubted.is_empty() && self.watched() && self.doubted.contains(node);
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
@@ -364,7 +367,7 @@ impl Hold {
 
     pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
         self.ttl = self.ttl.max(self.holder.ttl());
-        if self.doubted.contains(node) {
+        if !self.doubted.is_empty() && self.doubted.contains(node) {
             self.doubted.remove(node);
             self.verifying.insert(node);
         }
@@ -388,7 +391,7 @@ impl Hold {
         }
         // Only what was sent for it decides an extend; an older request's answer does not.
         let extend = current && share.extend == Extend::Sent;
-        let verified = current && self.verifying.contains(node);
+        let verified = !self.verifying.is_empty() && current && self.verifying.contains(node);
         if verified {
             self.verifying.remove(node);
         }
