@@ -42,9 +42,10 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(PROOF) --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	$(CARGO) clippy -p lock-proto --all-targets --no-default-features -- -D warnings
-	$(CARGO) clippy -p lock-proto --no-default-features --features driver -- -D warnings
-	$(CARGO) clippy -p lock-proto --no-default-features --features sim -- -D warnings
+	for features in '' redis etcd driver sim; do \
+		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
+	done
+	$(CARGO) clippy -p lock-proto --all-targets --no-default-features --features redis,etcd -- -D warnings
 	$(CARGO) clippy -p lock-smol --all-targets -- -D warnings
 	@# Not the tests: the conformance suite brings etcd.
 	$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features -- -D warnings
@@ -64,7 +65,7 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	done
 	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_errors
 	@# Not optimised: these are fast enough, and built in a third of the time.
-	$(CARGO) test -p lock-proto --no-default-features --config 'profile.dev.package.lock-proto.opt-level=0'
+	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd --config 'profile.dev.package.lock-proto.opt-level=0'
 
 # The commit to compare with, and how many seeds of each scenario.
 BASE ?= HEAD
@@ -86,7 +87,7 @@ doc: ## Build the documentation; a warning is an error.
 
 .PHONY: no-std
 no-std: ## Prove that lock-proto without features needs no std.
-	$(CARGO) build $(PROOF)
+	RUSTFLAGS="--cfg lock_bare_metal" $(CARGO) build $(PROOF) --target-dir target/bare
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

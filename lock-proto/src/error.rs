@@ -101,20 +101,22 @@ pub enum Invalid {
 #[non_exhaustive]
 pub enum ConfigError {
     /// Neither one node nor a quorum of an odd number.
-    #[error("{0} nodes are neither a single server nor a quorum: give 1, or an odd number from 3 to {max}", max = crate::redis::MAX_NODES)]
-    NodeCount(usize),
+    #[error("{given} nodes are neither a single server nor a quorum: give 1, or an odd number from 3 to {max}")]
+    NodeCount {
+        /// How many were given.
+        given: usize,
+        /// The most that are allowed.
+        max: usize,
+    },
     /// Two nodes with one address: they would vote twice.
     #[error("{0} and {1} are the same server ({2}): every node of a quorum must be a server of its own")]
     EqualNodes(NodeId, NodeId, Box<str>),
     /// Two endpoints of a cluster with one address.
     #[error("{0} and {1} are the same endpoint ({2}): name each member of the cluster once")]
     EqualEndpoints(NodeId, NodeId, Box<str>),
-    /// A URL of a cluster that cannot be used.
-    #[error(transparent)]
-    EtcdUrl(#[from] crate::etcd::UrlError),
     /// A URL that cannot be used.
     #[error(transparent)]
-    Url(#[from] crate::redis::UrlError),
+    Url(#[from] crate::url::UrlError),
     /// A setting out of range.
     #[error("{setting} must be between {min:?} and {max:?}, it is {given:?}")]
     Duration {

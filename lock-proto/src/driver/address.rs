@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::redis::Target;
+use crate::url::Target;
 
 /// Where a [`Host`](super::Host) connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

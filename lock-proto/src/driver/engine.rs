@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use crate::error::Misuse;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 use crate::etcd::{self, ElectionEvent, QueryId};
 use crate::id::LockId;
-use crate::redis::{Acquire, Event};
+use crate::lock::{Acquire, Event};
 use crate::time::Instant;
 
 /// A machine, and what it left for the driver to do.
@@ -33,7 +33,7 @@ pub(super) trait Engine: Send + 'static {
     fn needs_driver(&mut self) -> bool;
 
     /// The machine that can do what only etcd can.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     fn etcd(&mut self) -> Option<&mut etcd::Client> {
         None
     }
@@ -42,7 +42,7 @@ pub(super) trait Engine: Send + 'static {
 /// What a handle is told.
 pub(super) enum Told {
     Lock(LockId, Event),
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     Election(QueryId, ElectionEvent),
 }
 

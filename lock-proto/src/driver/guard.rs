@@ -9,14 +9,14 @@ use core::time::Duration;
 
 use event_listener::EventListener;
 
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 use super::handle::AcquireError;
 use super::shared::{Owner, Shared};
 use super::ticket::{Standing, Ticket, locked, wait_for};
 use crate::error::Misuse;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 use crate::etcd::OwnerKey;
-use crate::redis::{Fence, Loss, Release, Report, Token};
+use crate::lock::{Fence, Loss, Release, Report, Token};
 use crate::time::Instant;
 
 /// A lock that is held, or was until it was lost.
@@ -104,7 +104,7 @@ impl Guard {
 
     /// The key that stands for this hold; `None` on Redis, or if the lock is lost. For who holds it now: a later turn of this client may
     /// have the same key (see [`owner_guard`](Self::owner_guard)).
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     #[must_use]
     pub fn owner(&self) -> Option<OwnerKey> {
         let Hold { owner, ticket, .. } = &self.hold;
@@ -120,7 +120,7 @@ impl Guard {
     /// # Errors
     ///
     /// The lock is lost, or it is one of Redis.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     pub fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
         let Hold { owner, ticket, .. } = &self.hold;
         let asked = owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.owner_guard(now, ticket.lock)));
@@ -132,7 +132,7 @@ impl Guard {
         }
     }
 
-    /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::redis::Renew::Manual) only.
+    /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::lock::Renew::Manual) only.
     ///
     /// `Ok` means that the servers confirmed a request that was sent after this call. A renewal that was under way before does not count.
     /// Each call has its own answer, also if several run at the same time.
@@ -221,7 +221,7 @@ pub enum ExtendError {
 }
 
 /// Why a lock has no key to compare.
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnerError {
@@ -318,7 +318,7 @@ impl Observer {
     }
 }
 
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 impl Observer {
     pub(super) fn now(&self) -> Instant {
         self.shared.now()

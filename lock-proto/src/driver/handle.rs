@@ -10,7 +10,7 @@ use super::guard::{Guard, Hold};
 use super::shared::{Owner, Shared};
 use super::ticket::{Progress, Ticket, wait_for};
 use crate::error::Misuse;
-use crate::redis::{Acquire, Blocked, Failure, Fence, Renew, Wait};
+use crate::lock::{Acquire, Blocked, Failure, Fence, Renew, Wait};
 use crate::time::Instant;
 
 /// The handle of a client: makes locks. Cheap to clone; all clones share the connections.
@@ -157,7 +157,7 @@ impl fmt::Debug for Lock {
 pub struct Acquiring {
     lock: Lock,
     /// What a candidate for an office would proclaim.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     pub(super) value: Option<bytes::Bytes>,
     /// The end of the wait, counted from the first poll.
     deadline: Option<Instant>,
@@ -168,7 +168,7 @@ impl Acquiring {
     pub(super) fn new(lock: &Lock) -> Self {
         Self {
             lock: lock.clone(),
-            #[cfg(feature = "etcd")]
+            #[cfg(feature = "grpc")]
             value: None,
             deadline: None,
             ticket: None,
@@ -184,7 +184,7 @@ impl Acquiring {
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireError> {
         let Lock { owner, name, ttl, wait, renew } = &self.lock;
         let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
-        #[cfg(feature = "etcd")]
+        #[cfg(feature = "grpc")]
         let value = self.value.clone();
         let deadline = &mut self.deadline;
         if owner.shared.is_forked() {
@@ -197,7 +197,7 @@ impl Acquiring {
                 Wait::Forever => Wait::Forever,
             };
             let want = want.wait(wait);
-            #[cfg(feature = "etcd")]
+            #[cfg(feature = "grpc")]
             if let Some(value) = value {
                 return core.begin(now, name, batch, |core| core.ask(|etcd| etcd.campaign(now, &want, value)));
             }
@@ -292,7 +292,7 @@ pub enum AcquireError {
     #[error("the client belongs to the process that forked this one: make a new client after the fork")]
     Forked,
     /// Only etcd has elections.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     #[error("elections need etcd, and this client is one of Redis")]
     NoElections,
 }

@@ -65,7 +65,7 @@
 mod address;
 mod clock;
 mod engine;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 pub mod etcd;
 mod fault;
 mod guard;
@@ -89,7 +89,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 pub use address::Address;
 pub use clock::{BootClock, Clock};
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 pub use guard::OwnerError;
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
 pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
@@ -98,7 +98,8 @@ pub use settings::{AnyDriver, Settings, connect};
 
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::redis::{self, UrlError};
+use crate::redis::{self};
+use crate::url::UrlError;
 use shared::Shared;
 
 /// What the driver needs of a runtime.
@@ -180,7 +181,7 @@ pub enum ConnectError {
     #[error("no entropy for the client's id")]
     Entropy(#[source] io::Error),
     /// An etcd cluster has one URL.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     #[error(
         "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
     )]
@@ -188,13 +189,6 @@ pub enum ConnectError {
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,
-}
-
-#[cfg(feature = "etcd")]
-impl From<crate::etcd::UrlError> for ConnectError {
-    fn from(error: crate::etcd::UrlError) -> Self {
-        Self::Config(error.into())
-    }
 }
 
 impl From<UrlError> for ConnectError {

@@ -21,8 +21,10 @@ use super::{Host, fault};
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId, NodeId, Role};
-use crate::redis::{self, Acquire, Cause, ErrorClass, Output, ServerError, Target};
+use crate::lock::{Acquire, Cause, ErrorClass, ServerError};
+use crate::redis::{self, Output};
 use crate::time::Instant;
+use crate::url::Target;
 
 /// Reads from one connection in one turn, so that a fast server does not hold up the timers and the other connections.
 const READS: usize = 8;

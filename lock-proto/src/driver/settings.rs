@@ -6,7 +6,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use super::{Client, ConnectError, Host};
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 use crate::etcd;
 use crate::redis::{self, Endpoint};
 
@@ -18,7 +18,7 @@ pub enum Settings {
     /// One Redis server, or a quorum of them.
     Redis(redis::Config),
     /// An etcd cluster.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     Etcd(etcd::Config),
 }
 
@@ -33,7 +33,7 @@ impl Settings {
         I: IntoIterator<Item: AsRef<str>>,
     {
         let urls: Vec<_> = urls.into_iter().collect();
-        #[cfg(feature = "etcd")]
+        #[cfg(feature = "grpc")]
         if urls.iter().any(|url| is_etcd(url.as_ref())) {
             let [url] = &*urls else { return Err(ConnectError::SeveralUrls) };
             return Ok(Self::Etcd(etcd::Config::parse(url.as_ref())?));
@@ -44,7 +44,7 @@ impl Settings {
 }
 
 /// Also if it asks for TLS: etcd's own message says more about that.
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 fn is_etcd(url: &str) -> bool {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     scheme.eq_ignore_ascii_case("etcd") || scheme.eq_ignore_ascii_case("etcds")
@@ -56,7 +56,7 @@ impl From<redis::Config> for Settings {
     }
 }
 
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 impl From<etcd::Config> for Settings {
     fn from(config: etcd::Config) -> Self {
         Self::Etcd(config)
@@ -69,7 +69,7 @@ pub struct AnyDriver<H: Host>(Kind<H>);
 
 enum Kind<H: Host> {
     Redis(super::Driver<H>),
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     Etcd(super::etcd::Driver<H>),
 }
 
@@ -82,7 +82,7 @@ impl<H: Host> Future for AnyDriver<H> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.0 {
             Kind::Redis(driver) => Pin::new(driver).poll(cx),
-            #[cfg(feature = "etcd")]
+            #[cfg(feature = "grpc")]
             Kind::Etcd(driver) => Pin::new(driver).poll(cx),
         }
     }
@@ -92,7 +92,7 @@ impl<H: Host> fmt::Debug for AnyDriver<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Redis(driver) => driver.fmt(f),
-            #[cfg(feature = "etcd")]
+            #[cfg(feature = "grpc")]
             Kind::Etcd(driver) => driver.fmt(f),
         }
     }
@@ -110,7 +110,7 @@ pub fn connect<H: Host>(host: H, settings: impl Into<Settings>) -> Result<(Clien
             let (client, driver) = super::client(host, config)?;
             Ok((client, AnyDriver(Kind::Redis(driver))))
         }
-        #[cfg(feature = "etcd")]
+        #[cfg(feature = "grpc")]
         Settings::Etcd(config) => {
             let (client, driver) = super::etcd::client(host, config)?;
             Ok((client, AnyDriver(Kind::Etcd(driver))))
@@ -132,7 +132,7 @@ mod tests {
             panic!("no Redis")
         };
         assert!(config.is_quorum());
-        #[cfg(feature = "etcd")]
+        #[cfg(feature = "grpc")]
         {
             let Settings::Etcd(config) = Settings::parse(["etcd://a,b:1"]).unwrap() else { panic!("no etcd") };
             assert_eq!(config.endpoints().len(), 2);

@@ -9,13 +9,13 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use super::engine::{Engine, Told};
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 use super::etcd::Questions;
 use super::handle::{AcquireError, Shutdown};
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
-use crate::redis::{Event, Loss};
+use crate::lock::{Event, Loss};
 use crate::time::Instant;
 
 /// Shared by the driver and every handle. To the handles it is a `Shared<dyn Engine>`, so that they are the same types on every
@@ -33,7 +33,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
 /// What the mutex protects. No user code (wakers, subscribers of logs, drops of tasks) runs while it is locked.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     pub(super) questions: Questions,
     /// When whoever watches a ticket must look at the clock.
     alarms: Vec<(Instant, Arc<Ticket>)>,
@@ -138,7 +138,7 @@ impl<E: Engine> Shared<E> {
     pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, engine: E) -> Arc<Self> {
         let core = Core {
             tickets: Vec::new(),
-            #[cfg(feature = "etcd")]
+            #[cfg(feature = "grpc")]
             questions: Questions::default(),
             alarms: Vec::new(),
             armed: Instant::MAX,
@@ -214,7 +214,7 @@ impl<E: Engine + ?Sized> Shared<E> {
             left += u32::from(ticket.close(&mut batch));
         }
         core.stopping = true;
-        #[cfg(feature = "etcd")]
+        #[cfg(feature = "grpc")]
         core.questions.close(&mut batch);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
@@ -240,7 +240,7 @@ impl<E: Engine + ?Sized> Core<E> {
         while let Some(told) = self.engine.poll_told() {
             match told {
                 Told::Lock(lock, event) => self.tell(lock, event, batch),
-                #[cfg(feature = "etcd")]
+                #[cfg(feature = "grpc")]
                 Told::Election(query, event) => self.questions.tell(query, event, batch),
             }
         }
@@ -288,7 +288,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// Has those who watch the ticket look at the clock at that time.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
         if !self.is_closed() {
             self.alarms.push((at, Arc::clone(ticket)));
@@ -296,7 +296,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// An answer of the machine, if it is one that knows elections.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "grpc")]
     pub(super) fn ask<R>(
         &mut self,
         ask: impl FnOnce(&mut crate::etcd::Client) -> Result<R, Misuse>,

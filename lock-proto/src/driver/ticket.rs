@@ -14,7 +14,7 @@ use event_listener::EventListener;
 
 use super::shared::Batch;
 use crate::id::LockId;
-use crate::redis::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
+use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
 use crate::time::Instant;
 
 /// One acquisition, shared by the driver and its handles. It outlives the machine's own record, so that an observer can
@@ -54,7 +54,7 @@ pub(super) type Extension = Arc<Mutex<Option<Result<(), Report>>>>;
 
 /// The answers to proclamations: a later one answers the earlier ones as well, which it overtook.
 #[derive(Default)]
-#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "asked for by leaders alone"))]
+#[cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "asked for by leaders alone"))]
 struct Proclaimed {
     answered: u32,
     /// What the last answer said: the revision, or why it is not known to stand.
@@ -366,7 +366,7 @@ impl Ticket {
     }
 }
 
-#[cfg(feature = "etcd")]
+#[cfg(feature = "grpc")]
 impl Ticket {
     /// How many proclamations were answered.
     pub(super) fn proclamations(&self) -> u32 {

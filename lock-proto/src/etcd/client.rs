@@ -15,9 +15,9 @@ use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamReceived};
 use super::seam::LocksOutput;
 use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
-use crate::event::Acquire;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::lock::Acquire;
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.

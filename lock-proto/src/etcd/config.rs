@@ -6,10 +6,11 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::channel::ChannelConfig;
-use super::url::{self, Endpoint, UrlError};
+use super::url::{self, Endpoint};
 use crate::error::{ConfigError, Invalid};
 use crate::id::NodeId;
-use crate::redis::{Drift, MAX_NAME, Poll, Secret};
+use crate::lock::{Drift, MAX_NAME, Poll};
+use crate::url::{Secret, UrlError};
 
 /// The most endpoints that a client may have.
 pub const MAX_ENDPOINTS: usize = 15;
@@ -86,7 +87,7 @@ impl Config {
     ///
     /// let config = Config::parse("etcd://app:s%40crt@etcd-1.example,etcd-2.example:2380")?;
     /// assert_eq!(config.endpoints()[0].target.to_string(), "etcd-1.example:2379");
-    /// # Ok::<(), lock_proto::etcd::UrlError>(())
+    /// # Ok::<(), lock_proto::UrlError>(())
     /// ```
     ///
     /// # Errors

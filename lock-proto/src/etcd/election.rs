@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::event::Failure;
+use crate::lock::Failure;
 
 /// One question about an election, or one observation of it. Opaque and generational, as a [`LockId`](crate::LockId).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,5 @@
 //! The hub: many locks and elections, typed requests in and out.
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::mem;
@@ -16,12 +15,11 @@ use super::query::{OF_QUERY, Query, QueryContext};
 use super::request::{Queue, Reply};
 use super::seam::{LocksOutput, WatchId};
 use super::sessions::{Around, OF_SESSION, SessionId, Sessions, seconds};
-use crate::deadlines::Deadlines;
+use crate::collections::Slots;
 use crate::error::{ConfigError, Invalid, Misuse};
-use crate::event::{Acquire, Renew, ServerError, Wait};
 use crate::id::{CallId, ClientId, LockId};
-use crate::redis::{MAX_NAME, MAX_TTL, MIN_TTL};
-use crate::slots::Slots;
+use crate::lock::{Acquire, Machine, Registry, Renew, ServerError};
+use crate::lock::{MAX_NAME, MAX_TTL, MIN_TTL};
 use crate::time::Instant;
 
 /// Whose a watch is.
@@ -44,25 +42,35 @@ pub struct Locks {
     config: Config,
     client: ClientId,
     seed: u64,
-    now: Instant,
-    names: BTreeMap<Queue, u32>,
-    locks: Vec<Option<Box<Lock>>>,
-    free_locks: Vec<u32>,
-    acquisitions: Slots,
+    locks: Registry<Lock>,
     sessions: Sessions,
     queries: BTreeMap<u32, Query>,
     query_ids: Slots,
     watchers: BTreeMap<WatchId, Watcher>,
-    deadlines: Deadlines,
     out: VecDeque<LocksOutput>,
     number: u64,
     serial: u64,
     watch: u64,
-    held: u32,
-    stopping: Option<Instant>,
-    /// During a shutdown: all locks before this slot are drained.
-    drained: usize,
-    stopped: bool,
+}
+
+impl Machine for Lock {
+    type Key = Queue;
+
+    fn new(queue: Queue) -> Self {
+        Self::new(queue)
+    }
+
+    fn key(&self) -> &Queue {
+        self.queue()
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_held()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over()
+    }
 }
 
 impl Locks {
@@ -77,24 +85,15 @@ impl Locks {
             config,
             client,
             seed,
-            now,
-            names: BTreeMap::new(),
-            locks: Vec::new(),
-            free_locks: Vec::new(),
-            acquisitions: Slots::default(),
+            locks: Registry::new(now),
             sessions: Sessions::new(client, seed),
             queries: BTreeMap::new(),
             query_ids: Slots::default(),
             watchers: BTreeMap::new(),
-            deadlines: Deadlines::default(),
             out: VecDeque::new(),
             number: 0,
             serial: 0,
             watch: 0,
-            held: 0,
-            stopping: None,
-            drained: 0,
-            stopped: false,
         })
     }
 
@@ -130,13 +129,7 @@ impl Locks {
 
     fn contend(&mut self, now: Instant, want: &Acquire, value: Option<Bytes>) -> Result<LockId, Misuse> {
         self.advance(now);
-        if self.stopping.is_some() {
-            return Err(Misuse::ShuttingDown);
-        }
-        let limit = self.config.max_locks;
-        if self.acquisitions.len() >= limit as usize {
-            return Err(Misuse::TooMany { limit });
-        }
+        self.locks.admit(self.config.max_locks)?;
         let queue = self.queue(&want.name)?;
         let ttl = want.ttl.unwrap_or(self.config.session_ttl);
         if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
@@ -147,19 +140,13 @@ impl Locks {
         }
         // Its own life, or one that ends before the session's, needs a lease of its own (requirement E1).
         let shared = seconds(ttl) == seconds(self.config.session_ttl) && want.renew == Renew::Auto;
-        let slot = self.lock_slot(queue);
-        let (place, generation) = self.acquisitions.take(slot);
-        let id = LockId { slot: place, generation };
+        let (slot, id) = self.locks.begin(queue);
         let waiter = Waiter {
             id,
             lease: if shared { LeaseKind::Shared } else { LeaseKind::Own(seconds(ttl)) },
             renew: want.renew,
-            wait: match want.wait {
-                // No time to wait is one attempt, not none.
-                Wait::For(Duration::ZERO) => Wait::Try,
-                Wait::Try | Wait::For(_) | Wait::Forever => want.wait,
-            },
-            since: self.now,
+            wait: want.wait.or_try(),
+            since: self.locks.now(),
             candidate: value.is_some(),
             value: value.unwrap_or_default(),
         };
@@ -235,7 +222,7 @@ impl Locks {
     /// id that has ended it does nothing. This is what `Drop` calls.
     pub fn abandon(&mut self, now: Instant, id: LockId) {
         self.advance(now);
-        if let Some(slot) = self.acquisitions.owner(id.slot, id.generation) {
+        if let Ok(slot) = self.locks.slot_of(id) {
             self.step(slot, |lock, ctx| lock.abandon(ctx, id));
             self.settle();
         }
@@ -261,7 +248,7 @@ impl Locks {
 
     fn query(&mut self, now: Instant, name: &[u8], observe: bool) -> Result<QueryId, Misuse> {
         self.advance(now);
-        if self.stopping.is_some() {
+        if self.locks.is_stopping() {
             return Err(Misuse::ShuttingDown);
         }
         let limit = self.config.max_locks;
@@ -271,7 +258,7 @@ impl Locks {
         let queue = self.queue(name)?;
         let (slot, generation) = self.query_ids.take(0);
         let id = QueryId { slot, generation };
-        let until = (!observe).then(|| self.now + self.config.release_within);
+        let until = (!observe).then(|| self.locks.now() + self.config.release_within);
         let watch = observe.then(|| {
             self.watch += 1;
             WatchId(self.watch)
@@ -279,7 +266,7 @@ impl Locks {
         if let Some(watch) = watch {
             self.watchers.insert(watch, Watcher::Query(slot));
         }
-        self.queries.insert(slot, Query::new(id, queue, self.now, until));
+        self.queries.insert(slot, Query::new(id, queue, self.locks.now(), until));
         self.query_step(slot, |query, ctx| {
             query.start(ctx, watch);
             false
@@ -299,12 +286,8 @@ impl Locks {
     /// that is confirmed, or after `within`.
     pub fn shut_down(&mut self, now: Instant, within: Duration) {
         self.advance(now);
-        let until = self.now + within;
-        if let Some(already) = self.stopping {
-            self.stopping = Some(already.min(until));
-        } else {
-            self.stopping = Some(until);
-            for slot in 0..self.locks.len() as u32 {
+        if self.locks.begin_shutdown(within) {
+            for slot in self.locks.slots() {
                 self.step(slot, Lock::shut_down);
             }
             for slot in self.queries.keys().copied().collect::<Vec<_>>() {
@@ -409,11 +392,11 @@ impl Locks {
     #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         if !self.out.is_empty() {
-            return Some((self.now, "output is queued"));
+            return Some((self.locks.now(), "output is queued"));
         }
-        let first = self.deadlines.first().map(|(at, _)| (at, "a lock"));
+        let first = self.locks.next_deadline().map(|(at, _)| (at, "a lock"));
         let query = self.queries.values().filter_map(Query::deadline).min().map(|at| (at, "a query"));
-        let stop = self.stopping.filter(|_| !self.stopped).map(|at| (at, "end of the shutdown"));
+        let stop = self.locks.stop_at().map(|at| (at, "end of the shutdown"));
         let all = [first, self.sessions.first_deadline(), query, stop];
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
@@ -423,27 +406,25 @@ impl Locks {
     /// The end of the validity of a lock that is held; `None` if it is not. Whether it is still held is for the clock to say.
     #[must_use]
     pub fn valid_until(&self, id: LockId) -> Option<Instant> {
-        let slot = self.acquisitions.owner(id.slot, id.generation)?;
-        self.locks.get(slot as usize)?.as_ref()?.valid_until(id, &self.sessions)
+        self.locks.of(id)?.valid_until(id, &self.sessions)
     }
 
     /// The key that a holder has.
     #[must_use]
     pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
-        let slot = self.acquisitions.owner(id.slot, id.generation)?;
-        self.locks.get(slot as usize)?.as_ref()?.owner(id, &self.sessions)
+        self.locks.of(id)?.owner(id, &self.sessions)
     }
 
     /// How many locks are held.
     #[must_use]
     pub const fn held(&self) -> u32 {
-        self.held
+        self.locks.held()
     }
 
     /// Whether the shutdown is over.
     #[must_use]
     pub const fn is_stopped(&self) -> bool {
-        self.stopped
+        self.locks.is_stopped()
     }
 
     /// The settings.
@@ -456,14 +437,14 @@ impl Locks {
     /// Time never runs backwards here (requirement M1), and what is due comes before any news: after a pause the first word is
     /// `Lost` (requirement T2).
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.locks.advance(now);
         self.settle();
     }
 
     /// Does all that is due or follows from what was done: sessions before the locks that hang on them.
     fn settle(&mut self) {
         loop {
-            if let Some(session) = self.sessions.due(self.now) {
+            if let Some(session) = self.sessions.due(self.locks.now()) {
                 self.around(|sessions, around| sessions.timeout(around, session));
             } else if let Some((session, news)) = self.sessions.next_news() {
                 let users: Vec<u32> =
@@ -471,24 +452,16 @@ impl Locks {
                 for slot in users {
                     self.step(slot, |lock, ctx| lock.session(ctx, session, &news));
                 }
-            } else if let Some((at, slot)) =
-                self.deadlines.first().filter(|(at, _)| *at <= self.now && *at < Instant::MAX)
-            {
+            } else if let Some(slot) = self.locks.due() {
                 self.step(slot, Lock::timeout);
-                // A deadline that has been served has moved; were it not so, this would never end.
-                if self.deadlines.first() == Some((at, slot)) && self.sessions.due(self.now).is_none() {
-                    debug_assert!(
-                        false,
-                        "the deadline of {slot} at {at} was served and did not move: {:?}",
-                        self.locks.get(slot as usize)
-                    );
-                    self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
+                if self.sessions.due(self.locks.now()).is_none() {
+                    self.locks.served(slot);
                 }
             } else {
                 break;
             }
         }
-        let now = self.now;
+        let now = self.locks.now();
         let due = |query: &&Query| query.deadline().is_some_and(|at| at <= now);
         for slot in self.queries.values().filter(due).map(|query| query.id.slot).collect::<Vec<_>>() {
             self.query_step(slot, Query::timeout);
@@ -497,7 +470,8 @@ impl Locks {
     }
 
     fn around<R>(&mut self, f: impl FnOnce(&mut Sessions, &mut Around<'_>) -> R) -> R {
-        let mut around = Around { now: self.now, config: &self.config, serial: &mut self.serial, out: &mut self.out };
+        let mut around =
+            Around { now: self.locks.now(), config: &self.config, serial: &mut self.serial, out: &mut self.out };
         f(&mut self.sessions, &mut around)
     }
 
@@ -506,38 +480,23 @@ impl Locks {
         id: LockId,
         f: impl FnOnce(&mut Lock, &mut Context<'_>) -> Result<R, Misuse>,
     ) -> Result<R, Misuse> {
-        let slot = self.acquisitions.owner(id.slot, id.generation).ok_or(Misuse::Stale(id))?;
+        let slot = self.locks.slot_of(id)?;
         let result = self.step(slot, f).unwrap_or(Err(Misuse::Stale(id)));
         self.settle();
         result
     }
 
-    fn lock_slot(&mut self, queue: Queue) -> u32 {
-        if let Some(slot) = self.names.get(&queue) {
-            return *slot;
-        }
-        let lock = Some(Box::new(Lock::new(queue.clone())));
-        let slot = if let Some(slot) = self.free_locks.pop() {
-            self.locks[slot as usize] = lock;
-            slot
-        } else {
-            self.locks.push(lock);
-            (self.locks.len() - 1) as u32
-        };
-        self.names.insert(queue, slot);
-        slot
-    }
-
     /// One step of one lock, and what follows from it for the hub.
     fn step<R>(&mut self, slot: u32, f: impl FnOnce(&mut Lock, &mut Context<'_>) -> R) -> Option<R> {
-        let lock = self.locks.get_mut(slot as usize)?.as_mut()?;
+        let (now, stopping) = (self.locks.now(), self.locks.is_stopping());
+        let lock = self.locks.get_mut(slot)?;
         let was_held = lock.is_held();
         let (mut ended, mut watches, mut extend) = (Vec::new(), Vec::new(), Vec::new());
         let mut ctx = Context {
-            now: self.now,
+            now,
             config: &self.config,
             client: self.client,
-            stopping: self.stopping.is_some(),
+            stopping,
             seed: self.seed,
             name: slot,
             number: &mut self.number,
@@ -550,8 +509,7 @@ impl Locks {
             ended: &mut ended,
         };
         let result = f(lock, &mut ctx);
-        let over = lock.is_over();
-        let deadline = if over { None } else { lock.deadline(&ctx).map(|(at, _)| at) };
+        let deadline = lock.deadline(&ctx).map(|(at, _)| at);
         // Most steps change nothing about the leases that its keys hang on.
         let moved = !lock.uses().eq(lock.joined.iter().copied());
         let (uses, joined) = if moved {
@@ -561,26 +519,13 @@ impl Locks {
         } else {
             (Vec::new(), Vec::new())
         };
-        match (was_held, lock.is_held()) {
-            (false, true) => self.held += 1,
-            (true, false) => self.held -= 1,
-            (true, true) | (false, false) => {}
-        }
-        if over {
-            self.names.remove(lock.queue());
-            self.locks[slot as usize] = None;
-            self.free_locks.push(slot);
-        }
-        self.deadlines.set(slot, deadline);
+        self.locks.stepped(slot, was_held, deadline, ended);
         for (watch, open) in watches {
             if open {
                 self.watchers.insert(watch, Watcher::Name(slot))
             } else {
                 self.watchers.remove(&watch)
             };
-        }
-        for id in ended {
-            self.acquisitions.end(id.slot);
         }
         for (session, needs) in &uses {
             self.sessions.join(*session, slot, *needs);
@@ -601,7 +546,7 @@ impl Locks {
     fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query, &mut QueryContext<'_>) -> bool) {
         let Some(query) = self.queries.get_mut(&slot) else { return };
         let mut ctx = QueryContext {
-            now: self.now,
+            now: self.locks.now(),
             config: &self.config,
             seed: self.seed,
             slot,
@@ -623,23 +568,19 @@ impl Locks {
     }
 
     fn check_stopped(&mut self) {
-        let Some(until) = self.stopping.filter(|_| !self.stopped) else { return };
-        let drained = |lock: &Option<Box<Lock>>| lock.as_deref().is_none_or(Lock::is_drained);
-        while self.locks.get(self.drained).is_some_and(drained) {
-            self.drained += 1;
-        }
-        let all = self.drained == self.locks.len();
+        let Some(until) = self.locks.stop_at() else { return };
+        let all = self.locks.is_drained(Lock::is_drained);
         if all {
             // What could still land hangs on a lease; without one it cannot.
             self.drop_locks();
         }
         let revoked = all && self.around(Sessions::drain);
-        if !revoked && until > self.now {
+        if !revoked && until > self.locks.now() {
             return;
         }
-        self.stopped = true;
-        let left = self.locks.iter().filter(|lock| !drained(lock)).count();
-        for slot in 0..self.locks.len() as u32 {
+        self.locks.stop();
+        let left = self.locks.iter().filter(|lock| !lock.is_drained()).count();
+        for slot in self.locks.slots() {
             self.step(slot, Lock::stop);
         }
         self.drop_locks();
@@ -650,16 +591,13 @@ impl Locks {
 
     /// Nothing more is done for any lock.
     fn drop_locks(&mut self) {
-        for slot in 0..self.locks.len() as u32 {
-            let Some(lock) = self.locks.get_mut(slot as usize).and_then(Option::take) else { continue };
-            self.deadlines.set(slot, None);
+        for (slot, lock) in self.locks.clear() {
             self.around(|all, around| {
                 for (session, _) in &lock.joined {
                     all.leave(around, *session, slot);
                 }
             });
         }
-        self.names.clear();
         self.watchers.clear();
     }
 }

@@ -64,4 +64,4 @@ pub use output::{Output, Token};
 pub use request::{Found, LeaseId, Queue, Refusal, Reply, Request, Seen};
 pub use rpc::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 pub use seam::{LocksOutput, WatchId};
-pub use url::{Endpoint, UrlError};
+pub use url::Endpoint;

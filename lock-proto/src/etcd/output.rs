@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 
 use super::election::{ElectionEvent, QueryId};
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
-use crate::event::Event;
 use crate::id::{ConnId, LockId, NodeId};
+use crate::lock::Event;
 
 /// What the host has to do, in this order. Exhaustive on purpose: a new duty must not go unnoticed.
 ///

@@ -10,8 +10,8 @@ use super::lock::Watched;
 use super::request::{Found, Queue, Refusal, Reply, Request};
 use super::seam::{LocksOutput, WatchId};
 use super::session::{answer, pause, recheck};
-use crate::event::{Answer, ErrorClass, Failure, Report};
 use crate::id::{CallId, NodeId};
+use crate::lock::{Answer, ErrorClass, Failure, Report};
 use crate::time::Instant;
 
 /// Calls of queries are told from those of names by this bit.

@@ -15,8 +15,8 @@ use super::message::{
     TxnRequest, TxnResponse,
 };
 use super::rpc::{Rpc, RpcReply};
-use crate::event::{Cause, ServerError};
 use crate::fault::{Breach, Fault};
+use crate::lock::{Cause, ServerError};
 
 /// The id of a lease: positive, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::election::{ElectionEvent, QueryId};
 use super::request::Request;
-use crate::event::Event;
 use crate::id::{CallId, LockId};
+use crate::lock::Event;
 
 /// One watch of the hub. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use super::config::Config;
 use super::request::{Found, LeaseId, Refusal, Reply, Request};
-use crate::event::{Answer, ErrorClass, Loss};
-use crate::retry::{doubled, jitter};
+use crate::jitter::{doubled, jitter};
+use crate::lock::{Answer, ErrorClass, Loss};
 use crate::time::Instant;
 
 /// The first pause before something that failed is tried again, and the longest.

@@ -7,10 +7,10 @@ use super::config::Config;
 use super::request::{LeaseId, Reply, Request};
 use super::seam::LocksOutput;
 use super::session::{News, Session, SessionContext, pause};
-use crate::deadlines::Deadlines;
-use crate::event::Loss;
+use crate::collections::Deadlines;
 use crate::id::{CallId, ClientId, NodeId};
-use crate::retry::mix;
+use crate::jitter::mix;
+use crate::lock::Loss;
 use crate::time::Instant;
 
 /// A session of this client, by its slot. A slot is used again only once nobody depends on it.

@@ -6,8 +6,8 @@
 
 use super::request::Refusal;
 use super::rpc::{Code, Status};
-use crate::event::{ErrorClass, ServerError};
-use crate::redis::printable;
+use crate::lock::printable;
+use crate::lock::{ErrorClass, ServerError};
 
 /// What a status means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -4,18 +4,20 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::burst;
 use super::config::Config;
-use super::event::{Acquire, Event, LocksOutput};
 use super::listener::{Heard, Listener};
 use super::locks::Locks;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
-use super::request::{Cause, Request};
+use super::request::Request;
 use super::url::Endpoint;
+use crate::collections::burst;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
-use crate::retry::mix;
+use crate::jitter::mix;
+use crate::lock::Cause;
+use crate::lock::{Acquire, Event};
+use crate::redis::output::LocksOutput;
 use crate::time::{Instant, soonest};
 
 /// Everything that a client of one or several Redis nodes does, without doing any I/O.

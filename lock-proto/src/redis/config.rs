@@ -3,17 +3,12 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::MAX_NODES;
 use super::url::Endpoint;
-use super::{DEFAULT_TTL, MAX_NODES};
 use crate::error::{ConfigError, Invalid};
 use crate::id::NodeId;
-
-/// The longest lock name and the longest prefix, in bytes.
-pub const MAX_NAME: usize = 512;
-/// The shortest TTL.
-pub const MIN_TTL: Duration = Duration::from_millis(50);
-/// The longest TTL.
-pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+use crate::lock::DEFAULT_TTL;
+use crate::lock::{Drift, MAX_NAME, MAX_TTL, MIN_TTL, Poll};
 
 /// The most fencing tokens that one script mints.
 pub const MAX_FENCE_BLOCK: u32 = 1_000;
@@ -29,51 +24,6 @@ pub enum Wake {
     /// Polling alone: no second connection, and no key beside the lock's and the fence counter. Releases wake nobody, so it is best
     /// set for all clients of a lock.
     Poll,
-}
-
-/// How often a waiter tries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Poll {
-    /// Time between two attempts; a quarter of it is jitter.
-    pub every: Duration,
-    /// The interval doubles with each attempt up to this; equal to `every` for a fixed interval.
-    pub max: Duration,
-}
-
-impl Poll {
-    /// The same interval each time.
-    #[must_use]
-    pub const fn fixed(every: Duration) -> Self {
-        Self { every, max: every }
-    }
-
-    /// An interval that doubles from `first` to `max`.
-    #[must_use]
-    pub const fn exponential(first: Duration, max: Duration) -> Self {
-        Self { every: first, max }
-    }
-}
-
-impl Default for Poll {
-    fn default() -> Self {
-        Self::fixed(Duration::from_millis(50))
-    }
-}
-
-/// How fast two clocks may drift apart: validity ends `ttl / divisor + margin` early (requirement T1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Drift {
-    /// The TTL is divided by this.
-    pub divisor: u32,
-    /// And this is added.
-    pub margin: Duration,
-}
-
-impl Default for Drift {
-    /// One part in a hundred and 2 ms.
-    fn default() -> Self {
-        Self { divisor: 100, margin: Duration::from_millis(2) }
-    }
 }
 
 /// What a quorum does with a node whose age it may not read (`INFO` forbidden, requirement Q6).
@@ -264,7 +214,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let count = self.nodes.len();
         if count == 0 || count.is_multiple_of(2) || count > MAX_NODES {
-            return Err(ConfigError::NodeCount(count));
+            return Err(ConfigError::NodeCount { given: count, max: MAX_NODES });
         }
         for (i, a) in self.nodes.iter().enumerate() {
             if let Some(j) = self.nodes.iter().take(i).position(|b| a.target == b.target) {

@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::pipe::Pipe;
-use super::request::{ErrorClass, Key, ServerError};
+use super::request::Key;
+use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;
 
 /// Names beyond this are polled only: each change of the wait sends all of its names again.
@@ -170,7 +171,8 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::redis::{Endpoint, Identity, Limits, PipeConfig, Poll};
+    use crate::lock::Poll;
+    use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
     use crate::{ClientId, NodeId, Role};
 
     /// A listener, and the two pipes that it steers. Nobody is at their other ends.

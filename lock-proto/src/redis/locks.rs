@@ -1,23 +1,20 @@
 //! The hub: many locks, typed requests in and out.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::DEFAULT_TTL;
-use super::burst;
-use super::config::{Config, MAX_NAME};
-use super::event::{Acquire, Event, LocksOutput, Wait};
+use super::config::Config;
 use super::lock::{Context, Lock, Node, NodeSet, Waiter};
 use super::pipe::ServerInfo;
-use super::request::{Identity, Key, RESERVED, Reply, Request, ServerError};
+use super::request::{Identity, Key, RESERVED, Reply, Request};
 use super::validity::Ttl;
 use super::verify::Verifications;
-use crate::deadlines::Deadlines;
+use crate::collections::burst;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, ClientId, LockId, NodeId};
+use crate::lock::{Acquire, DEFAULT_TTL, MAX_NAME, Machine, Registry, ServerError};
+use crate::redis::output::LocksOutput;
 use crate::time::{Instant, soonest};
 
 /// The slot of calls that belong to no lock.
@@ -37,34 +34,35 @@ pub struct Locks {
     config: Config,
     identity: Identity,
     seed: u64,
-    now: Instant,
     nodes: Vec<Node>,
     equal: Option<(NodeId, NodeId)>,
     quiet: NodeSet,
     verifications: Verifications,
-    names: BTreeMap<Key, u32>,
-    /// Boxed, so that a growing table moves pointers only.
-    locks: Vec<Option<Box<Lock>>>,
-    free_locks: Vec<u32>,
-    acquisitions: Vec<Acquisition>,
-    free_acquisitions: Vec<u32>,
-    deadlines: Deadlines,
+    locks: Registry<Lock>,
     out: VecDeque<LocksOutput>,
     ended: Vec<LockId>,
     number: u64,
     serial: u64,
-    held: u32,
-    stopping: Option<Instant>,
-    /// During a shutdown: all locks before this slot are drained.
-    drained: u32,
-    stopped: bool,
 }
 
-/// Where an acquisition is to be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Acquisition {
-    generation: u32,
-    lock: u32,
+impl Machine for Lock {
+    type Key = Key;
+
+    fn new(key: Key) -> Self {
+        Self::new(key)
+    }
+
+    fn key(&self) -> &Key {
+        self.key()
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_held()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over()
+    }
 }
 
 impl Locks {
@@ -86,25 +84,15 @@ impl Locks {
             config,
             identity,
             seed,
-            now,
             nodes,
             equal: None,
             quiet: NodeSet::default(),
             verifications: Verifications::default(),
-            names: BTreeMap::new(),
-            locks: Vec::new(),
-            free_locks: Vec::new(),
-            acquisitions: Vec::new(),
-            free_acquisitions: Vec::new(),
-            deadlines: Deadlines::default(),
+            locks: Registry::new(now),
             out: VecDeque::new(),
             ended: Vec::new(),
             number: 0,
             serial: 0,
-            held: 0,
-            stopping: None,
-            drained: 0,
-            stopped: false,
         })
     }
 
@@ -127,13 +115,7 @@ impl Locks {
     /// [`Misuse`]: a value out of range, a shutdown under way, too many locks. Nothing has changed then.
     pub fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
         self.advance(now);
-        if self.stopping.is_some() {
-            return Err(Misuse::ShuttingDown);
-        }
-        let limit = self.config.max_locks;
-        if self.acquisitions.len() - self.free_acquisitions.len() >= limit as usize {
-            return Err(Misuse::TooMany { limit });
-        }
+        self.locks.admit(self.config.max_locks)?;
         let len = want.name.len();
         if len == 0 || len > MAX_NAME {
             return Err(Invalid::NameLength { len, max: MAX_NAME }.into());
@@ -143,14 +125,8 @@ impl Locks {
             return Err(Invalid::NameReserved.into());
         }
         let ttl = Ttl::new(want.ttl.unwrap_or(DEFAULT_TTL), want.renew, &self.config)?;
-        let slot = self.lock_slot(key);
-        let id = self.new_acquisition(slot);
-        let wait = match want.wait {
-            // No time to wait is one attempt, not none.
-            Wait::For(Duration::ZERO) => Wait::Try,
-            Wait::Try | Wait::For(_) | Wait::Forever => want.wait,
-        };
-        let waiter = Waiter { id, ttl, renew: want.renew, wait, since: self.now };
+        let (slot, id) = self.locks.begin(key);
+        let waiter = Waiter { id, ttl, renew: want.renew, wait: want.wait.or_try(), since: self.locks.now() };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
         Ok(id)
     }
@@ -162,7 +138,7 @@ impl Locks {
     /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if the offer was withdrawn, or nothing was offered.
     pub fn claim(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         self.advance(now);
-        let slot = self.slot_of(id)?;
+        let slot = self.locks.slot_of(id)?;
         self.step(slot, |lock, ctx| lock.claim(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
     }
 
@@ -174,7 +150,7 @@ impl Locks {
     /// [`Misuse`] if the lock is not held.
     pub fn extend(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         self.advance(now);
-        let slot = self.slot_of(id)?;
+        let slot = self.locks.slot_of(id)?;
         self.step(slot, |lock, ctx| lock.extend(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
     }
 
@@ -185,7 +161,7 @@ impl Locks {
     /// [`Misuse`] if it has ended, is waited for only, or is being released already.
     pub fn release(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         self.advance(now);
-        let slot = self.slot_of(id)?;
+        let slot = self.locks.slot_of(id)?;
         self.step(slot, |lock, ctx| lock.release(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
     }
 
@@ -193,7 +169,7 @@ impl Locks {
     /// id that has ended it does nothing. This is what `Drop` calls.
     pub fn abandon(&mut self, now: Instant, id: LockId) {
         self.advance(now);
-        if let Ok(slot) = self.slot_of(id) {
+        if let Ok(slot) = self.locks.slot_of(id) {
             self.step(slot, |lock, ctx| lock.abandon(ctx, id));
         }
     }
@@ -202,12 +178,8 @@ impl Locks {
     /// confirmed, or after `within`.
     pub fn shut_down(&mut self, now: Instant, within: Duration) {
         self.advance(now);
-        let until = self.now + within;
-        if let Some(already) = self.stopping {
-            self.stopping = Some(already.min(until));
-        } else {
-            self.stopping = Some(until);
-            for slot in 0..self.locks.len() as u32 {
+        if self.locks.begin_shutdown(within) {
+            for slot in self.locks.slots() {
                 self.step(slot, Lock::shut_down);
             }
         }
@@ -223,7 +195,7 @@ impl Locks {
         if !self.verifications.is_empty() && self.verifications.answered(call, reply) {
             self.verify(call.node);
         }
-        if self.stopping.is_some() {
+        if self.locks.is_stopping() {
             self.check_stopped();
         }
     }
@@ -237,13 +209,13 @@ impl Locks {
         // Its rules may have changed.
         self.quiet.remove(node);
         self.meet(node, server);
-        for slot in 0..self.locks.len() as u32 {
+        for slot in self.locks.slots() {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));
         }
         if self.nodes.get(node.index()).is_some_and(|known| known.changed) {
             let quorum = self.quorum();
-            let end = |lock: &Option<Box<Lock>>| lock.as_ref().and_then(|lock| lock.counts_on(node, quorum));
-            let held = self.locks.iter().zip(0..).filter_map(|(lock, slot)| Some((end(lock)?, slot)));
+            let end = |slot| self.locks.get(slot).and_then(|lock| lock.counts_on(node, quorum));
+            let held = self.locks.slots().filter_map(|slot| Some((end(slot)?, slot)));
             self.verifications.begin(node, held);
         }
         self.verify(node);
@@ -263,13 +235,13 @@ impl Locks {
 
     /// Whether it matters who a node is at a new connection.
     pub(crate) fn compares(&self, node: NodeId) -> bool {
-        self.held > 0 && self.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
+        self.locks.held() > 0 && self.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
     }
 
     /// From now on the node will tell of a release of this lock, as [`LocksOutput::Listen`] asked.
     pub fn handle_listening(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.advance(now);
-        if let Some(slot) = self.names.get(key).copied() {
+        if let Some(slot) = self.locks.slot_of_key(key) {
             self.step(slot, |lock, ctx| lock.listens(ctx, node));
         }
     }
@@ -277,7 +249,7 @@ impl Locks {
     /// The node will not tell of releases any more: polling takes over.
     pub fn handle_deaf(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.advance(now);
-        if let Some(slot) = self.names.get(key).copied() {
+        if let Some(slot) = self.locks.slot_of_key(key) {
             self.step(slot, |lock, ctx| lock.deaf(ctx, node));
         }
     }
@@ -285,9 +257,9 @@ impl Locks {
     /// The node told of a release of this lock. A signal that nobody here waits for any more is handed on.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.advance(now);
-        let slot = self.names.get(key).copied();
+        let slot = self.locks.slot_of_key(key);
         let wanted = slot.and_then(|slot| self.step(slot, |lock, ctx| lock.hint(ctx, node))).unwrap_or(false);
-        if !wanted && self.stopping.is_none() {
+        if !wanted && !self.locks.is_stopping() {
             self.serial += 1;
             let call = CallId { name: NO_LOCK, node, serial: self.serial };
             let request = Request::Announce { key: key.clone() };
@@ -298,7 +270,7 @@ impl Locks {
     /// Does what is due. Early, late and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
-        if self.stopping.is_some() {
+        if self.locks.is_stopping() {
             self.check_stopped();
         }
     }
@@ -315,25 +287,23 @@ impl Locks {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.out.is_empty() {
-            return Some(self.now);
+            return Some(self.locks.now());
         }
-        let first = self.deadlines.first().map(|(at, _)| at);
-        let stop = self.stopping.filter(|_| !self.stopped);
-        soonest([first, stop]).filter(|at| *at < Instant::MAX)
+        let first = self.locks.next_deadline().map(|(at, _)| at);
+        soonest([first, self.locks.stop_at()]).filter(|at| *at < Instant::MAX)
     }
 
     /// [`next_deadline`](Self::next_deadline) and what it is for.
     #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         if !self.out.is_empty() {
-            return Some((self.now, "output is queued"));
+            return Some((self.locks.now(), "output is queued"));
         }
-        let first = self.deadlines.first().map(|(at, slot)| {
-            let lock = self.locks.get(slot as usize).and_then(Option::as_deref);
-            let reason = lock.and_then(|lock| lock.deadline(self.quorum(), &self.config));
+        let first = self.locks.next_deadline().map(|(at, slot)| {
+            let reason = self.locks.get(slot).and_then(|lock| lock.deadline(self.quorum(), &self.config));
             (at, reason.map_or("a lock", |(_, reason)| reason))
         });
-        let stop = self.stopping.filter(|_| !self.stopped).map(|at| (at, "end of the shutdown"));
+        let stop = self.locks.stop_at().map(|at| (at, "end of the shutdown"));
         [first, stop].into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 
@@ -342,20 +312,19 @@ impl Locks {
     /// The end of the validity of a lock that is held; `None` if it is not. Whether it is still held is for the clock to say.
     #[must_use]
     pub fn valid_until(&self, id: LockId) -> Option<Instant> {
-        let slot = self.slot_of(id).ok()?;
-        self.locks.get(slot as usize)?.as_ref()?.valid_until(id, self.quorum())
+        self.locks.of(id)?.valid_until(id, self.quorum())
     }
 
     /// How many locks are held.
     #[must_use]
     pub const fn held(&self) -> u32 {
-        self.held
+        self.locks.held()
     }
 
     /// Whether the shutdown is over.
     #[must_use]
     pub const fn is_stopped(&self) -> bool {
-        self.stopped
+        self.locks.is_stopped()
     }
 
     /// The settings.
@@ -371,7 +340,7 @@ impl Locks {
 
     #[cfg(test)]
     pub(crate) const fn now_for_test(&self) -> Instant {
-        self.now
+        self.locks.now()
     }
 
     // --- inside ---
@@ -383,77 +352,33 @@ impl Locks {
     /// Time never runs backwards here (requirement M1), and what is due comes before any news: after a pause the first word is
     /// `Lost` (requirement T2).
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now);
-        if self.deadlines.first().is_some_and(|(at, _)| at <= self.now) {
+        self.locks.advance(now);
+        if self.locks.due().is_some() {
             self.serve_due();
         }
     }
 
     #[cold]
     fn serve_due(&mut self) {
-        while let Some((at, slot)) = self.deadlines.first() {
-            // The last instant is never: what lies beyond it saturates there, and could not move on.
-            if at > self.now || at == Instant::MAX {
-                break;
-            }
+        while let Some(slot) = self.locks.due() {
             self.step(slot, Lock::timeout);
-            // A deadline that has been served has moved; were it not so, this would never end.
-            if let Some((again, same)) = self.deadlines.first()
-                && same == slot
-                && again <= self.now
-                && again < Instant::MAX
-            {
-                debug_assert!(false, "the deadline of {slot} at {at} was served and did not move");
-                self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
-            }
+            self.locks.served(slot);
         }
-    }
-
-    fn slot_of(&self, id: LockId) -> Result<u32, Misuse> {
-        match self.acquisitions.get(id.slot as usize) {
-            Some(found) if found.generation == id.generation && found.lock != NO_LOCK => Ok(found.lock),
-            Some(_) | None => Err(Misuse::Stale(id)),
-        }
-    }
-
-    fn lock_slot(&mut self, key: Key) -> u32 {
-        let name = match self.names.entry(key) {
-            Entry::Occupied(known) => return *known.get(),
-            Entry::Vacant(name) => name,
-        };
-        let lock = Some(Box::new(Lock::new(name.key().clone())));
-        let slot = if let Some(slot) = self.free_locks.pop() {
-            self.locks[slot as usize] = lock;
-            slot
-        } else {
-            self.locks.push(lock);
-            (self.locks.len() - 1) as u32
-        };
-        *name.insert(slot)
-    }
-
-    fn new_acquisition(&mut self, lock: u32) -> LockId {
-        if let Some(slot) = self.free_acquisitions.pop() {
-            let found = &mut self.acquisitions[slot as usize];
-            found.lock = lock;
-            return LockId { slot, generation: found.generation };
-        }
-        self.acquisitions.push(Acquisition { generation: 0, lock });
-        LockId { slot: (self.acquisitions.len() - 1) as u32, generation: 0 }
     }
 
     /// One step of one lock, and what follows from it for the hub.
     fn step<R>(&mut self, slot: u32, f: impl FnOnce(&mut Lock, &mut Context<'_>) -> R) -> Option<R> {
-        let lock = self.locks.get_mut(slot as usize)?.as_mut()?;
+        let (now, stopping) = (self.locks.now(), self.locks.is_stopping());
+        let lock = self.locks.get_mut(slot)?;
         let was_held = lock.is_held();
         let mut ctx = Context {
-            now: self.now,
+            now,
             config: &self.config,
             identity: &self.identity,
             nodes: &self.nodes,
             quiet: &mut self.quiet,
             equal: self.equal,
-            stopping: self.stopping.is_some(),
+            stopping,
             seed: self.seed,
             name: slot,
             number: &mut self.number,
@@ -463,29 +388,8 @@ impl Locks {
         };
         let result = f(lock, &mut ctx);
         lock.tidy();
-        match (was_held, lock.is_held()) {
-            (false, true) => self.held += 1,
-            (true, false) => self.held -= 1,
-            (true, true) | (false, false) => {}
-        }
-        if lock.is_over() {
-            self.names.remove(lock.key());
-            self.locks[slot as usize] = None;
-            self.free_locks.push(slot);
-            self.deadlines.set(slot, None);
-        } else {
-            let quorum = self.nodes.len() / 2 + 1;
-            self.deadlines.set(slot, lock.deadline(quorum, &self.config).map(|(at, _)| at));
-        }
-        for id in self.ended.drain(..) {
-            let found = &mut self.acquisitions[id.slot as usize];
-            found.lock = NO_LOCK;
-            // A slot whose generations are used up is not used again, so that no id ever comes back.
-            if let Some(next) = found.generation.checked_add(1) {
-                found.generation = next;
-                self.free_acquisitions.push(id.slot);
-            }
-        }
+        let deadline = lock.deadline(self.nodes.len() / 2 + 1, &self.config).map(|(at, _)| at);
+        self.locks.stepped(slot, was_held, deadline, self.ended.drain(..));
         Some(result)
     }
 
@@ -501,7 +405,7 @@ impl Locks {
     /// Who a node is, and whether it may have lost its data (requirement Q6).
     fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         let Some(known) = self.nodes.get_mut(node.index()) else { return };
-        known.meet(self.now, &self.config, server);
+        known.meet(self.locks.now(), &self.config, server);
         // What was not verified when the last connection ended is verified now.
         known.verifying = known.changed || self.verifications.is_open(node);
         self.equal = self.nodes.iter().enumerate().find_map(|(second, node)| {
@@ -512,43 +416,17 @@ impl Locks {
     }
 
     fn check_stopped(&mut self) {
-        let Some(until) = self.stopping.filter(|_| !self.stopped) else { return };
+        let Some(until) = self.locks.stop_at() else { return };
         let nodes = self.nodes.len();
-        let drained = |lock: &Option<Box<Lock>>| lock.as_deref().is_none_or(|lock| lock.is_drained(nodes));
-        while self.locks.get(self.drained as usize).is_some_and(drained) {
-            self.drained += 1;
-        }
-        if until <= self.now || self.drained as usize == self.locks.len() {
-            self.stopped = true;
-            let unreleased = self.locks.iter().flatten().filter(|lock| !lock.is_drained(nodes)).count() as u32;
-            for slot in 0..self.locks.len() as u32 {
+        if self.locks.is_drained(|lock| lock.is_drained(nodes)) || until <= self.locks.now() {
+            let unreleased = self.locks.iter().filter(|lock| !lock.is_drained(nodes)).count() as u32;
+            for slot in self.locks.slots() {
                 self.step(slot, Lock::stop);
             }
-            // Whatever is still owed ends at its TTL: a client that has stopped sends nothing more.
-            self.names.clear();
+            // What cleanup is left ends with its TTL.
+            self.locks.stop();
             self.locks.clear();
-            self.free_locks.clear();
-            self.deadlines = Deadlines::default();
             self.out.push_back(LocksOutput::Stopped { unreleased });
-        }
-    }
-}
-
-impl Event {
-    /// No other event of this acquisition follows, and its id has ended.
-    #[must_use]
-    pub const fn is_last(&self) -> bool {
-        match self {
-            Self::Withdrawn | Self::Failed(_) | Self::Released(_) => true,
-            Self::Blocked(_)
-            | Self::Granted(_)
-            | Self::Renewed { .. }
-            | Self::Extended
-            | Self::ExtendFailed(_)
-            | Self::AtRisk { .. }
-            | Self::Proclaimed { .. }
-            | Self::ProclaimFailed(_)
-            | Self::Lost(_) => false,
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
 
 mod batch;
-mod burst;
 mod client;
 mod config;
-mod event;
 mod listener;
 mod lock;
 mod locks;
+mod output;
 mod pipe;
 mod request;
 pub mod script;
@@ -18,28 +17,23 @@ mod url;
 mod validity;
 mod verify;
 
-use core::time::Duration;
-
-pub use client::{Client, Output};
-pub use config::{Config, Drift, MAX_FENCE_BLOCK, MAX_NAME, MAX_TTL, MIN_TTL, Poll, UnknownAge, Wake};
-pub use event::{
-    Acquire, Answer, Blocked, Event, Failure, Fence, Grant, LocksOutput, Loss, Release, Renew, Report, Wait,
+pub use crate::lock::{
+    Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant, Loss,
+    MAX_NAME, MAX_TTL, MIN_TTL, Poll, Release, Renew, Report, ServerError, Token, Wait,
 };
+pub use crate::url::{Secret, Target, UrlError};
+pub use client::{Client, Output};
+pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;
-pub(crate) use pipe::Waiting;
+pub use output::LocksOutput;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 #[cfg(all(test, feature = "sim"))]
 pub(crate) use request::Flaw;
 pub use request::{
-    Cause, ErrorClass, Expiry, FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX,
-    ServerError, Value, WAITING_SUFFIX,
+    FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,
 };
-pub(crate) use server_error::printable;
-pub use token::{CLIENT_PART, Spent, Token};
-pub use url::{Endpoint, Protocol, Secret, Target, UrlError};
-pub(crate) use url::{parse_host, parse_login, shown};
+pub use token::{CLIENT_PART, Spent};
+pub use url::{Endpoint, Protocol};
 
-/// The TTL that is used if none is given.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The most nodes that a quorum may have.
 pub const MAX_NODES: usize = 15;

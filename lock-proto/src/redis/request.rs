@@ -3,15 +3,15 @@
 //! Bring your own Redis client here: [`Request::with_args`] gives the command's arguments, [`Request::read`] turns the answer
 //! into a [`Reply`].
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use bytes::Bytes;
 use core::time::Duration;
 
 use super::script::{self, Script};
-use super::token::{CLIENT_PART, Spent, Token};
-use crate::fault::Fault;
+use super::token::{CLIENT_PART, Spent};
 use crate::id::ClientId;
+use crate::lock::Token;
+use crate::lock::{Cause, ErrorClass, Expiry, ServerError};
 
 /// What is appended to a lock's key to name the marker that says that somebody waits for it.
 pub const WAITING_SUFFIX: &str = ":lock-proto:waiting";
@@ -201,18 +201,6 @@ impl FenceBlock {
     }
 }
 
-/// When a lock that is held by somebody else ends by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Expiry {
-    /// After this long, counted from the answer.
-    In(Duration),
-    /// Never: the key has no expiry (some clients' default).
-    Never,
-    /// Not known: the answer did not tell.
-    Unknown,
-}
-
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -249,44 +237,6 @@ pub enum Reply {
     /// It may have been executed, it may be executed later, it may never be (requirement M8). Given only when the
     /// connection it was sent on is closed, or for an answer that proves nothing.
     Unknown(Cause),
-}
-
-/// Why there is no proper answer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum Cause {
-    /// The connection failed.
-    #[error(transparent)]
-    Fault(#[from] Fault),
-    /// The server answered with an error.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-}
-
-/// An error answered by a server, sorted once by what it means for a lock (requirement P2).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("the server answered: {text}")]
-pub struct ServerError {
-    /// What it means.
-    pub class: ErrorClass,
-    /// The server's words: printable, at most 200 bytes.
-    pub text: Box<str>,
-}
-
-/// What a server's error means for a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum ErrorClass {
-    /// Not executed, and worth a retry: the server is loading, busy, out of memory, …
-    Transient,
-    /// Not executed; worth a retry on a new connection with a fresh name resolution: a demoted master, …
-    Reconnect,
-    /// Not executed, and it will not be: password, permission, a cluster, an unknown command.
-    Refused,
-    /// Not executed: the key holds something that is no lock.
-    KeyInUse,
-    /// Proves nothing.
-    Unclear,
 }
 
 /// An answer in the form that every Redis client can give: what scripts here answer has no other.

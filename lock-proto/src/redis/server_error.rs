@@ -3,13 +3,7 @@
 //! The codes are those of Redis 6.2 to 8 and Valkey. "Not executed" is a statement about the command that was answered: the
 //! scripts here hand on an error only if nothing has been written before it (requirement A1).
 
-use alloc::boxed::Box;
-use alloc::string::String;
-
-use super::request::{ErrorClass, ServerError};
-
-/// The longest text that is kept, in bytes.
-const MAX_TEXT: usize = 200;
+use crate::lock::{ErrorClass, ServerError, printable};
 
 /// By the first word.
 const CODES: &[(&str, ErrorClass)] = &[
@@ -93,19 +87,6 @@ impl ServerError {
     }
 }
 
-/// A server's words made fit for a log, with a hint of ours after them: printable, at most 200 bytes in all.
-pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
-    let mut shown = String::new();
-    for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
-        if shown.len() + c.len_utf8() + hint.len() > MAX_TEXT {
-            break;
-        }
-        shown.push(c);
-    }
-    shown.push_str(hint);
-    shown.into()
-}
-
 /// The error itself, where a server before Redis 7 tells first in which line of a script it occurred:
 /// `@user_script: 3: -READONLY …`, or `ERR Error running script (call to f_…): @user_script:3: @user_script: 3: …`.
 fn unwrapped(text: &str) -> &str {
@@ -120,6 +101,7 @@ fn unwrapped(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::MAX_TEXT;
     use alloc::format;
 
     fn class(text: &str) -> ErrorClass {

@@ -4,30 +4,8 @@
 //! (requirement A2). Because numbers can be compared, one script decides in constant space whether a value is a
 //! live lock or a leftover of ours that may be replaced or deleted (requirement A3).
 
-use core::fmt;
-
-use crate::id::ClientId;
-
 /// Length in bytes of the part of a token that names the client: 32 hexadecimal digits and a colon.
 pub const CLIENT_PART: usize = 33;
-
-/// The value that one attempt writes: `<client id, 32 hex digits>:<number>`, ASCII.
-///
-/// Nothing but equality with one's own value counts for other lock libraries, so the form is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token {
-    /// The client that made the attempt.
-    pub client: ClientId,
-    /// The attempt's number, from 1; grows with every attempt of the client and stays below 2^53, so that Lua
-    /// compares it exactly.
-    pub number: u64,
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.client, self.number)
-    }
-}
 
 /// Which numbers of this client's own tokens may be replaced or deleted under a name.
 ///
@@ -61,6 +39,8 @@ impl Spent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::ClientId;
+    use crate::lock::Token;
     use alloc::string::ToString;
 
     #[test]

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use super::config::{Config, MAX_TTL, MIN_TTL};
-use super::event::Renew;
+use super::config::Config;
 use crate::error::Invalid;
-use crate::retry::jitter_nanos;
+use crate::jitter::jitter_nanos;
+use crate::lock::Renew;
+use crate::lock::{MAX_TTL, MIN_TTL};
 use crate::time::{Instant, millis_up, nanos};
 
 /// The times that follow from a TTL and the settings.
@@ -126,7 +127,7 @@ pub(crate) fn quorum_until(untils: impl Iterator<Item = Option<Instant>>, quorum
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::Drift;
+    use crate::lock::Drift;
 
     fn config() -> Config {
         Config::new([])

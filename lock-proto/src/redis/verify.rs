@@ -6,8 +6,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::request::{Cause, Reply};
+use super::request::Reply;
 use crate::id::{CallId, NodeId};
+use crate::lock::Cause;
 use crate::time::Instant;
 
 /// How many locks of one node are verified at a time.

@@ -5,8 +5,8 @@
 //! whose fingerprints agree behave alike. The numbers below never change: `make same-runs` compares builds by them.
 
 use crate::etcd::{ElectionEvent, Rpc, StreamKind, StreamSend};
-use crate::event::{Blocked, Event, Failure, Loss, Release};
 use crate::id::{ConnId, LockId, Role};
+use crate::lock::{Blocked, Event, Failure, Loss, Release};
 use crate::time::Instant;
 use prost::Message as _;
 

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::event::{Acquire, Event, Grant, Renew};
+use crate::lock::{Acquire, Event, Grant, Renew};
 use crate::time::Instant;
 
 /// What was told of an acquisition, and what its application does by itself.

@@ -1,6 +1,6 @@
 //! Whether two builds do the same: one line for each scenario, which `make same-runs` compares.
 
-use std::fmt::Write as _;
+use core::fmt::Write as _;
 
 use lock_proto::sim::{Keep, Plan, scenarios};
 

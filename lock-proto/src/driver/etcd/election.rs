@@ -15,7 +15,7 @@ use super::lead::Stop;
 use super::question::Observation;
 use crate::error::Misuse;
 use crate::etcd::{ElectionEvent, Leader, QueryId};
-use crate::redis::{Blocked, Loss, Report};
+use crate::lock::{Blocked, Loss, Report};
 use crate::time::Instant;
 
 impl Client {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::guard::{Observer, loss};
 use super::election::Leadership;
-use crate::redis::{Loss, Release};
+use crate::lock::{Loss, Release};
 use crate::time::Instant;
 
 /// Whether, and when, the work was asked to stop.

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use super::super::shared::{Batch, Owner};
 use super::super::ticket::locked;
 use crate::etcd::{ElectionEvent, QueryId};
-use crate::redis::Failure;
+use crate::lock::Failure;
 
 /// All questions that are open.
 #[derive(Default)]

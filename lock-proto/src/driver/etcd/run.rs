@@ -16,7 +16,7 @@ use super::connection::{Connection, Fact};
 use crate::error::Misuse;
 use crate::etcd::{self, Endpoint, Output};
 use crate::id::{ConnId, LockId};
-use crate::redis::Acquire;
+use crate::lock::Acquire;
 use crate::time::Instant;
 
 /// The task that does an etcd client's work: connects, calls, keeps streams, and minds the time. It ends after the

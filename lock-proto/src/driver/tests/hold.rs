@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use super::world::{Task, World};
 use super::*;
-use crate::redis::Renew;
+use crate::lock::Renew;
 
 fn held(world: &World, renew: Renew) -> (Client, Task<Driver<World>>, Guard) {
     let (client, mut driver) = world.client();

@@ -21,7 +21,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::error::{Invalid, Misuse};
-use crate::redis::{Answer, Cause, Failure, Loss, Release};
+use crate::lock::{Answer, Cause, Failure, Loss, Release};
 use crate::time::Instant;
 use world::World;
 

@@ -19,9 +19,10 @@ use futures_io::{AsyncRead, AsyncWrite};
 use super::super::ticket::locked;
 use super::super::{Address, Client, Clock, Driver, Host, with_identity};
 use crate::id::ClientId;
-use crate::redis::{Config, Endpoint, Protocol, Target};
+use crate::redis::{Config, Endpoint, Protocol};
 use crate::sim::redis::{Node, NodeConfig};
 use crate::time::Instant;
+use crate::url::Target;
 
 /// The server, the clock and the connections.
 #[derive(Clone)]

@@ -7,9 +7,9 @@ use super::{Channel, ChannelOutput, batch};
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{RpcReply, Status};
 use crate::etcd::status::Meaning;
-use crate::event::Cause;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
+use crate::lock::Cause;
 
 impl Channel {
     pub(super) fn reply(&mut self, call: CallId, reply: Reply) {

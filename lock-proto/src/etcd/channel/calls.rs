@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::batch;
+use crate::collections::Waiting;
 use crate::etcd::request::Request;
 use crate::etcd::rpc::Rpc;
 use crate::id::CallId;
-use crate::redis::Waiting;
 use crate::time::Instant;
 
 /// How many requests may be on the connection at once; the others wait their turn. Without a limit a burst of requests makes a busy server leave the

@@ -12,10 +12,10 @@ use crate::etcd::output::{Output, Token};
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
 use crate::etcd::status::Meaning;
-use crate::event::{ErrorClass, ServerError};
 use crate::fault::{Breach, Fault};
-use crate::redis::Secret;
+use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;
+use crate::url::Secret;
 
 /// The token, and the number of the login that gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -26,10 +26,10 @@ use super::output::Output;
 use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use super::seam::WatchId;
-use crate::event::{Cause, ErrorClass, ServerError};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::retry::mix;
+use crate::jitter::mix;
+use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::time::Instant;
 
 /// The connection of one client to a cluster, without any I/O: typed requests in, remote procedure calls out.

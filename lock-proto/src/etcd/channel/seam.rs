@@ -7,9 +7,10 @@ use crate::etcd::message::KeyValue;
 use crate::etcd::output::Output;
 use crate::etcd::request::Reply;
 use crate::etcd::seam::WatchId;
-use crate::event::ServerError;
 use crate::id::CallId;
-use crate::redis::{Poll, Secret};
+use crate::lock::Poll;
+use crate::lock::ServerError;
+use crate::url::Secret;
 
 /// What a [`Channel`](super::Channel) connects to, and how. [`Config::channel`](crate::etcd::Config::channel) makes one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +29,7 @@ pub struct ChannelConfig {
     /// had lasted for `max` starts anew with `every`.
     pub reconnect: Poll,
     /// How many requests may be unanswered, and how many watches wanted, at a time. Beyond that a request is [`Reply::NotSent`], and a
-    /// watch refused as [`ErrorClass::Transient`](crate::redis::ErrorClass::Transient).
+    /// watch refused as [`ErrorClass::Transient`](crate::lock::ErrorClass::Transient).
     pub limit: usize,
 }
 

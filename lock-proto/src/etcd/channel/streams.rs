@@ -5,16 +5,17 @@ use core::time::Duration;
 
 use super::watch::Verdict;
 use super::{Channel, ChannelOutput};
+use crate::collections::Waiting;
 use crate::etcd::message::{LeaseKeepAliveRequest, LeaseKeepAliveResponse, WatchResponse};
 use crate::etcd::output::Output;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply};
 use crate::etcd::rpc::{Status, StreamId, StreamKind};
 use crate::etcd::status::Meaning;
-use crate::event::{Cause, ErrorClass};
 use crate::fault::Fault;
 use crate::id::CallId;
-use crate::redis::{Poll, Waiting};
-use crate::retry::{doubled, jitter, mix};
+use crate::jitter::{doubled, jitter, mix};
+use crate::lock::Poll;
+use crate::lock::{Cause, ErrorClass};
 use crate::time::Instant;
 
 /// A stream that ends this often in a row, at once each time, is a reason to try another endpoint.

@@ -13,7 +13,8 @@ use crate::etcd::message::{
 };
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
-use crate::redis::{Poll, Secret};
+use crate::lock::Poll;
+use crate::url::Secret;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -23,7 +23,7 @@ use crate::etcd::message::{
 use crate::etcd::rpc::StreamId;
 use crate::etcd::seam::WatchId;
 use crate::etcd::status::denial;
-use crate::event::ServerError;
+use crate::lock::ServerError;
 use crate::time::Instant;
 
 /// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).

@@ -18,7 +18,7 @@ use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::etcd::session::answer;
 use crate::etcd::sessions::SessionId;
-use crate::event::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
 use crate::time::Instant;
 
 /// How often the queue is read while a watch cannot be opened.

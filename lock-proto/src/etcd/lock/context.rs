@@ -11,8 +11,8 @@ use crate::etcd::request::{LeaseId, Request};
 use crate::etcd::seam::{LocksOutput, WatchId};
 use crate::etcd::session::{pause, recheck};
 use crate::etcd::sessions::{SessionId, Sessions};
-use crate::event::{Event, Loss};
 use crate::id::{CallId, ClientId, LockId, NodeId};
+use crate::lock::{Event, Loss};
 use crate::time::Instant;
 
 /// The surroundings of one step.

@@ -11,8 +11,8 @@ use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::etcd::sessions::SessionId;
-use crate::event::{Event, Release};
 use crate::id::LockId;
+use crate::lock::{Event, Release};
 use crate::time::Instant;
 
 /// A request about the key that was left.

@@ -12,8 +12,8 @@ use crate::error::Misuse;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request};
 use crate::etcd::session::answer;
-use crate::event::{Answer, ErrorClass, Event, Failure, Grant, Loss, Release, Renew, Report, Token};
 use crate::id::LockId;
+use crate::lock::{Answer, ErrorClass, Event, Failure, Grant, Loss, Release, Renew, Report, Token};
 use crate::time::Instant;
 
 impl Lock {

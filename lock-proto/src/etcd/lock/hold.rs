@@ -8,8 +8,8 @@ use super::{Context, LeaseKind, Waiter, Watched};
 use crate::etcd::config::Config;
 use crate::etcd::request::{LeaseId, Queue, Seen};
 use crate::etcd::sessions::SessionId;
-use crate::event::{Fence, Renew};
 use crate::id::LockId;
+use crate::lock::{Fence, Renew};
 use crate::time::Instant;
 
 /// Low bits of a fencing token that count the grants of one turn (requirement E8).

@@ -29,10 +29,10 @@ use super::seam::WatchId;
 use super::session::News;
 use super::sessions::SessionId;
 use crate::error::Misuse;
-use crate::event::{Answer, Blocked, ErrorClass, Event, Failure, Loss, Release, Renew, Report, ServerError, Wait};
 use crate::id::LockId;
+use crate::lock::Waits;
+use crate::lock::{Answer, Blocked, ErrorClass, Event, Failure, Loss, Release, Renew, Report, ServerError, Wait};
 use crate::time::Instant;
-use crate::waits::Waits;
 
 pub use hold::OwnerKey;
 

@@ -12,10 +12,11 @@ use super::round::{Hopeless, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold, Holder, Phase};
 use super::{Listening, Lock, Stage, Waiter};
 use crate::id::NodeId;
+use crate::jitter::{doubled, jitter};
+use crate::lock::{Answer, Blocked, Event, Failure, Report};
+use crate::lock::{ErrorClass, Expiry};
 use crate::redis::config::Wake;
-use crate::redis::event::{Answer, Blocked, Event, Failure, Report};
-use crate::redis::request::{ErrorClass, Expiry, Reply, Request};
-use crate::retry::{doubled, jitter};
+use crate::redis::request::{Reply, Request};
 use crate::time::{Instant, millis_up};
 
 /// While a node will tell of the release, polling is the safety net only.
@@ -240,7 +241,7 @@ impl Lock {
         if let Some(hopeless) = round.hopeless(quorum) {
             return self.fail_all(ctx, hopeless);
         }
-        if head.wait == crate::redis::Wait::Try {
+        if head.wait == crate::lock::Wait::Try {
             self.tell_failure(ctx, 0, Failure::TimedOut);
             return self.leave_queue(ctx, 0);
         }
@@ -325,7 +326,7 @@ impl Lock {
 
     /// The head begins: with an attempt, unless it is others' turn.
     pub(super) fn begin(&mut self, ctx: &mut Context<'_>) {
-        let alone = self.queue.front().is_some_and(|head| head.wait == crate::redis::Wait::Try);
+        let alone = self.queue.front().is_some_and(|head| head.wait == crate::lock::Wait::Try);
         if alone || self.yields_until.take().is_none_or(|until| until <= ctx.now) {
             return self.start_round(ctx);
         }

@@ -8,12 +8,14 @@ use core::mem;
 use core::time::Duration;
 
 use crate::id::{CallId, LockId, NodeId};
+use crate::lock::{Answer, Event};
+use crate::lock::{ErrorClass, ServerError};
 use crate::redis::config::{Config, UnknownAge};
-use crate::redis::event::{Answer, Event, LocksOutput};
+use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
 #[cfg(test)]
 use crate::redis::request::Flaw;
-use crate::redis::request::{ErrorClass, Identity, Key, Request, ServerError};
+use crate::redis::request::{Identity, Key, Request};
 use crate::time::Instant;
 
 /// What is known of a node.

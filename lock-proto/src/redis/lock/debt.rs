@@ -11,7 +11,8 @@ use core::time::Duration;
 
 use super::context::NodeSet;
 use crate::id::NodeId;
-use crate::redis::request::{Cause, ErrorClass, Reply};
+use crate::lock::{Cause, ErrorClass};
+use crate::redis::request::Reply;
 use crate::redis::token::Spent;
 use crate::redis::validity::Ttl;
 use crate::time::Instant;
@@ -276,7 +277,7 @@ impl Debt {
                     | ErrorClass::Reconnect
                     | ErrorClass::KeyInUse
                     | ErrorClass::Unclear => {
-                        let pause = crate::retry::doubled(
+                        let pause = crate::jitter::doubled(
                             Duration::from_millis(20),
                             self.retries.into(),
                             Duration::from_secs(2),
@@ -397,8 +398,9 @@ impl Debts {
 mod tests {
     use super::*;
     use crate::fault::Fault;
-    use crate::redis::request::ServerError;
-    use crate::redis::{Config, Expiry, Renew};
+    use crate::lock::ServerError;
+    use crate::lock::{Expiry, Renew};
+    use crate::redis::Config;
 
     const BUSY: Reply = Reply::Busy { expires: Expiry::Never };
     const DELETED: Reply = Reply::Deleted { number: 5, awaited: false };

@@ -4,7 +4,7 @@ use super::EndedHold;
 use super::context::NodeSet;
 use super::debt::Delete;
 use crate::id::{LockId, NodeId};
-use crate::redis::event::Release;
+use crate::lock::Release;
 use crate::redis::request::Reply;
 use crate::time::Instant;
 
@@ -108,7 +108,7 @@ mod tests {
     use super::super::debt::Debt;
     use super::*;
     use crate::fault::Fault;
-    use crate::redis::Cause;
+    use crate::lock::Cause;
 
     const MINE: Reply = Reply::Deleted { number: 7, awaited: false };
     const UNKNOWN: Reply = Reply::Unknown(Cause::Fault(Fault::TimedOut));

@@ -9,7 +9,7 @@ use super::give_back::GiveBack;
 use super::watchdog::{Extended, Hold, Holder, Phase, Wish};
 use super::{EndedHold, Lock, Stage};
 use crate::id::{LockId, NodeId};
-use crate::redis::event::{Answer, Event, Failure, Grant, Loss, Release, Report};
+use crate::lock::{Answer, Event, Failure, Grant, Loss, Release, Report};
 use crate::redis::request::{Reply, Request};
 
 impl Lock {

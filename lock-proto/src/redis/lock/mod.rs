@@ -28,14 +28,15 @@ use round::Round;
 use watchdog::{Hold, Phase};
 
 use super::config::Wake;
-use super::event::{Answer, Blocked, Event, Failure, Loss, Release, Renew, Report, Wait};
-use super::request::{ErrorClass, Key, Reply, Request};
+use super::request::{Key, Reply, Request};
 use super::token::Spent;
 use super::validity::Ttl;
 use crate::error::Misuse;
 use crate::id::{LockId, NodeId};
+use crate::lock::ErrorClass;
+use crate::lock::Waits;
+use crate::lock::{Answer, Blocked, Event, Failure, Loss, Release, Renew, Report, Wait};
 use crate::time::Instant;
-use crate::waits::Waits;
 
 /// One acquisition that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

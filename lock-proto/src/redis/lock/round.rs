@@ -7,8 +7,9 @@ use super::debt::Take;
 use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
-use crate::redis::event::Answer;
-use crate::redis::request::{Cause, ErrorClass, Expiry, FenceBlock, Reply};
+use crate::lock::Answer;
+use crate::lock::{Cause, ErrorClass, Expiry};
+use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
 
@@ -192,8 +193,9 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::redis::request::ServerError;
-    use crate::redis::{Config, Renew};
+    use crate::lock::Renew;
+    use crate::lock::ServerError;
+    use crate::redis::Config;
 
     fn ms(n: u64) -> Instant {
         Instant::from_millis(n)

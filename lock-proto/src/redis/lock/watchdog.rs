@@ -11,8 +11,8 @@ use super::context::{Context, NodeSet, server_of};
 use super::per_node::PerNode;
 use super::round::{Round, Vote};
 use crate::id::{LockId, NodeId};
+use crate::lock::{Answer, Fence, Loss, Renew};
 use crate::redis::config::Config;
-use crate::redis::event::{Answer, Fence, Loss, Renew};
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
@@ -423,7 +423,7 @@ impl Hold {
             Reply::Taken => {
                 share.until = None;
                 self.gone = Some(Loss::Taken);
-                Answer::Taken(crate::redis::Expiry::Unknown)
+                Answer::Taken(crate::lock::Expiry::Unknown)
             }
             Reply::Busy { expires } => Answer::Taken(*expires),
             Reply::Rejected(error) => Answer::Rejected(error.clone()),

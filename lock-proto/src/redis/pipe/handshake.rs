@@ -8,7 +8,7 @@ use super::PipeConfig;
 use super::frame::Answer;
 use crate::fault::{Breach, Fault};
 use crate::id::Role;
-use crate::redis::request::{Cause, ErrorClass, ServerError};
+use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
 
@@ -175,7 +175,7 @@ fn says_cluster(map: &[u8]) -> bool {
 
 /// The keys of one lock lie in different slots of a cluster, and on different servers: nothing may be taken there.
 fn cluster(how: &str) -> ServerError {
-    ServerError { class: ErrorClass::Refused, text: server_error::printable(how, server_error::NO_CLUSTER) }
+    ServerError { class: ErrorClass::Refused, text: crate::lock::printable(how, server_error::NO_CLUSTER) }
 }
 
 impl ServerInfo {

@@ -2,7 +2,6 @@
 
 mod frame;
 mod handshake;
-mod queue;
 mod short;
 #[cfg(test)]
 mod tests;
@@ -16,20 +15,21 @@ use core::time::Duration;
 
 pub use frame::Limits;
 pub use handshake::{Hello, ServerInfo};
-pub(crate) use queue::Waiting;
 
 use self::frame::Answer;
 use self::handshake::Step;
 use self::short::short;
 use self::wire::{Job, Wire, breach};
-use super::config::Poll;
-use super::request::{Cause, ErrorClass, Identity, Key, Reply, Request, ServerError, Value};
+use super::batch;
+use super::request::{Identity, Key, Reply, Request, Value};
 use super::server_error::LOGGED_OUT;
 use super::url::Endpoint;
-use super::{batch, burst};
+use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::retry::{doubled, jitter};
+use crate::jitter::{doubled, jitter};
+use crate::lock::Poll;
+use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::time::Instant;
 
 /// What a [`Pipe`] connects to, and how.

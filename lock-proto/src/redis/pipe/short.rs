@@ -60,7 +60,7 @@ mod tests {
     use super::super::frame::{Scan, Scanner};
     use super::*;
     use crate::fault::Breach;
-    use crate::retry::mix;
+    use crate::jitter::mix;
     use alloc::vec::Vec;
 
     const PARTS: [&[u8]; 21] = [

@@ -8,9 +8,10 @@ mod together;
 
 use super::*;
 use crate::id::ClientId;
-use crate::redis::request::Expiry;
+use crate::lock::ErrorClass;
+use crate::lock::Expiry;
 use crate::redis::script;
-use crate::redis::{ErrorClass, Protocol, Spent};
+use crate::redis::{Protocol, Spent};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;

@@ -8,11 +8,12 @@ use core::time::Duration;
 
 use super::frame::{Answer, Limits, Scan, Scanner};
 use super::handshake::Step;
-use super::queue::Patient;
+use crate::collections::Patient;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
+use crate::lock::{Cause, ServerError};
 use crate::redis::batch::{self, Plain};
-use crate::redis::request::{Cause, Form, Identity, Key, Request, ServerError};
+use crate::redis::request::{Form, Identity, Key, Request};
 use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
 use crate::time::{Instant, millis_up, soonest};

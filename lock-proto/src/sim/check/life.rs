@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use crate::event::Event;
+use crate::lock::Event;
 use crate::time::Instant;
 
 /// Where an acquisition stands, by what its application has done and was told.

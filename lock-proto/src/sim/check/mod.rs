@@ -15,8 +15,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::event::{Event, Loss, Release};
 use crate::id::LockId;
+use crate::lock::{Event, Loss, Release};
 use crate::time::{Instant, nanos};
 use life::{Granted, Life};
 use resource::Resource;

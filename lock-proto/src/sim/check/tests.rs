@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 use super::*;
-use crate::event::{Fence, Grant, Loss, Release, Report, Token};
 use crate::id::ClientId;
+use crate::lock::{Fence, Grant, Loss, Release, Report, Token};
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
 use alloc::vec;

@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::etcd::{EtcdAction, EtcdStore};
 use super::redis::{RedisAction, RedisStore};
 use super::{Draft, Outcome, Scenario};
-use crate::event::{Renew, Wait};
+use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;

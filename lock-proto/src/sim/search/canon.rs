@@ -5,7 +5,7 @@ use core::hash::Hasher;
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::retry::mix;
+use crate::jitter::mix;
 use crate::time::{Instant, nanos};
 
 /// Nanoseconds of a duration: no other `u32` is that large.

@@ -21,8 +21,9 @@ use super::World;
 use super::process::Process;
 use super::server::Server;
 use crate::id::ClientId;
-use crate::redis::{Client, Config, Endpoint, Identity, Protocol, Target};
+use crate::redis::{Client, Config, Endpoint, Identity, Protocol};
 use crate::time::{Instant, nanos};
+use crate::url::Target;
 
 /// A change of the settings of one client, or of all.
 type Change = Box<dyn Fn(Config) -> Config>;

@@ -17,7 +17,8 @@ use super::server::Inbound;
 use super::{Planned, World};
 use crate::fault::Fault;
 use crate::id::LockId;
-use crate::redis::{Event, Output};
+use crate::lock::Event;
+use crate::redis::Output;
 use crate::time::Instant;
 
 /// How long an application takes from seeing that it holds a lock to writing.

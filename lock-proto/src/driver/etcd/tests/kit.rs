@@ -22,8 +22,8 @@ use crate::driver::{Address, BootClock, Clock, Host};
 use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId, Role};
-use crate::redis::Target;
 use crate::time::Instant;
+use crate::url::Target;
 
 /// Smol, with a clock that may run faster.
 #[derive(Clone)]

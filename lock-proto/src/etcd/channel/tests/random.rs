@@ -1,7 +1,7 @@
 //! Random hosts and servers, replayed by their seed (requirement S2).
 
 use super::*;
-use crate::retry::mix;
+use crate::jitter::mix;
 use alloc::collections::BTreeMap;
 
 /// A channel, and what has been asked of it.

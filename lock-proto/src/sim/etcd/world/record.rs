@@ -7,8 +7,8 @@ use super::World;
 use super::label::lease;
 use super::wire::Wire;
 use crate::etcd::{ElectionEvent, Rpc};
-use crate::event::Event;
 use crate::id::LockId;
+use crate::lock::Event;
 use crate::sim::trace::{Lane, Point};
 use crate::time::Instant;
 

@@ -5,8 +5,8 @@ use alloc::format;
 use super::World;
 use super::process::Fact;
 use crate::etcd::{ElectionEvent, OwnerKey, QueryId, Queue};
-use crate::event::{Event, Grant, Loss};
 use crate::id::LockId;
+use crate::lock::{Event, Grant, Loss};
 use crate::sim::check::Rule;
 
 impl World {

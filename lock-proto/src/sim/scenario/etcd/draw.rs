@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::super::{Action, Backend, Bounds, Draft, Pace, Scenario, Setup, Step, Store};
 use super::run::run;
 use super::{EtcdAction, EtcdStore};
-use crate::event::{Renew, Wait};
+use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;

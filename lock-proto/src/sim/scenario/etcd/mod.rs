@@ -6,7 +6,7 @@ mod run;
 use core::fmt;
 use core::time::Duration;
 
-use crate::event::{Renew, Wait};
+use crate::lock::{Renew, Wait};
 use crate::sim::etcd::Condition;
 
 pub(super) use draw::SCENARIOS;

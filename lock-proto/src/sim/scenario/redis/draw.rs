@@ -5,8 +5,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::{MEETING, RedisAction, RedisStore};
-use crate::event::{Renew, Wait};
-use crate::redis::{MAX_FENCE_BLOCK, Poll, Wake};
+use crate::lock::Poll;
+use crate::lock::{Renew, Wait};
+use crate::redis::{MAX_FENCE_BLOCK, Wake};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;

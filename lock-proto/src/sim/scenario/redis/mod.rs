@@ -7,7 +7,8 @@ use core::fmt;
 use core::time::Duration;
 
 use super::{Backend, Bounds, Scenario};
-use crate::redis::{Poll, Wake};
+use crate::lock::Poll;
+use crate::redis::Wake;
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use draw::{Kind, Recipe};

@@ -7,15 +7,17 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use super::{MEETING, RedisAction, RedisStore};
-use crate::event::Wait;
 use crate::id::LockId;
-use crate::redis::{Acquire, Config, Secret};
+use crate::lock::Acquire;
+use crate::lock::Wait;
+use crate::redis::Config;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
 use crate::sim::scenario::{Action, Outcome, Plan, Store, text_of};
 use crate::sim::trace::Trace;
 use crate::sim::world::World;
 use crate::time::Instant;
+use crate::url::Secret;
 
 /// The key under which fencing tokens are counted, if there is no prefix.
 const COUNTER: &str = "lock-proto:fence";

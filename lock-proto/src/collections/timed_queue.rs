@@ -2,7 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::redis::burst;
+use super::burst;
 use crate::time::Instant;
 
 /// A queue, first in, first out, of entries with deadlines in any order; tells the earliest deadline in amortised constant
@@ -11,7 +11,7 @@ use crate::time::Instant;
 /// `minima` is the queue without every entry that has a later one due no later than itself: such an entry can never be the
 /// earliest again. What is left is sorted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Patient<T> {
+pub(crate) struct Patient<T> {
     entries: VecDeque<T>,
     minima: VecDeque<(u64, Instant)>,
     /// Number of the first entry, and of the next one to come.
@@ -20,11 +20,11 @@ pub(super) struct Patient<T> {
 }
 
 impl<T> Patient<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { entries: VecDeque::new(), minima: VecDeque::new(), first: 0, next: 0 }
     }
 
-    pub(super) fn push(&mut self, entry: T, deadline: Instant) {
+    pub(crate) fn push(&mut self, entry: T, deadline: Instant) {
         while self.minima.back().is_some_and(|(_, earlier)| *earlier >= deadline) {
             self.minima.pop_back();
         }
@@ -33,7 +33,7 @@ impl<T> Patient<T> {
         self.entries.push_back(entry);
     }
 
-    pub(super) fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         if self.entries.is_empty() {
             return None;
         }
@@ -44,19 +44,19 @@ impl<T> Patient<T> {
         burst::pop(&mut self.entries)
     }
 
-    pub(super) fn front(&self) -> Option<&T> {
+    pub(crate) fn front(&self) -> Option<&T> {
         self.entries.front()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn earliest(&self) -> Option<Instant> {
+    pub(crate) fn earliest(&self) -> Option<Instant> {
         self.minima.front().map(|(_, deadline)| *deadline)
     }
 }

@@ -107,7 +107,7 @@ impl Deadlines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::retry::mix;
+    use crate::jitter::mix;
     use alloc::collections::BTreeMap;
 
     #[test]

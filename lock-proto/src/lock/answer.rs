@@ -1,0 +1,115 @@
+//! What a server answered, as it is reported to an application.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+
+use crate::fault::Fault;
+
+/// What a node last answered to an acquisition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Nothing: it was not asked, or has not answered yet.
+    #[default]
+    Silent,
+    /// The lock was granted there.
+    Granted,
+    /// Somebody else has it.
+    Taken(Expiry),
+    /// The request never left.
+    Unreachable(Cause),
+    /// The request left, and its answer is not known.
+    Unknown(Cause),
+    /// The node was started too recently to count in a quorum, or its address has begun to lead to another server: it may lack data.
+    TooYoung,
+    /// The address of the node led to a different server three times within a quarantine: a proxy that changes servers, or a server
+    /// that crashes again and again.
+    UnstableIdentity,
+    /// The node refused.
+    Rejected(ServerError),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent => f.write_str("no answer yet"),
+            Self::Granted => f.write_str("granted"),
+            Self::Taken(Expiry::In(left)) => write!(f, "taken for another {left:?}"),
+            Self::Taken(Expiry::Never) => f.write_str("taken without expiry"),
+            Self::Taken(Expiry::Unknown) => f.write_str("taken"),
+            Self::Unreachable(cause) => write!(f, "unreachable ({cause})"),
+            Self::Unknown(cause) => write!(f, "unknown ({cause})"),
+            Self::TooYoung => f.write_str("restarted too recently"),
+            Self::UnstableIdentity => f.write_str("a different server at each connection"),
+            Self::Rejected(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// When a lock that is held by somebody else ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Expiry {
+    /// After this long, counted from the answer.
+    In(Duration),
+    /// Never: the key has no expiry (some clients' default).
+    Never,
+    /// Not known: the answer did not tell.
+    Unknown,
+}
+
+/// Why there is no proper answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The connection failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The server answered with an error.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}
+
+/// An error answered by a server, sorted once by what it means for a lock (requirement P2).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("the server answered: {text}")]
+pub struct ServerError {
+    /// What it means.
+    pub class: ErrorClass,
+    /// The server's words: printable, at most 200 bytes.
+    pub text: Box<str>,
+}
+
+/// What a server's error means for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// Not executed, and worth a retry: the server is loading, busy, out of memory, …
+    Transient,
+    /// Not executed; worth a retry on a new connection with a fresh name resolution: a demoted master, …
+    Reconnect,
+    /// Not executed, and it will not be: password, permission, a cluster, an unknown command.
+    Refused,
+    /// Not executed: the key holds something that is no lock.
+    KeyInUse,
+    /// Proves nothing.
+    Unclear,
+}
+
+/// A server's words made fit for a log, with a hint of ours after them: printable, at most 200 bytes in all.
+pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
+    let mut shown = String::new();
+    for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if shown.len() + c.len_utf8() + hint.len() > MAX_TEXT {
+            break;
+        }
+        shown.push(c);
+    }
+    shown.push_str(hint);
+    shown.into()
+}
+
+/// The longest text that is kept, in bytes.
+pub(crate) const MAX_TEXT: usize = 200;

@@ -1,0 +1,60 @@
+//! Limits and settings that every store has.
+
+use core::time::Duration;
+
+/// The TTL that is used if none is given.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
+/// The longest lock name and the longest prefix, in bytes.
+pub const MAX_NAME: usize = 512;
+
+/// The shortest TTL.
+pub const MIN_TTL: Duration = Duration::from_millis(50);
+
+/// The longest TTL.
+pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// How often a waiter tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Poll {
+    /// Time between two attempts; a quarter of it is jitter.
+    pub every: Duration,
+    /// The interval doubles with each attempt up to this; equal to `every` for a fixed interval.
+    pub max: Duration,
+}
+
+impl Poll {
+    /// The same interval each time.
+    #[must_use]
+    pub const fn fixed(every: Duration) -> Self {
+        Self { every, max: every }
+    }
+
+    /// An interval that doubles from `first` to `max`.
+    #[must_use]
+    pub const fn exponential(first: Duration, max: Duration) -> Self {
+        Self { every: first, max }
+    }
+}
+
+impl Default for Poll {
+    fn default() -> Self {
+        Self::fixed(Duration::from_millis(50))
+    }
+}
+
+/// How fast two clocks may drift apart: validity ends `ttl / divisor + margin` early (requirement T1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Drift {
+    /// The TTL is divided by this.
+    pub divisor: u32,
+    /// And this is added.
+    pub margin: Duration,
+}
+
+impl Default for Drift {
+    /// One part in a hundred and 2 ms.
+    fn default() -> Self {
+        Self { divisor: 100, margin: Duration::from_millis(2) }
+    }
+}

@@ -1,0 +1,45 @@
+//! What the hub asks of its surroundings.
+
+use core::time::Duration;
+
+use super::request::Key;
+use crate::id::LockId;
+use crate::lock::Event;
+
+/// What the hub tells its surroundings. One ordered queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LocksOutput {
+    /// Send this request to the node, and give the answer to `handle_reply`. If it is not answered within `patience`, close the
+    /// connection and answer `Unknown`, or `NotSent` if it had not left.
+    Send {
+        /// To be given back with the answer.
+        call: crate::CallId,
+        /// The request.
+        request: super::request::Request,
+        /// How long an answer may take.
+        patience: Duration,
+    },
+    /// Tell an acquisition.
+    Event {
+        /// Which one.
+        lock: LockId,
+        /// What.
+        event: Event,
+    },
+    /// Watch for the release of this lock on every node, from now on. A node that has told of one need not tell of another before this comes
+    /// again.
+    Listen {
+        /// The lock.
+        key: Key,
+    },
+    /// Watch it no longer.
+    Unlisten {
+        /// The lock.
+        key: Key,
+    },
+    /// The shutdown is over.
+    Stopped {
+        /// Locks that something may be left of, until its TTL ends: their deletes were not confirmed in time.
+        unreleased: u32,
+    },
+}

@@ -1,0 +1,305 @@
+//! The parts that the URLs of all stores have: hosts, logins, percent-encoding, and what can be wrong with them.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::Ipv6Addr;
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Target {
+    /// A TCP port.
+    Tcp {
+        /// Name or address, without brackets.
+        host: Box<str>,
+        /// Port.
+        port: u16,
+    },
+    /// A unix socket.
+    Unix {
+        /// Path of the socket.
+        path: Box<str>,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix { path } => f.write_str(path),
+        }
+    }
+}
+
+/// A password. Its `Debug` shows nothing of it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Secret(Box<str>);
+
+impl Secret {
+    /// A password.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The password in clear.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A URL that cannot be used. Its message never shows a password: what stands where a login may stand is not repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// No scheme.
+    #[error("the URL has no scheme: it must start with {expected}")]
+    NoScheme {
+        /// The schemes that are understood.
+        expected: &'static str,
+    },
+    /// A scheme of something else.
+    #[error("the scheme `{given}` is not supported: use {expected}")]
+    Scheme {
+        /// The scheme.
+        given: Box<str>,
+        /// The schemes that are understood.
+        expected: &'static str,
+    },
+    /// TLS was asked for.
+    #[error("`{given}://` asks for TLS; TLS is not supported yet: use {plain} over a network or tunnel that you trust")]
+    Tls {
+        /// The scheme.
+        given: Box<str>,
+        /// The scheme without TLS.
+        plain: &'static str,
+    },
+    /// A character that no URL may have.
+    #[error("the character at byte {at} of the URL must be percent-encoded: only visible ASCII characters are allowed")]
+    Character {
+        /// Its place, in bytes from the start.
+        at: usize,
+    },
+    /// A percent sign that encodes nothing.
+    #[error("the {part} has a percent sign without two hexadecimal digits: write %25 for the sign itself")]
+    Escape {
+        /// The part of the URL.
+        part: &'static str,
+    },
+    /// What is percent-encoded is no text.
+    #[error("the {part} must be UTF-8 without NUL when its percent-encoding is undone")]
+    NotText {
+        /// The part of the URL.
+        part: &'static str,
+    },
+    /// A login that cannot be told from the rest.
+    #[error(
+        "in a user or password the characters / ? # @ : [ ] must be percent-encoded, and @ everywhere else but in a socket's path"
+    )]
+    Login,
+    /// A login without a password.
+    #[error("a login needs a password: user:password@ or :password@")]
+    NoPassword,
+    /// A login without a user or without a password, where both are needed.
+    #[error("a login needs a user and a password: user:password@host")]
+    NoUser,
+    /// No host.
+    #[error("the URL names no host: {expected}")]
+    NoHost {
+        /// URLs that name one.
+        expected: &'static str,
+    },
+    /// A host that is neither a name nor an address.
+    #[error(
+        "the host must be a name of letters, digits, `-`, `.` and `_`, an IPv4 address, or an IPv6 address in brackets"
+    )]
+    Host,
+    /// A port out of range. The value is shown only if it can be nothing but a port.
+    #[error("the port{} must be a number from 1 to 65535", Given(.given))]
+    Port {
+        /// The port, if it is a number.
+        given: Option<u32>,
+    },
+    /// No database number.
+    #[error("the database `{given}` must be a number from 0 to {MAX_DATABASE}")]
+    Database {
+        /// What stands in its place.
+        given: Box<str>,
+    },
+    /// A path on a cluster's URL.
+    #[error("the URL of a cluster has no path: a prefix for all names is a setting, `Config::prefix`")]
+    Path,
+    /// Parameters on a cluster's URL.
+    #[error("the URL of a cluster has no parameters (`?…`): they are settings of `Config`")]
+    Query,
+    /// A fragment.
+    #[error("a URL of a server has no fragment: write %23 for the character # itself")]
+    Fragment,
+    /// A parameter that does not exist.
+    #[error("the parameter `{name}` is not known: {allowed} are allowed")]
+    Parameter {
+        /// Its name.
+        name: Box<str>,
+        /// Those that exist.
+        allowed: &'static str,
+    },
+    /// A parameter that occurs twice.
+    #[error("the parameter `{name}` is given twice")]
+    Twice {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A client name that servers refuse.
+    #[error("the client_name must have 1 to {MAX_CLIENT_NAME} visible ASCII characters, and no blank")]
+    ClientName,
+    /// A protocol that does not exist.
+    #[error("the protocol `{given}` is not known: resp2 and resp3 are allowed")]
+    Protocol {
+        /// What was asked for.
+        given: Box<str>,
+    },
+    /// A unix socket on a host.
+    #[error(
+        "a unix socket has no host and no port: redis+unix:///path/of.sock, with a login user:password@ before the path"
+    )]
+    UnixHost,
+    /// A unix socket without a path.
+    #[error("the URL names no unix socket: redis+unix:///path/of.sock")]
+    NoPath,
+}
+
+struct Given<'a>(&'a Option<u32>);
+
+impl fmt::Display for Given<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |value| write!(f, " {value}"))
+    }
+}
+
+/// The greatest database number; servers read it as a signed 32-bit integer.
+pub(crate) const MAX_DATABASE: u32 = i32::MAX as u32;
+
+/// The longest client name, in bytes. Servers have no limit of their own.
+pub(crate) const MAX_CLIENT_NAME: usize = 256;
+
+/// How much of a value an error shows.
+const MAX_SHOWN: usize = 40;
+
+/// The scheme of a URL, in lower case, and what follows `://`.
+pub(crate) fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(String, &'a str), UrlError> {
+    if let Some(at) = url.bytes().position(|b| !b.is_ascii_graphic()) {
+        return Err(UrlError::Character { at });
+    }
+    let (scheme, rest) = url.split_once("://").ok_or(UrlError::NoScheme { expected })?;
+    if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) {
+        return Err(UrlError::NoScheme { expected });
+    }
+    Ok((scheme.to_ascii_lowercase(), rest))
+}
+
+pub(crate) type Login = (Option<Box<str>>, Option<Secret>);
+
+pub(crate) fn parse_login(login: &str) -> Result<Login, UrlError> {
+    let (user, password) = login.split_once(':').ok_or(UrlError::NoPassword)?;
+    if password.contains([':', '@', '[', ']']) || user.contains(['@', '[', ']']) {
+        return Err(UrlError::Login);
+    }
+    if user.is_empty() && password.is_empty() {
+        return Err(UrlError::NoPassword);
+    }
+    let user = decoded(user, "user")?;
+    let password = decoded(password, "password")?;
+    Ok(((!user.is_empty()).then_some(user), Some(Secret(password))))
+}
+
+/// A host and a port, `default` if it has none. `expected` are URLs that name a host.
+pub(crate) fn parse_host(place: &str, default: u16, expected: &'static str) -> Result<Target, UrlError> {
+    let (host, port) = match place.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']').ok_or(UrlError::Host)?;
+            let address: Ipv6Addr = address.parse().map_err(|_| UrlError::Host)?;
+            let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or(UrlError::Host)?) };
+            (address.to_string(), port)
+        }
+        None => {
+            let (name, port) = place.split_once(':').map_or((place, None), |(name, port)| (name, Some(port)));
+            if port.is_some_and(|port| port.contains(':')) {
+                return Err(UrlError::Host);
+            }
+            if name.is_empty() {
+                return Err(UrlError::NoHost { expected });
+            }
+            if !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
+                return Err(UrlError::Host);
+            }
+            // Names are the same in either case, and two nodes must not be one server.
+            (name.to_ascii_lowercase(), port)
+        }
+    };
+    let port = match port {
+        None => default,
+        Some(text) => {
+            let number = digits(text).filter(|_| text.len() <= 6);
+            match number.and_then(|number| u16::try_from(number).ok()).filter(|port| *port > 0) {
+                Some(port) => port,
+                None => return Err(UrlError::Port { given: number }),
+            }
+        }
+    };
+    Ok(Target::Tcp { host: host.into(), port })
+}
+
+pub(crate) fn digits(text: &str) -> Option<u32> {
+    // `parse` alone would allow a sign.
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// Undoes percent-encoding (RFC 3986, section 2.1).
+pub(crate) fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(b) = rest.next() {
+        if b != b'%' {
+            bytes.push(b);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(UrlError::Escape { part }) };
+        bytes.push((high * 16 + low) as u8);
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text.into()),
+        Ok(_) | Err(_) => Err(UrlError::NotText { part }),
+    }
+}
+
+/// The start of a value, for an error message. It is visible ASCII.
+pub(crate) fn shown(text: &str) -> Box<str> {
+    text.get(..MAX_SHOWN).unwrap_or(text).into()
+}
+
+/// Text with everything percent-encoded but what is plain in every part of a URL, and the characters given.
+pub(crate) struct Encoded<'a>(pub(crate) &'a str, pub(crate) &'static [u8]);
+
+impl fmt::Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for b in self.0.bytes() {
+            if b.is_ascii_alphanumeric() || b"-._~".contains(&b) || self.1.contains(&b) {
+                write!(f, "{}", char::from(b))?;
+            } else {
+                write!(f, "%{b:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
