@@ -52,6 +52,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) clippy $(FUZZ) --target-dir target --all-targets -- -D warnings
 	.ci/check-lines
 	.ci/check-adapters
+	.ci/check-layers
 	.ci/check-spec
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --all-features check; \
 	else echo "cargo-deny is not installed: licences and sources of the dependencies are not checked (cargo install cargo-deny)"; fi
