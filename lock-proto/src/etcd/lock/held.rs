@@ -5,7 +5,7 @@ use core::mem;
 
 use bytes::Bytes;
 
-use super::debt::{DebtCall, GiveBack};
+use super::cleanup::{DebtCall, GiveBack};
 use super::hold::{Hold, OwnerKey, Phase, Write, WriteCall};
 use super::{Context, Lock, LostHold, Stage, Watched};
 use crate::error::Misuse;

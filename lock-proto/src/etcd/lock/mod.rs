@@ -3,12 +3,13 @@
 //! Waiters of the same name queue first in, first out, and have one key in the store's queue between them (requirement E7). At any time
 //! the client has at most one live key under a name for each of its leases: that of the contender, or that of the hold.
 
-mod contend;
+mod cleanup;
 mod context;
-mod debt;
+mod enter;
 mod held;
 mod hold;
-mod kept;
+mod wait_deletes;
+mod watch_cache;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,11 +18,12 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use contend::{Contender, Enter};
+use cleanup::{Debt, GiveBack};
 pub(crate) use context::{Context, Watched};
-use debt::{Debt, GiveBack};
+use enter::Enter;
 use hold::{Hold, Phase};
-use kept::Kept;
+use wait_deletes::Contender;
+use watch_cache::Kept;
 
 use super::message::KeyValue;
 use super::request::{Queue, Reply};

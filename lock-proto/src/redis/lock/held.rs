@@ -3,9 +3,9 @@
 use alloc::boxed::Box;
 use core::mem;
 
+use super::cleanup::{Debt, Take};
 use super::context::{Context, NodeSet};
-use super::debt::{Debt, Take};
-use super::give_back::GiveBack;
+use super::pending_release::GiveBack;
 use super::watchdog::{Extended, Hold, Holder, Phase, Wish};
 use super::{EndedHold, Lock, Stage};
 use crate::id::{LockId, NodeId};

@@ -4,27 +4,30 @@
 //! token of the client is alive under a name: that of the round under way, or that of the hold. All other numbers are spent,
 //! but for those of holders that were told `Lost` and have not given their guard back.
 
-mod contend;
+mod attempt;
+mod cleanup;
 mod context;
-mod debt;
-mod give_back;
 mod held;
+mod pending_release;
 mod per_node;
-mod round;
+mod polling;
+mod redlock;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests")]
 mod tests;
+mod wait_queue;
+mod wakeup;
 mod watchdog;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use cleanup::{Debt, Debts, Send};
 pub(crate) use context::NodeSet;
 pub use context::{Context, Node};
-use debt::{Debt, Debts, Send};
-use give_back::GiveBack;
-use round::Round;
+use pending_release::GiveBack;
+use redlock::Round;
 use watchdog::{Hold, Phase};
 
 use super::config::Wake;

@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::Waiter;
 use super::context::{Context, NodeSet, server_of};
 use super::per_node::PerNode;
-use super::round::{Round, Vote};
+use super::redlock::{Round, Vote};
 use crate::id::{LockId, NodeId};
 use crate::lock::{Answer, Fence, Loss, Renew};
 use crate::redis::config::Config;

@@ -1,4 +1,5 @@
-//! From the first request to the grant: entering the queue, and waiting in it (requirements E3-E6).
+//! Waiting in the queue: the newest older key is watched until it is deleted, again and again until there is none
+//! (requirements E4, E5). The Go concurrency package calls this `waitDeletes`.
 
 use alloc::boxed::Box;
 
@@ -7,9 +8,10 @@ use core::iter;
 use core::mem;
 use core::time::Duration;
 
-use super::debt::DebtCall;
+use super::cleanup::DebtCall;
+use super::enter::{Enter, Step, What};
 use super::hold::Hold;
-use super::kept::Kept;
+use super::watch_cache::Kept;
 use super::{Context, LeaseKind, Lock, Stage, Watched};
 #[cfg(test)]
 use crate::etcd::config::Flaw;
@@ -28,43 +30,6 @@ const POLL: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(100);
 /// When the queue is read again meanwhile, for the first time.
 const DOUBT: Duration = Duration::from_millis(2);
-
-/// On the way into the queue.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Enter {
-    pub(super) session: SessionId,
-    step: Step,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Step {
-    /// What is owed under this key is cleared first.
-    Clearing,
-    /// Asked to create or to adopt the key.
-    Asked { serial: u64, what: What, value: Bytes },
-    /// The next attempt is due then.
-    Paused(Instant),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum What {
-    Create,
-    /// A key of this client that this attempt did not create: it is owned by a guarded put only (requirement E6).
-    Adopt,
-}
-
-impl Enter {
-    pub(super) const fn awaits(&self, asked: u64) -> bool {
-        matches!(&self.step, Step::Asked { serial, .. } if *serial == asked)
-    }
-
-    pub(super) const fn deadline(&self) -> Option<Instant> {
-        match &self.step {
-            Step::Paused(until) => Some(*until),
-            Step::Clearing | Step::Asked { .. } => None,
-        }
-    }
-}
 
 /// In the queue, behind somebody else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -103,18 +68,18 @@ impl Contender {
         self.watches().find(|watched| watched.id == watch)
     }
 
-    fn watches(&mut self) -> impl Iterator<Item = &mut Watched> {
+    pub(super) fn watches(&mut self) -> impl Iterator<Item = &mut Watched> {
         iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
     /// The latest revision that something was heard of.
-    fn heard_of(&mut self) -> i64 {
+    pub(super) fn heard_of(&mut self) -> i64 {
         let news = self.news;
         self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
     }
 
     /// A linearizable reading is never behind what was heard before it was asked for; a server that says so is not asked in a circle.
-    fn contradicted(&mut self, now: Instant, revision: i64) {
+    pub(super) fn contradicted(&mut self, now: Instant, revision: i64) {
         self.news = self.news.min(revision);
         for watched in self.watches() {
             watched.open = watched.open.map(|open| open.min(revision));
@@ -159,7 +124,7 @@ impl Contender {
     }
 
     /// Has the queue read again if the watch on the older key is doubted. That the store had not moved when it was read proves it as well.
-    fn doubt(&mut self, now: Instant, read: Option<i64>) {
+    pub(super) fn doubt(&mut self, now: Instant, read: Option<i64>) {
         let Some(since) = self.doubted else { return };
         let at = now + (2 * now.since(since)).max(DOUBT);
         let proven = read.is_some() && self.older_watch.is_some_and(|older| older.open == read);
@@ -170,7 +135,7 @@ impl Contender {
         }
     }
 
-    fn close_older(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn close_older(&mut self, ctx: &mut Context<'_>) {
         self.doubted = None;
         self.prompt = false;
         if let Some(older) = self.older_watch.take() {
@@ -179,7 +144,7 @@ impl Contender {
     }
 
     /// The wait is over: a watch that does not tell late is kept for the next one.
-    fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Box<Kept>> {
+    pub(super) fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Box<Kept>> {
         let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
@@ -203,139 +168,8 @@ impl Contender {
 }
 
 impl Lock {
-    /// The head begins, with a session.
-    pub(super) fn start(&mut self, ctx: &mut Context<'_>) {
-        self.stage = Stage::Idle;
-        let Some(head) = self.waiters.front() else { return };
-        let session = match head.lease {
-            LeaseKind::Shared => ctx.sessions.shared(ctx.now, ctx.config),
-            LeaseKind::Own(seconds) => ctx.sessions.own(ctx.now, seconds),
-        };
-        if ctx.is_alive(session) { self.enter(ctx, session) } else { self.stage = Stage::Leasing(session) }
-    }
-
-    /// Asks for a place in the queue.
-    pub(super) fn enter(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
-            self.stage = Stage::Idle;
-            return;
-        };
-        let (value, alone) = (head.value.clone(), head.wait == Wait::Try);
-        if self.debts.iter().any(|debt| debt.session == session && debt.is_busy()) {
-            self.stage = Stage::Entering(Enter { session, step: Step::Clearing });
-            return;
-        }
-        self.rest_debt(ctx, session);
-        let request = Request::Create { queue: self.queue.clone(), lease, value: value.clone(), alone };
-        let serial = ctx.send(session, request);
-        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
-    }
-
-    fn adopt(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Seen) {
-        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
-            self.stage = Stage::Idle;
-            return;
-        };
-        let value = head.value.clone();
-        let request = Request::Put {
-            queue: self.queue.clone(),
-            lease,
-            value: value.clone(),
-            modified: own.modified,
-            before: own.created,
-        };
-        let serial = ctx.send(session, request);
-        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
-    }
-
-    /// What was owed under the key has been cleared, or could not be.
-    pub(super) fn enter_cleared(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        if let Stage::Entering(Enter { session: own, step: Step::Clearing }) = &self.stage
-            && *own == session
-        {
-            self.enter(ctx, session);
-        }
-    }
-
-    pub(super) fn enter_due(&mut self, ctx: &mut Context<'_>) {
-        if let Stage::Entering(Enter { session, step: Step::Paused(until) }) = self.stage
-            && until <= ctx.now
-        {
-            self.enter(ctx, session);
-        }
-    }
-
-    pub(super) fn enter_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
-        let Stage::Entering(enter) = &mut self.stage else { return };
-        let session = enter.session;
-        let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
-        match reply {
-            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, .. }) => {
-                self.tries = 0;
-                if what == What::Adopt {
-                    self.passed_on_within(ctx, session);
-                }
-                match older {
-                    None => self.win(ctx, session, *own, *revision, value, None),
-                    Some(older) if self.queue.is_foreign(&older.key) => {
-                        self.owe_key(ctx, session, own.modified);
-                        self.stage = Stage::Idle;
-                        self.fail_foreign(ctx, &older.key);
-                    }
-                    Some(older) => self.join(ctx, session, *own, *revision, value, older),
-                }
-            }
-            // The key is there, and this attempt did not make it.
-            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
-                self.adopt(ctx, session, *own);
-            }
-            // A try that finds the queue occupied.
-            Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
-                self.stage = Stage::Idle;
-                self.wake_debt(ctx, session);
-                if self.queue.is_foreign(&older.key) {
-                    return self.fail_foreign(ctx, &older.key);
-                }
-                self.answer = Answer::Taken(Expiry::Unknown);
-                self.end_try(ctx);
-                // Or the one that tried has gone, and the next one waits.
-                if matches!(self.stage, Stage::Idle) {
-                    self.start(ctx);
-                }
-            }
-            Reply::Refused(Refusal::LeaseNotFound) => {
-                self.stage = Stage::Leasing(session);
-                ctx.lost_lease(session);
-            }
-            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                self.answer = answer(reply);
-                self.stage = Stage::Idle;
-                match what {
-                    What::Create => self.wake_debt(ctx, session),
-                    What::Adopt => self.owe_look(ctx, session),
-                }
-                self.fail_all(ctx, &Failure::Refused);
-            }
-            // Whatever else: the next attempt finds out.
-            Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
-                // A create may yet land; a key that was to be adopted is there.
-                if what == What::Adopt || matches!(reply, Reply::Unknown(_)) {
-                    self.owe_unsettled(ctx, session);
-                }
-                if !matches!(reply, Reply::Done(_)) {
-                    self.answer = answer(reply);
-                }
-                let until = ctx.now + ctx.pause(self.tries);
-                self.tries = self.tries.saturating_add(1);
-                self.stage = Stage::Entering(Enter { session, step: Step::Paused(until) });
-                self.tell_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
-            }
-        }
-    }
-
     /// In the queue, behind `older`: watch its key, and the own one (requirement E4).
-    fn join(
+    pub(super) fn join(
         &mut self,
         ctx: &mut Context<'_>,
         session: SessionId,
@@ -466,7 +300,7 @@ impl Lock {
     }
 
     /// First in the queue, proven at `revision`.
-    fn win(
+    pub(super) fn win(
         &mut self,
         ctx: &mut Context<'_>,
         session: SessionId,

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
+use super::cleanup::Take;
 use super::context::NodeSet;
-use super::debt::Take;
 use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;

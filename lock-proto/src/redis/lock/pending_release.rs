@@ -1,8 +1,8 @@
 //! The answer to a release: what the deletes found (requirement U1).
 
 use super::EndedHold;
+use super::cleanup::Delete;
 use super::context::NodeSet;
-use super::debt::Delete;
 use crate::id::{LockId, NodeId};
 use crate::lock::Release;
 use crate::redis::request::Reply;
@@ -98,14 +98,14 @@ impl GiveBack {
             // Of a single node `others` says it all; of a quorum it must be a majority to mean anything.
             return Some(if self.others.len() >= quorum { Release::Taken } else { Release::Expired });
         }
-        let nobody_answers = self.waiting.without(self.given_up).len() == 0;
+        let nobody_answers = self.waiting.without(self.given_up).is_empty();
         (nobody_answers || self.until <= now).then_some(Release::Unknown)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::debt::Debt;
+    use super::super::cleanup::Debt;
     use super::*;
     use crate::fault::Fault;
     use crate::lock::Cause;

@@ -105,7 +105,7 @@ impl Lock {
                 if let Some(kept) = kept {
                     kept.close(ctx);
                 }
-                // In this order, see [`Contender::opened`](super::contend::Contender::opened).
+                // In this order, see [`Contender::opened`](super::wait_deletes::Contender::opened).
                 let older = Watched::new(ctx, older.clone());
                 let own = Watched::new(ctx, own);
                 Watching { own, older, news: 0, prompt: false }

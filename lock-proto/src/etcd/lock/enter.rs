@@ -1,0 +1,180 @@
+//! Entering the queue: one transaction that creates the key, or takes over one that is there (requirements E3, E6).
+
+use super::{Context, LeaseKind, Lock, Stage};
+use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
+use crate::etcd::session::answer;
+use crate::etcd::sessions::SessionId;
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
+use crate::time::Instant;
+use bytes::Bytes;
+use core::mem;
+
+/// On the way into the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Enter {
+    pub(super) session: SessionId,
+    pub(super) step: Step,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    /// What is owed under this key is cleared first.
+    Clearing,
+    /// Asked to create or to adopt the key.
+    Asked { serial: u64, what: What, value: Bytes },
+    /// The next attempt is due then.
+    Paused(Instant),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    Create,
+    /// A key of this client that this attempt did not create: it is owned by a guarded put only (requirement E6).
+    Adopt,
+}
+
+impl Enter {
+    pub(super) const fn awaits(&self, asked: u64) -> bool {
+        matches!(&self.step, Step::Asked { serial, .. } if *serial == asked)
+    }
+
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        match &self.step {
+            Step::Paused(until) => Some(*until),
+            Step::Clearing | Step::Asked { .. } => None,
+        }
+    }
+}
+
+impl Lock {
+    /// The head begins, with a session.
+    pub(super) fn start(&mut self, ctx: &mut Context<'_>) {
+        self.stage = Stage::Idle;
+        let Some(head) = self.waiters.front() else { return };
+        let session = match head.lease {
+            LeaseKind::Shared => ctx.sessions.shared(ctx.now, ctx.config),
+            LeaseKind::Own(seconds) => ctx.sessions.own(ctx.now, seconds),
+        };
+        if ctx.is_alive(session) { self.enter(ctx, session) } else { self.stage = Stage::Leasing(session) }
+    }
+
+    /// Asks for a place in the queue.
+    pub(super) fn enter(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
+            self.stage = Stage::Idle;
+            return;
+        };
+        let (value, alone) = (head.value.clone(), head.wait == Wait::Try);
+        if self.debts.iter().any(|debt| debt.session == session && debt.is_busy()) {
+            self.stage = Stage::Entering(Enter { session, step: Step::Clearing });
+            return;
+        }
+        self.rest_debt(ctx, session);
+        let request = Request::Create { queue: self.queue.clone(), lease, value: value.clone(), alone };
+        let serial = ctx.send(session, request);
+        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
+    }
+
+    pub(super) fn adopt(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Seen) {
+        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
+            self.stage = Stage::Idle;
+            return;
+        };
+        let value = head.value.clone();
+        let request = Request::Put {
+            queue: self.queue.clone(),
+            lease,
+            value: value.clone(),
+            modified: own.modified,
+            before: own.created,
+        };
+        let serial = ctx.send(session, request);
+        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
+    }
+
+    /// What was owed under the key has been cleared, or could not be.
+    pub(super) fn enter_cleared(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+        if let Stage::Entering(Enter { session: own, step: Step::Clearing }) = &self.stage
+            && *own == session
+        {
+            self.enter(ctx, session);
+        }
+    }
+
+    pub(super) fn enter_due(&mut self, ctx: &mut Context<'_>) {
+        if let Stage::Entering(Enter { session, step: Step::Paused(until) }) = self.stage
+            && until <= ctx.now
+        {
+            self.enter(ctx, session);
+        }
+    }
+
+    pub(super) fn enter_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
+        let Stage::Entering(enter) = &mut self.stage else { return };
+        let session = enter.session;
+        let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
+        match reply {
+            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, .. }) => {
+                self.tries = 0;
+                if what == What::Adopt {
+                    self.passed_on_within(ctx, session);
+                }
+                match older {
+                    None => self.win(ctx, session, *own, *revision, value, None),
+                    Some(older) if self.queue.is_foreign(&older.key) => {
+                        self.owe_key(ctx, session, own.modified);
+                        self.stage = Stage::Idle;
+                        self.fail_foreign(ctx, &older.key);
+                    }
+                    Some(older) => self.join(ctx, session, *own, *revision, value, older),
+                }
+            }
+            // The key is there, and this attempt did not make it.
+            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
+                self.adopt(ctx, session, *own);
+            }
+            // A try that finds the queue occupied.
+            Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
+                self.stage = Stage::Idle;
+                self.wake_debt(ctx, session);
+                if self.queue.is_foreign(&older.key) {
+                    return self.fail_foreign(ctx, &older.key);
+                }
+                self.answer = Answer::Taken(Expiry::Unknown);
+                self.end_try(ctx);
+                // Or the one that tried has gone, and the next one waits.
+                if matches!(self.stage, Stage::Idle) {
+                    self.start(ctx);
+                }
+            }
+            Reply::Refused(Refusal::LeaseNotFound) => {
+                self.stage = Stage::Leasing(session);
+                ctx.lost_lease(session);
+            }
+            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                self.answer = answer(reply);
+                self.stage = Stage::Idle;
+                match what {
+                    What::Create => self.wake_debt(ctx, session),
+                    What::Adopt => self.owe_look(ctx, session),
+                }
+                self.fail_all(ctx, &Failure::Refused);
+            }
+            // Whatever else: the next attempt finds out.
+            Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
+                // A create may yet land; a key that was to be adopted is there.
+                if what == What::Adopt || matches!(reply, Reply::Unknown(_)) {
+                    self.owe_unsettled(ctx, session);
+                }
+                if !matches!(reply, Reply::Done(_)) {
+                    self.answer = answer(reply);
+                }
+                let until = ctx.now + ctx.pause(self.tries);
+                self.tries = self.tries.saturating_add(1);
+                self.stage = Stage::Entering(Enter { session, step: Step::Paused(until) });
+                self.tell_blocked(ctx, Blocked::Unreachable);
+                self.end_try(ctx);
+            }
+        }
+    }
+}

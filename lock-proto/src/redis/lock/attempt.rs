@@ -1,0 +1,267 @@
+//! Attempts to take the lock: one request to every node, and what its answers mean (requirements A2 to A4, A10, Q1, Q2).
+
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+
+use super::cleanup::{Debt, Take};
+use super::context::{Context, Node, NodeSet};
+use super::redlock::{Round, Verdict, Vote, answer_to_take};
+use super::watchdog::{Call, Hold, Holder, Phase};
+use super::{Lock, Stage};
+use crate::id::NodeId;
+use crate::lock::ErrorClass;
+use crate::lock::{Answer, Blocked, Event, Failure};
+use crate::redis::config::Wake;
+use crate::redis::request::{Reply, Request};
+use crate::time::millis_up;
+
+/// While a node will tell of the release, polling is the safety net only.
+pub(super) const NOTIFIED_POLL_FACTOR: u32 = 10;
+/// How many of its slowest polls a waiter's marker outlives; each of them sets it anew. One that is left by a dead waiter costs a
+/// signal that nobody takes.
+const MARKED_POLLS: u32 = 4;
+/// But not less than this: an attempt may take its time.
+const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
+
+impl Lock {
+    /// Two nodes turned out to be one server: nobody gets a lock from them (requirement Q6).
+    pub(super) fn refuse_equal_nodes(&mut self, ctx: &mut Context<'_>) {
+        let Some((a, b)) = ctx.equal else { return };
+        while let Some(waiter) = self.next_waiter() {
+            ctx.end(waiter.id, Event::Failed(Failure::EqualNodes(a, b)));
+        }
+        self.nobody_waits(ctx);
+    }
+
+    /// One attempt on every node, for the head.
+    pub(super) fn start_round(&mut self, ctx: &mut Context<'_>) {
+        if ctx.equal.is_some() {
+            return self.refuse_equal_nodes(ctx);
+        }
+        let Some(&head) = self.queue.front() else {
+            self.stage = Stage::Idle;
+            return;
+        };
+        // Whatever came before is spent; from here on the new number is alive.
+        self.stage = Stage::Idle;
+        let spent = self.spent(ctx);
+        *ctx.number += 1;
+        #[cfg(test)]
+        if ctx.identity.flaw == Some(crate::redis::request::Flaw::SameToken) {
+            *ctx.number = 1;
+        }
+        let number = *ctx.number;
+        let first = self.tries == 0;
+        self.tries = self.tries.saturating_add(1);
+        if let Some(listening) = &mut self.listening {
+            listening.hinted = NodeSet::default();
+        }
+        let nodes = ctx.nodes;
+        let quorum = nodes.len() > 1;
+        let fence_block = ctx.fence_block();
+        // Whoever was refused once waits, and asks the releases to tell (requirement A7).
+        let waiting_ms = match ctx.config.wake {
+            Wake::Notify if !first => {
+                millis_up((ctx.config.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
+            }
+            Wake::Notify | Wake::Poll => 0,
+        };
+        let mut marked = NodeSet::default();
+        let ask = |(index, known): (usize, &Node)| {
+            if let Some(answer) = known.excluded(ctx.now) {
+                return Vote::No(answer);
+            }
+            let node = NodeId::new(index as u16);
+            let clean = first && self.debts.get(node).is_none_or(Debt::is_clear);
+            let (key, ttl_ms) = (self.key.clone(), head.ttl.ms());
+            let waiting_ms = if ctx.quiet.contains(node) { 0 } else { waiting_ms };
+            if waiting_ms > 0 {
+                marked.insert(node);
+            }
+            let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
+            Vote::Asked { serial: ctx.send(node, request, head.ttl.patience(ctx.config)) }
+        };
+        let votes = nodes.iter().enumerate().map(ask).collect();
+        self.stage = Stage::Trying(Round {
+            number,
+            started: ctx.now,
+            deadline: quorum.then(|| ctx.now + head.ttl.round_timeout(ctx.config)),
+            ttl: head.ttl,
+            votes,
+            fence: None,
+            hinted: false,
+            marked,
+        });
+        self.judge(ctx);
+    }
+
+    /// The node refused the attempt, which also set the marker of those who wait: once more without it, as that key may be forbidden, or
+    /// lie elsewhere in a cluster. A release does not wake us then, and polling takes over. False if it was not marked.
+    pub(super) fn try_unmarked(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
+        let spent = self.spent(ctx);
+        let Stage::Trying(round) = &mut self.stage else { return false };
+        if !round.marked.contains(node) {
+            return false;
+        }
+        round.marked.remove(node);
+        ctx.quiet.insert(node);
+        let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
+        let fence_block = ctx.fence_block();
+        let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 0 };
+        let serial = ctx.send(node, request, round.ttl.patience(ctx.config));
+        if let Some(vote) = round.votes.get_mut(node.index()) {
+            *vote = Vote::Asked { serial };
+        }
+        true
+    }
+
+    /// An attempt has its answer.
+    pub(super) fn take_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, take: Take, reply: &Reply) {
+        let until = take.ttl.until(take.emitted, ctx.config);
+        let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
+        let of_round = matches!(&self.stage, Stage::Trying(round) if round.number == take.number);
+        if refused && of_round && self.try_unmarked(ctx, node) {
+            return;
+        }
+        match &mut self.stage {
+            Stage::Trying(round) if round.number == take.number => {
+                // A node that turned out to be young may not vote, and what it granted is given back with the rest.
+                match (ctx.nodes.get(node.index()).and_then(|node| node.excluded(ctx.now)), reply) {
+                    (Some(answer), Reply::Granted { .. }) => {
+                        if let Some(vote) = round.votes.get_mut(node.index()) {
+                            *vote = Vote::No(answer);
+                        }
+                        self.debts.of(node).found(take.number);
+                    }
+                    (Some(_) | None, _) => round.answer(node, until, reply),
+                }
+                self.judge(ctx);
+            }
+            Stage::Held(hold) if hold.number == take.number => {
+                let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
+                hold.answered(ctx.now, node, call, reply, ctx.config);
+                self.after_answer(ctx);
+            }
+            Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) | Stage::Held(_) => {
+                if let Some(lost) = self.lost.iter_mut().find(|lost| lost.number == take.number) {
+                    // Told Lost, guard still out: nothing is deleted before it comes back (requirement H6).
+                    lost.nodes.insert(node);
+                    return;
+                }
+                if let Some(answer) = self.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent) {
+                    *answer = answer_to_take(reply);
+                }
+                if let Some(debt) = self.debts.get_mut(node) {
+                    let send = debt.straggled(take.number, reply);
+                    self.settle_debt(ctx, node, send);
+                }
+            }
+        }
+    }
+
+    /// Decides the round as early as it can be decided.
+    pub(super) fn judge(&mut self, ctx: &mut Context<'_>) {
+        if ctx.equal.is_some() {
+            return self.refuse_equal_nodes(ctx);
+        }
+        let Stage::Trying(round) = &self.stage else { return };
+        match round.verdict(ctx.now, ctx.quorum()) {
+            Verdict::Open => {}
+            Verdict::Won => self.win(ctx),
+            Verdict::Lost => self.lose_round(ctx),
+        }
+    }
+
+    pub(super) fn win(&mut self, ctx: &mut Context<'_>) {
+        let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        self.tries = 0;
+        self.answers = Vec::new();
+        self.stop_listening(ctx);
+        let Some(waiter) = self.next_waiter() else {
+            // Everybody left; the round was kept for a head that is gone.
+            self.end_round(ctx, &round, true);
+            return;
+        };
+        self.leave_open(&round);
+        let holder = Holder::new(ctx.now, waiter);
+        let mut hold = Hold::new(ctx.now, &round, holder, ctx.config, ctx.seed);
+        // The round may have been started for another head with a shorter TTL.
+        if waiter.ttl > round.ttl {
+            hold.holder.phase = Phase::Preparing;
+            hold.extend(ctx.now);
+        }
+        self.wait_on(&hold.holder);
+        self.stage = Stage::Held(hold);
+        self.offer(ctx);
+        self.watch(ctx);
+    }
+
+    /// The attempts of a round that has ended, but for their answers.
+    pub(super) fn leave_open(&mut self, round: &Round) {
+        for index in 0..round.votes.len() {
+            let node = NodeId::new(index as u16);
+            if let Some(take) = round.take(node) {
+                self.debts.of(node).take_sent(take);
+            }
+        }
+    }
+
+    /// Gives back what the round may have won.
+    pub(super) fn end_round(&mut self, ctx: &mut Context<'_>, round: &Round, announce: bool) {
+        self.leave_open(round);
+        for (index, vote) in round.votes.iter().enumerate() {
+            let node = NodeId::new(index as u16);
+            let landed = match vote {
+                Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
+                Vote::No(_) => self.debts.get(node).is_some_and(Debt::has_found),
+            };
+            if landed {
+                self.owe(ctx, node, round.number, announce);
+            }
+        }
+    }
+
+    pub(super) fn lose_round(&mut self, ctx: &mut Context<'_>) {
+        let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let quorum = ctx.quorum();
+        self.answers = self.answers_with(&round);
+        self.end_round(ctx, &round, false);
+        let Some(&head) = self.queue.front() else {
+            self.nobody_waits(ctx);
+            return;
+        };
+        if let Some(hopeless) = round.hopeless(quorum) {
+            return self.fail_all(ctx, hopeless);
+        }
+        if head.wait == crate::lock::Wait::Try {
+            self.tell_failure(ctx, 0, Failure::TimedOut);
+            return self.leave_queue(ctx, 0);
+        }
+        let blocked = self.why_blocked(quorum);
+        self.tell_blocked(ctx, blocked);
+        if let Some(listening) = &mut self.listening
+            && listening.told
+        {
+            // Somebody was faster: to the end of the line.
+            listening.told = false;
+            ctx.listen(&self.key, true);
+        }
+        if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
+            self.start_listening(ctx);
+        }
+        let until = self.next_attempt(ctx, &round, blocked);
+        self.stage = Stage::Paused { until };
+        if round.hinted {
+            // A release was signalled while the attempt was under way: once more, and no release falls between.
+            self.start_round(ctx);
+        }
+    }
+
+    /// The answers of a round; where a node has not answered yet, what it said before.
+    pub(super) fn answers_with(&self, round: &Round) -> Vec<Answer> {
+        let before = |index: usize| self.answers.get(index).cloned().unwrap_or_default();
+        let answers = round.answers().enumerate();
+        answers.map(|(index, answer)| if answer == Answer::Silent { before(index) } else { answer }).collect()
+    }
+}

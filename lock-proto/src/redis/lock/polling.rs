@@ -1,0 +1,57 @@
+//! When the head of the queue tries again: polling, and the end of the TTL that was seen (requirements A6, Q2).
+
+use super::Lock;
+use super::attempt::NOTIFIED_POLL_FACTOR;
+use super::context::Context;
+use super::redlock::Round;
+use crate::jitter::{doubled, jitter};
+use crate::lock::Expiry;
+use crate::lock::{Answer, Blocked};
+use crate::time::Instant;
+use core::time::Duration;
+
+/// Waiters that all wait for the same expiry are spread over this.
+const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
+
+impl Lock {
+    pub(super) fn why_blocked(&self, quorum: usize) -> Blocked {
+        let count = |wanted: fn(&Answer) -> bool| self.answers.iter().filter(|answer| wanted(answer)).count();
+        let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
+        let young = count(|answer| matches!(answer, Answer::TooYoung));
+        let unstable = count(|answer| matches!(answer, Answer::UnstableIdentity));
+        if reachable < quorum && reachable + young >= quorum {
+            Blocked::TooYoung
+        } else if reachable < quorum && reachable + young + unstable >= quorum {
+            Blocked::UnstableIdentity
+        } else if reachable < quorum {
+            Blocked::Unreachable
+        } else if count(|answer| matches!(answer, Answer::Taken(Expiry::Never))) > self.answers.len() - quorum {
+            Blocked::HeldWithoutExpiry
+        } else {
+            Blocked::Held
+        }
+    }
+
+    pub(super) fn next_attempt(&self, ctx: &Context<'_>, round: &Round, blocked: Blocked) -> Instant {
+        let n = *ctx.number;
+        let poll = ctx.config.poll;
+        let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
+        let notified = self.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
+        if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity) {
+            every *= NOTIFIED_POLL_FACTOR;
+        }
+        let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));
+        if let Some(left) = round.free_in(ctx.quorum()) {
+            // A key expires when its time is *over*; and not all waiters may come at once.
+            let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
+            at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
+        }
+        let granted = self.answers.iter().any(|answer| matches!(answer, Answer::Granted));
+        if granted && self.answers.len() > 1 && blocked == Blocked::Held {
+            // A split vote: after a random delay longer than a round (requirement Q2).
+            let took = ctx.now.since(round.started);
+            at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, took * 2 + poll.every / 2));
+        }
+        at
+    }
+}
