@@ -25,7 +25,7 @@ const ANSWERS: [&[u8]; 16] = [
     b":1\r\n",
     b":0\r\n",
     b":-1\r\n",
-    b"*2\r\n:1\r\n:7\r\n",
+    b"*4\r\n:1\r\n:7\r\n:1\r\n:0\r\n",
     b"*2\r\n:0\r\n:250\r\n",
     b"%1\r\n+proto\r\n:3\r\n",
     b"$40\r\nrun_id:0123456789\r\nuptime_in_seconds:77\r\n\r\n",

@@ -58,7 +58,7 @@ impl Guard {
     /// up, they go back by so much.
     #[must_use]
     pub fn fence_ahead(&self) -> Option<Duration> {
-        self.hold.ticket.terms().fence_ahead
+        self.hold.ticket.terms().fence_ahead()
     }
 
     /// How long the key lives without a sign of life.

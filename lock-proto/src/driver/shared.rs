@@ -63,7 +63,7 @@ pub(super) struct Batch {
 enum Note {
     AtRisk { valid_until: Instant },
     Lost(Loss),
-    FenceAhead(Duration),
+    FenceAhead { ms: u32 },
 }
 
 impl Batch {
@@ -99,10 +99,10 @@ impl Batch {
                     tracing::warn!(lock = %ticket.name.escape_ascii(), cause = %loss, "lock lost");
                     ticket.extended.notify(usize::MAX);
                 }
-                Note::FenceAhead(ahead) => {
+                Note::FenceAhead { ms } => {
                     tracing::warn!(
                         lock = %ticket.name.escape_ascii(),
-                        ?ahead,
+                        ahead_ms = ms,
                         "the fence counter is ahead of the server's clock, which was set back"
                     );
                 }
@@ -250,11 +250,13 @@ impl<E: Engine + ?Sized> Core<E> {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
         if let Event::Granted(grant) = &event
-            && grant.fence_ahead.is_some() != self.fence_ahead
+            && (grant.fence_ahead_ms > 0) != self.fence_ahead
         {
             // Logged once, and not with every grant until the clock has caught up.
-            self.fence_ahead = grant.fence_ahead.is_some();
-            batch.notes.extend(grant.fence_ahead.map(|ahead| (Arc::clone(ticket), Note::FenceAhead(ahead))));
+            self.fence_ahead = grant.fence_ahead_ms > 0;
+            if self.fence_ahead {
+                batch.notes.push((Arc::clone(ticket), Note::FenceAhead { ms: grant.fence_ahead_ms }));
+            }
         }
         if ticket.apply(event, batch) {
             batch.ended.extend(slot.take());

@@ -78,17 +78,21 @@ pub(super) struct Terms {
     /// 0 if there is none.
     fence: u64,
     pub(super) ttl: Duration,
-    pub(super) fence_ahead: Option<Duration>,
+    fence_ahead_ms: u32,
 }
 
 impl Terms {
     fn of(grant: &Grant) -> Self {
-        let Grant { token, fence, fence_ahead, ttl, .. } = *grant;
-        Self { number: token.number, fence: fence.map_or(0, Fence::get), ttl, fence_ahead }
+        let Grant { token, fence, fence_ahead_ms, ttl, .. } = *grant;
+        Self { number: token.number, fence: fence.map_or(0, Fence::get), ttl, fence_ahead_ms }
     }
 
     pub(super) fn fence(&self) -> Option<Fence> {
         (self.fence != 0).then_some(Fence(self.fence))
+    }
+
+    pub(super) fn fence_ahead(&self) -> Option<Duration> {
+        (self.fence_ahead_ms > 0).then(|| Duration::from_millis(self.fence_ahead_ms.into()))
     }
 }
 

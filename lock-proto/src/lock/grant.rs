@@ -35,7 +35,7 @@ impl fmt::Display for Token {
 /// - if the server restarts with old data, or a stale replica is promoted, once the clock of the server that grants next is
 ///   [`Config::fence_block`](super::Config::fence_block) µs past the time of the last grant.
 ///
-/// They do not if the counter is lost while it is ahead of the clock, because that was set back: see [`Grant::fence_ahead`].
+/// They do not if the counter is lost while it is ahead of the clock, because that was set back: see [`Grant::fence_ahead_ms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub(crate) u64);
 
@@ -61,9 +61,9 @@ pub struct Grant {
     pub token: Token,
     /// The fencing token; `None` for a quorum, which has none, or if fencing is off.
     pub fence: Option<Fence>,
-    /// By how much the fence counter is ahead of the server's clock, if that is a millisecond or more: the clock was set back.
+    /// By how many whole ms the fence counter is ahead of the server's clock: 0, unless that clock was set back.
     /// Tokens grow all the same while the counter is there. If it is lost before the clock has caught up, they go back by so much.
-    pub fence_ahead: Option<Duration>,
+    pub fence_ahead_ms: u32,
     /// The TTL of the key.
     pub ttl: Duration,
     /// Until when the lock is certainly held if nothing more is heard.

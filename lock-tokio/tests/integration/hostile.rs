@@ -214,7 +214,7 @@ async fn p3_a_server_that_hangs_up_at_once() {
 async fn a_grant_and_then_nonsense() {
     let generous: Behaviour = |line| {
         line.request()?;
-        line.say(b"*2\r\n:1\r\n:77\r\n")?;
+        line.say(b"*4\r\n:1\r\n:77\r\n:1\r\n:0\r\n")?;
         line.request()?;
         line.flood(b"\x01", FLOOD)
     };

@@ -109,7 +109,7 @@ impl Lock {
         let grant = Grant {
             token: Token { client: ctx.client, number: *ctx.number },
             fence: Some(hold.fence()),
-            fence_ahead: None,
+            fence_ahead_ms: 0,
             ttl: ctx.ttl(hold.session),
             valid_until,
         };

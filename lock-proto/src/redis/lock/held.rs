@@ -26,7 +26,7 @@ impl Lock {
         let grant = Grant {
             token: ctx.identity.token(hold.number),
             fence: hold.fence(),
-            fence_ahead: hold.fence_ahead(),
+            fence_ahead_ms: hold.fence_ahead_ms(),
             ttl: hold.ttl.duration(),
             valid_until,
         };

@@ -273,9 +273,9 @@ impl Hold {
         self.fences.filter(|fences| fences.count > 0).map(|fences| Fence(fences.first))
     }
 
-    /// By how much the fence counter is ahead of the server's clock, if that was set back.
-    pub(crate) fn fence_ahead(&self) -> Option<Duration> {
-        self.fences.filter(|fences| fences.ahead_ms > 0).map(|fences| Duration::from_millis(fences.ahead_ms.into()))
+    /// By how many ms the fence counter is ahead of the server's clock, if that was set back.
+    pub(crate) fn fence_ahead_ms(&self) -> u32 {
+        self.fences.map_or(0, |fences| fences.ahead_ms)
     }
 
     /// Fencing tokens have run out: the holder must not be notified before it has one.

@@ -17,7 +17,7 @@ fn grant(fence: Option<u64>) -> Event {
     Event::Granted(Grant {
         token: Token { client: ClientId::from_bits(1), number: 1 },
         fence: fence.map(Fence),
-        fence_ahead: None,
+        fence_ahead_ms: 0,
         ttl: Duration::from_secs(1),
         valid_until: Instant::ZERO,
     })
