@@ -167,7 +167,8 @@ async fn nodes_that_hide_their_age() {
     let rejected = report.nodes.iter().filter(|answer| matches!(answer, Answer::Rejected(_))).count();
     assert!(rejected >= 2, "{report}");
     assert!(report.to_string().contains("info"), "{report}");
-    assert_eq!(count(&servers, "a"), 0);
+    // What a node granted before it was known is given back in the background.
+    until("nothing is left", || count(&servers, "a") == 0).await;
     give_back(take(&with(quorum(&servers)), "a", LONG_TTL).await).await;
 }
 
