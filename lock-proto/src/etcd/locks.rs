@@ -519,7 +519,7 @@ impl Locks {
         } else {
             (Vec::new(), Vec::new())
         };
-        self.locks.stepped(slot, was_held, deadline, ended);
+        self.locks.stepped(slot, was_held, |_| deadline, ended);
         for (watch, open) in watches {
             if open {
                 self.watchers.insert(watch, Watcher::Name(slot))

@@ -71,16 +71,19 @@ impl<M: Machine> Registry<M> {
     }
 
     /// Moves the clock forward. Time that runs backwards is taken as standing still (requirement M1).
+    #[inline]
     pub(crate) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
     /// The earliest deadline of a machine, and its slot. `Instant::MAX` means never.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<(Instant, u32)> {
         self.deadlines.first().filter(|(at, _)| *at < Instant::MAX)
     }
 
     /// The slot of a machine whose deadline has come.
+    #[inline]
     pub(crate) fn due(&self) -> Option<u32> {
         self.next_deadline().filter(|(at, _)| *at <= self.now).map(|(_, slot)| slot)
     }
@@ -136,6 +139,7 @@ impl<M: Machine> Registry<M> {
     /// # Errors
     ///
     /// [`Misuse::Stale`] if the acquisition has ended (requirement M6).
+    #[inline]
     pub(crate) fn slot_of(&self, id: LockId) -> Result<u32, Misuse> {
         self.acquisitions.owner(id.slot, id.generation).ok_or(Misuse::Stale(id))
     }
@@ -154,6 +158,7 @@ impl<M: Machine> Registry<M> {
         self.machines.get(slot as usize)?.as_deref()
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut M> {
         self.machines.get_mut(slot as usize)?.as_deref_mut()
     }
@@ -165,11 +170,12 @@ impl<M: Machine> Registry<M> {
 
     /// Called after every step of the machine in `slot`: keeps the count of held locks, forgets what has ended, and moves
     /// the deadline.
+    #[inline]
     pub(crate) fn stepped(
         &mut self,
         slot: u32,
         was_held: bool,
-        deadline: Option<Instant>,
+        deadline: impl FnOnce(&M) -> Option<Instant>,
         ended: impl IntoIterator<Item = LockId>,
     ) {
         let Some(place) = self.machines.get_mut(slot as usize) else { return };
@@ -185,7 +191,7 @@ impl<M: Machine> Registry<M> {
             self.free.push(slot);
             self.deadlines.set(slot, None);
         } else {
-            self.deadlines.set(slot, deadline);
+            self.deadlines.set(slot, deadline(machine));
         }
         for id in ended {
             self.acquisitions.end(id.slot);
@@ -293,7 +299,7 @@ mod tests {
         let machine = all.get_mut(slot).unwrap();
         let was_held = machine.is_held();
         machine.left -= 1;
-        all.stepped(slot, was_held, deadline, ended.iter().copied());
+        all.stepped(slot, was_held, |_| deadline, ended.iter().copied());
     }
 
     #[test]

@@ -388,7 +388,8 @@ impl Locks {
         };
         let result = f(lock, &mut ctx);
         lock.tidy();
-        let deadline = lock.deadline(self.nodes.len() / 2 + 1, &self.config).map(|(at, _)| at);
+        let (quorum, config) = (self.nodes.len() / 2 + 1, &self.config);
+        let deadline = |lock: &Lock| lock.deadline(quorum, config).map(|(at, _)| at);
         self.locks.stepped(slot, was_held, deadline, self.ended.drain(..));
         Some(result)
     }
