@@ -12,6 +12,7 @@ FUZZ_LENGTH ?= 64
 
 FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
+BESIDE := --manifest-path examples/beside/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -28,7 +29,7 @@ test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
 test unit: export RUST_TEST_THREADS ?= 8
 .PHONY: test
-test: servers lint unit doc no-std corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std beside corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 .PHONY: servers
@@ -41,6 +42,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) fmt $(PROOF) --check
 	$(CARGO) fmt $(BENCH) --check
+	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	for features in '' redis etcd driver sim; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
@@ -87,8 +89,12 @@ doc: ## Build the documentation; a warning is an error.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
 
 .PHONY: no-std
-no-std: ## Prove that lock-proto without features needs no std.
+no-std: ## Prove that the machines need no std.
 	RUSTFLAGS="--cfg lock_bare_metal" $(CARGO) build $(PROOF) --target-dir target/bare
+
+.PHONY: beside
+beside: ## Check that lock-tokio builds beside another client that uses redis-protocol.
+	$(CARGO) check $(BESIDE) --target-dir target
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

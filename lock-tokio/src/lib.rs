@@ -56,8 +56,8 @@
 //! # etcd
 //!
 //! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the same locks, in one queue with
-//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. It is the feature `etcd`, which is on by
-//! default. HTTP/2 and gRPC run inside the driver's task, and need nothing of the runtime but a TCP connection and a timer.
+//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. Needs the
+//! feature `etcd`, which is off by default. HTTP/2 and gRPC run inside the driver's task, and need nothing of the runtime but a TCP connection and a timer.
 //!
 //! # Time
 //!
@@ -83,5 +83,9 @@ pub use lock_proto::driver::{
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
-pub use lock_proto::redis::{self, Config, Renew};
+pub use lock_proto::redis::{self, Config};
+pub use lock_proto::{
+    Answer, Blocked, ConfigError, Failure, Fence, Invalid, Loss, Misuse, Release, Renew, Report, ServerError, Token, UrlError,
+    Wait,
+};
 pub use stream::Stream;

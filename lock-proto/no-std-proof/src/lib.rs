@@ -1,4 +1,4 @@
-//! Proof that `lock-proto` without features needs no std (requirement D1).
+//! Proof that the machines of `lock-proto` need no std (requirement D1).
 //!
 //! A program has one panic handler and one global allocator, and std brings both. This library brings its own: if anything that
 //! it links pulled std in, it would not compile. `make no-std` builds it on the host, no other target is needed.
