@@ -12,7 +12,7 @@
 //! ```
 //! use core::time::Duration;
 //! use std::collections::VecDeque;
-//! use lock_proto::redis::step::{Context, Lock, Node, Ttl, Waiter};
+//! use lock_proto::redis::step::{Context, Lock, Node, NodeSet, Ttl, Waiter};
 //! use lock_proto::redis::{Config, Endpoint, Event, Identity, Key, LocksOutput, Release, Renew, Reply, Request, Wait};
 //! use lock_proto::{ClientId, Instant, LockId, NodeId};
 //!
@@ -20,13 +20,13 @@
 //! let config = Config::new([Endpoint::parse("redis://127.0.0.1:6379")?]).fencing(false);
 //! let identity = Identity::new(ClientId::from_bits(1), b"");
 //! let nodes = [Node::default()];
-//! let (mut number, mut serial) = (0, 0);
+//! let (mut number, mut serial, mut quiet) = (0, 0, NodeSet::default());
 //! let (mut out, mut ended) = (VecDeque::new(), Vec::new());
 //! macro_rules! at {
 //!     ($now:expr) => {
 //!         &mut Context {
-//!             now: $now, config: &config, identity: &identity, nodes: &nodes, equal: None, stopping: false, seed: 7,
-//!             name: 0, number: &mut number, serial: &mut serial, out: &mut out, ended: &mut ended,
+//!             now: $now, config: &config, identity: &identity, nodes: &nodes, quiet: &mut quiet, equal: None,
+//!             stopping: false, seed: 7, name: 0, number: &mut number, serial: &mut serial, out: &mut out, ended: &mut ended,
 //!         }
 //!     };
 //! }
@@ -65,5 +65,5 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use super::lock::{Context, Lock, Node, Waiter};
+pub use super::lock::{Context, Lock, Node, NodeSet, Waiter};
 pub use super::validity::Ttl;

@@ -106,7 +106,7 @@ pub struct Context<'a> {
     /// The nodes, as many as the settings name.
     pub nodes: &'a [Node],
     /// Nodes that refused a request because of the keys by which waiters are woken: they are left out there.
-    pub(crate) quiet: &'a mut NodeSet,
+    pub quiet: &'a mut NodeSet,
     /// Two nodes that turned out to be one server.
     pub equal: Option<(NodeId, NodeId)>,
     /// The client is shutting down: nothing new is begun.
@@ -161,7 +161,7 @@ impl Context<'_> {
 
 /// A set of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct NodeSet(u16);
+pub struct NodeSet(u16);
 
 impl NodeSet {
     pub(crate) fn insert(&mut self, node: NodeId) {

@@ -24,8 +24,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use cleanup::{Debt, Debts, Send};
-pub(crate) use context::NodeSet;
-pub use context::{Context, Node};
+pub use context::{Context, Node, NodeSet};
 use pending_release::GiveBack;
 use redlock::Round;
 use watchdog::{Hold, Phase};
