@@ -33,7 +33,7 @@ impl fmt::Display for Token {
 ///
 /// - if the counter is evicted, or the server restarts without its data, unless its clock is set back;
 /// - if the server restarts with old data, or a stale replica is promoted, once the clock of the server that grants next is
-///   [`Config::fence_block`](super::Config::fence_block) µs past the time of the last grant.
+///   `fence_block` (a setting) µs past the time of the last grant.
 ///
 /// They do not if the counter is lost while it is ahead of the clock, because that was set back: see [`Grant::fence_ahead_ms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,7 +83,7 @@ pub enum Loss {
     /// The key holds somebody else's value.
     #[error("another client has the lock")]
     Taken,
-    /// The maximal hold time is over, see [`Renew::AtMost`].
+    /// The maximal hold time is over, see [`Renew::AtMost`](super::Renew::AtMost).
     #[error("the maximal hold time is over")]
     MaxHold,
     /// The client was shut down.

@@ -35,7 +35,7 @@ pub enum Renew {
     Manual,
     /// The watchdog, but the hold ends at the latest this long after the grant.
     ///
-    /// At that time the holder is notified with [`Loss::MaxHold`], and renewal stops. The key stays until the guard is released or
+    /// At that time the holder is notified with [`Loss::MaxHold`](super::Loss::MaxHold), and renewal stops. The key stays until the guard is released or
     /// dropped, so that the work can come to an end before the next holder begins. A guard that stays out delays the next holder by a
     /// TTL at most: then the key ends by itself.
     ///

@@ -131,7 +131,7 @@ impl Locks {
         Ok(id)
     }
 
-    /// Takes the lock that was offered by [`Event::Granted`]. Only from then on is it renewed (requirement H5).
+    /// Takes the lock that was offered by [`Event::Granted`](crate::Event::Granted). Only from then on is it renewed (requirement H5).
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Locks {
         self.step(slot, |lock, ctx| lock.claim(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
     }
 
-    /// Gives the lock a full TTL from now on. Each call is answered by an [`Event::Extended`] or [`Event::ExtendFailed`] of its own, in the
+    /// Gives the lock a full TTL from now on. Each call is answered by an [`Event::Extended`](crate::Event::Extended) or [`Event::ExtendFailed`](crate::Event::ExtendFailed) of its own, in the
     /// order of the calls, unless the lock is lost or given back first.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Locks {
         self.step(slot, |lock, ctx| lock.extend(ctx, id)).unwrap_or(Err(Misuse::Stale(id)))
     }
 
-    /// Gives the lock back. Answered by [`Event::Released`]. Legal for a lock that is held, offered or lost.
+    /// Gives the lock back. Answered by [`Event::Released`](crate::Event::Released). Legal for a lock that is held, offered or lost.
     ///
     /// # Errors
     ///

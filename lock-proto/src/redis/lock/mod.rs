@@ -226,7 +226,7 @@ impl Lock {
         }
     }
 
-    /// Takes the offer of [`Event::Granted`], which stands for a moment only (requirement H1).
+    /// Takes the offer of [`Event::Granted`](crate::Event::Granted), which stands for a moment only (requirement H1).
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl Lock {
         }
     }
 
-    /// Renews now. Each call has an answer of its own: [`Event::Extended`] or [`Event::ExtendFailed`].
+    /// Renews now. Each call has an answer of its own: [`Event::Extended`](crate::Event::Extended) or [`Event::ExtendFailed`](crate::Event::ExtendFailed).
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl Lock {
         }
     }
 
-    /// The guard comes back; the answer is [`Event::Released`].
+    /// The guard comes back; the answer is [`Event::Released`](crate::Event::Released).
     ///
     /// # Errors
     ///
