@@ -85,7 +85,6 @@ pub use lock_proto::driver::{
 pub use lock_proto::etcd;
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Blocked, ConfigError, Failure, Fence, Invalid, Loss, Misuse, Release, Renew, Report, ServerError, Token,
-    UrlError, Wait,
+    Answer, Blocked, ConfigError, Failure, Fence, Invalid, Loss, Misuse, Release, Renew, Report, Token, UrlError, Wait,
 };
 pub use stream::Stream;
