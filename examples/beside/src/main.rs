@@ -1,4 +1,5 @@
-//! Both crates use redis-protocol, and cargo builds it once, with the features of both. It must compile.
+//! Checks that two clients compile together. Both use redis-protocol, which cargo builds once,
+//! with the features that both ask for.
 
 fn main() {
     let _ = fred::prelude::Builder::default_centralized();
