@@ -130,16 +130,29 @@ impl fmt::Display for ConnId {
 /// One request of the hub to one node. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
-    pub(crate) name: u32,
+    pub(crate) owner: CallOwner,
     pub(crate) node: NodeId,
     pub(crate) serial: u64,
+}
+
+/// What a call belongs to, by its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "leases and elections are etcd's"))]
+pub(crate) enum CallOwner {
+    Lock(u32),
+    /// A lease.
+    Session(u32),
+    /// A question about an election.
+    Query(u32),
+    /// Nobody waits for the answer.
+    Nobody,
 }
 
 impl CallId {
     /// For whoever uses a [`Pipe`](crate::redis::Pipe) alone: the caller sees to it that no `serial` is used twice.
     #[must_use]
     pub const fn new(node: NodeId, serial: u64) -> Self {
-        Self { name: 0, node, serial }
+        Self { owner: CallOwner::Nobody, node, serial }
     }
 
     /// The server that it goes to.

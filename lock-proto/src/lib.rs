@@ -95,6 +95,7 @@ pub mod etcd;
 mod fault;
 mod id;
 mod jitter;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
 #[cfg(feature = "redis")]
 pub mod redis;

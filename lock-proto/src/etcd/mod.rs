@@ -39,7 +39,9 @@ mod channel;
 mod client;
 mod config;
 mod election;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod locks;
 pub mod message;
 mod output;
@@ -48,6 +50,7 @@ mod request;
 mod rpc;
 mod seam;
 mod session;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod sessions;
 mod status;
 mod url;

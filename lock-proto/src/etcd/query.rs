@@ -10,12 +10,10 @@ use super::lock::Watched;
 use super::request::{Found, Queue, Refusal, Reply, Request};
 use super::seam::{LocksOutput, WatchId};
 use super::session::{answer, pause, recheck};
-use crate::id::{CallId, NodeId};
+use crate::id::{CallId, CallOwner, NodeId};
 use crate::lock::{Answer, ErrorClass, Failure, Report};
 use crate::time::Instant;
 
-/// Calls of queries are told from those of names by this bit.
-pub(crate) const OF_QUERY: u32 = 1 << 30;
 /// How often an observer reads while its watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -100,7 +98,7 @@ impl Query {
         self.again = None;
         self.recheck = self.watch.map(|_| ctx.now + recheck(ctx.config, ctx.seed ^ u64::from(ctx.slot), ctx.now));
         *ctx.serial += 1;
-        let call = CallId { name: ctx.slot | OF_QUERY, node: NodeId(0), serial: *ctx.serial };
+        let call = CallId { owner: CallOwner::Query(ctx.slot), node: NodeId(0), serial: *ctx.serial };
         let request = Request::First { queue: self.queue.clone() };
         ctx.out.push_back(LocksOutput::Send { call, request, patience: ctx.config.request_timeout });
         self.call = Some(call.serial);

@@ -8,17 +8,14 @@ use super::request::{LeaseId, Reply, Request};
 use super::seam::LocksOutput;
 use super::session::{News, Session, SessionContext, pause};
 use crate::collections::Deadlines;
-use crate::id::{CallId, ClientId, NodeId};
+use crate::id::{CallId, CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
 use crate::lock::Loss;
 use crate::time::Instant;
 
 /// A session of this client, by its slot. A slot is used again only once nobody depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SessionId(u32);
-
-/// Calls of sessions are told from those of names by this bit.
-pub(crate) const OF_SESSION: u32 = 1 << 31;
+pub struct SessionId(u32);
 
 /// All sessions of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -130,9 +127,9 @@ impl Sessions {
     fn open(&mut self, now: Instant, shared: bool, seconds: i64) -> SessionId {
         let mut slot = self.free;
         while self.list.contains_key(&SessionId(slot)) {
-            slot = (slot + 1) % OF_SESSION;
+            slot = slot.wrapping_add(1);
         }
-        self.free = (slot + 1) % OF_SESSION;
+        self.free = slot.wrapping_add(1);
         let lease = self.fresh();
         // A server that grants leases and then does not know of them is not asked in a circle.
         let due = match self.unknown.checked_sub(2) {
@@ -203,9 +200,8 @@ impl Sessions {
         self.step(around, id, Session::timeout);
     }
 
-    pub(crate) fn answered(&mut self, around: &mut Around<'_>, call: CallId, reply: &Reply) {
-        let id = SessionId(call.name & !OF_SESSION);
-        self.step(around, id, |session, ctx| session.answered(ctx, call.serial, reply));
+    pub(crate) fn answered(&mut self, around: &mut Around<'_>, slot: u32, serial: u64, reply: &Reply) {
+        self.step(around, SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
     }
 
     pub(crate) fn extend(&mut self, around: &mut Around<'_>, id: SessionId) {
@@ -248,7 +244,7 @@ impl Sessions {
         let Around { now, config, serial, out } = around;
         let mut send = |request: Request, patience| {
             **serial += 1;
-            let call = CallId { name: id.0 | OF_SESSION, node: NodeId(0), serial: **serial };
+            let call = CallId { owner: CallOwner::Session(id.0), node: NodeId(0), serial: **serial };
             out.push_back(LocksOutput::Send { call, request, patience });
             **serial
         };

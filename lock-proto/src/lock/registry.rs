@@ -175,7 +175,7 @@ impl<M: Machine> Registry<M> {
         &mut self,
         slot: u32,
         was_held: bool,
-        deadline: impl FnOnce(&M) -> Option<Instant>,
+        deadline: Option<Instant>,
         ended: impl IntoIterator<Item = LockId>,
     ) {
         let Some(place) = self.machines.get_mut(slot as usize) else { return };
@@ -191,7 +191,7 @@ impl<M: Machine> Registry<M> {
             self.free.push(slot);
             self.deadlines.set(slot, None);
         } else {
-            self.deadlines.set(slot, deadline(machine));
+            self.deadlines.set(slot, deadline);
         }
         for id in ended {
             self.acquisitions.end(id.slot);
@@ -299,7 +299,7 @@ mod tests {
         let machine = all.get_mut(slot).unwrap();
         let was_held = machine.is_held();
         machine.left -= 1;
-        all.stepped(slot, was_held, |_| deadline, ended.iter().copied());
+        all.stepped(slot, was_held, deadline, ended.iter().copied());
     }
 
     #[test]

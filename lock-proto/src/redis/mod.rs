@@ -4,7 +4,9 @@ mod batch;
 mod client;
 mod config;
 mod listener;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod locks;
 mod output;
 mod pipe;

@@ -12,7 +12,7 @@
 //! ```
 //! use core::time::Duration;
 //! use std::collections::VecDeque;
-//! use lock_proto::redis::step::{Context, Lock, Node, NodeSet, Ttl, Waiter};
+//! use lock_proto::redis::step::{Context, Lock, Node, NodeSet, Ttl, View, Waiter};
 //! use lock_proto::redis::{Config, Endpoint, Event, Identity, Key, LocksOutput, Release, Renew, Reply, Request, Wait};
 //! use lock_proto::{ClientId, Instant, LockId, NodeId};
 //!
@@ -35,7 +35,7 @@
 //! let id = LockId::new(0, 0);
 //! let ttl = Ttl::new(Duration::from_secs(10), Renew::Auto, &config)?;
 //! let mut lock = Lock::new(Key::new(b"", b"stock:42"));
-//! lock.acquire(at!(start), Waiter { id, ttl, renew: Renew::Auto, wait: Wait::Forever, since: start });
+//! lock.acquire(at!(start), Waiter { id, terms: ttl, renew: Renew::Auto, wait: Wait::Forever, since: start });
 //!
 //! // It asks the node for the key, and is granted it two milliseconds later.
 //! let Some(LocksOutput::Send { call, request: Request::Take { .. }, .. }) = out.pop_front() else { panic!() };
@@ -47,12 +47,13 @@
 //! lock.claim(at!(now), id)?;
 //!
 //! // A third of the TTL later it wants to renew.
-//! let (due, why) = lock.deadline(1, &config).unwrap();
+//! let view = View { config: &config, quorum: 1 };
+//! let (due, why) = lock.deadline(view).unwrap();
 //! assert_eq!(why, "watchdog");
 //! lock.timeout(at!(due));
 //! let Some(LocksOutput::Send { call, request: Request::Extend { .. }, .. }) = out.pop_front() else { panic!() };
 //! lock.reply(at!(due), NodeId::new(0), call.serial(), &Reply::Extended);
-//! assert!(lock.valid_until(id, 1) > Some(grant.valid_until));
+//! assert!(lock.valid_until(id, view) > Some(grant.valid_until));
 //! out.clear();
 //!
 //! // And given back.
@@ -65,5 +66,5 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use super::lock::{Context, Lock, Node, NodeSet, Waiter};
+pub use super::lock::{Context, Lock, Node, NodeSet, Redis, View, Waiter};
 pub use super::validity::Ttl;

@@ -55,7 +55,7 @@ impl Ttl {
     }
 
     /// In nanoseconds: what follows here is asked for at every step, and arithmetic on a `Duration` takes several times as long.
-    const fn nanos(self) -> u64 {
+    pub(crate) const fn nanos(self) -> u64 {
         self.ms.saturating_mul(1_000_000)
     }
 
@@ -81,16 +81,6 @@ impl Ttl {
     /// When a renewal that failed at `now` is tried again.
     pub(crate) const fn retry_at(self, now: Instant) -> Instant {
         now.after(self.nanos() / 12)
-    }
-
-    /// How long a grant waits for its owner that is offered at `since` (requirement H5).
-    pub(crate) const fn claim_by(self, since: Instant) -> Instant {
-        since.after(self.nanos() / 3)
-    }
-
-    /// When the holder is warned of an end of validity.
-    pub(crate) fn warn_at(self, until: Instant, config: &Config) -> Instant {
-        until.before(config.at_risk.map_or_else(|| self.nanos() / 4, nanos))
     }
 
     /// How long a node may leave a request of this lock unanswered.
@@ -144,9 +134,8 @@ mod tests {
         let ms = Duration::from_millis;
         let ttl = Ttl { ms: 1_200 };
         let at = |ms: u64| Instant::from_millis(10_000 + ms);
-        // Requirements H1, H2 and H5.
-        assert_eq!((ttl.retry_at(at(0)), ttl.claim_by(at(0))), (at(100), at(400)));
-        assert_eq!((ttl.warn_at(at(300), &config()), ttl.warn_at(at(7), &config().at_risk(ms(7)))), (at(0), at(0)));
+        // H1
+        assert_eq!(ttl.retry_at(at(0)), at(100));
         assert_eq!((ttl.ms(), ttl.duration()), (1_200, ms(1_200)));
         assert_eq!((ttl.patience(&config()), ttl.patience(&config().request_timeout(ms(7)))), (ms(240), ms(7)));
         // A third, less a tenth of that at most, and less a beat.

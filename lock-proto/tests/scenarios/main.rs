@@ -84,7 +84,9 @@ fn replay() {
         }
         (None, Err(_)) => return,
     };
-    let outcome = plan.run();
+    // `LOCK_LOG=1` prints the whole log.
+    let outcome =
+        if std::env::var_os("LOCK_LOG").is_some() { plan.run_keeping(Keep::Lines(usize::MAX)) } else { plan.run() };
     match outcome.violations.first() {
         None => println!("{plan}\nnothing is broken: {outcome}"),
         Some(found) => {

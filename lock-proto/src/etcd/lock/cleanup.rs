@@ -6,13 +6,12 @@
 //! hangs on it. A key on a lease that is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its
 //! lease is revoked.
 
-use super::{Context, Lock};
+use super::{Contention, Context, Lock};
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::etcd::sessions::SessionId;
-use crate::id::LockId;
-use crate::lock::{Event, Release};
+use crate::lock::Release;
 use crate::time::Instant;
 
 /// A request about the key that was left.
@@ -77,19 +76,6 @@ pub(super) struct Debt {
     tries: u32,
 }
 
-/// A release whose answer somebody waits for. The delete itself is a debt, and goes on without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct GiveBack {
-    pub(super) id: LockId,
-    pub(super) session: SessionId,
-    /// When it is answered with what is known.
-    pub(super) until: Instant,
-    /// The end of the hold's validity.
-    pub(super) valid_until: Instant,
-    /// A delete, emitted while the hold was valid, ended Unknown.
-    pub(super) maybe: bool,
-}
-
 impl Debt {
     const fn new(session: SessionId) -> Self {
         Self { session, todo: Todo::Rest, unsettled: false, call: None, again: None, tries: 0 }
@@ -142,11 +128,11 @@ impl Debt {
 
 impl Lock {
     fn debt(&mut self, session: SessionId) -> &mut Debt {
-        let place = self.debts.iter().position(|debt| debt.session == session).unwrap_or_else(|| {
-            self.debts.push(Debt::new(session));
-            self.debts.len() - 1
+        let place = self.store.debts.iter().position(|debt| debt.session == session).unwrap_or_else(|| {
+            self.store.debts.push(Debt::new(session));
+            self.store.debts.len() - 1
         });
-        &mut self.debts[place]
+        &mut self.store.debts[place]
     }
 
     /// The key is there, its last change is `modified`, and it must go.
@@ -183,16 +169,16 @@ impl Lock {
 
     /// The key is wanted again: what is owed rests until it is left.
     pub(super) fn rest_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        let Some(debt) = self.debts.iter_mut().find(|debt| debt.session == session) else { return };
+        let Some(debt) = self.store.debts.iter_mut().find(|debt| debt.session == session) else { return };
         // What has not been found out yet may be there still when the key is left.
         debt.unsettled |= matches!(debt.todo, Todo::Look | Todo::Delete(_));
         debt.set(ctx, Todo::Rest);
-        self.debts.retain(|debt| debt.session != session || debt.unsettled);
+        self.store.debts.retain(|debt| debt.session != session || debt.unsettled);
     }
 
     /// The key is left, and it is not known whether it is there.
     pub(super) fn wake_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        if self.debts.iter().any(|debt| debt.session == session && debt.todo == Todo::Rest) {
+        if self.store.debts.iter().any(|debt| debt.session == session && debt.todo == Todo::Rest) {
             self.owe_look(ctx, session);
         }
     }
@@ -200,7 +186,7 @@ impl Lock {
     /// Sends what is to be sent now.
     fn work(&mut self, ctx: &mut Context<'_>, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
-        let (queue, now) = (self.queue.clone(), ctx.now);
+        let (queue, now) = (self.key.clone(), ctx.now);
         #[cfg(test)]
         let flawed = ctx.config.flaw == Some(crate::etcd::config::Flaw::DeletesAnyRevision);
         let debt = self.debt(session);
@@ -237,14 +223,14 @@ impl Lock {
 
     pub(super) fn debts_due(&mut self, ctx: &mut Context<'_>) {
         let due = |debt: &&Debt| debt.deadline().is_some_and(|at| at <= ctx.now);
-        let sessions: alloc::vec::Vec<_> = self.debts.iter().filter(due).map(|debt| debt.session).collect();
+        let sessions: alloc::vec::Vec<_> = self.store.debts.iter().filter(due).map(|debt| debt.session).collect();
         for session in sessions {
             self.work(ctx, session);
         }
     }
 
     pub(super) fn debt_answered(&mut self, ctx: &mut Context<'_>, place: usize, reply: &Reply) {
-        let Some(debt) = self.debts.get_mut(place) else { return };
+        let Some(debt) = self.store.debts.get_mut(place) else { return };
         let Some(call) = debt.call.take() else { return };
         let session = debt.session;
         match reply {
@@ -268,8 +254,9 @@ impl Lock {
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 if let Reply::Unknown(_) = reply {
                     debt.unsettled |= call.kind == Kind::Create;
-                    for back in self.giving_back.iter_mut().filter(|back| back.session == session) {
-                        back.maybe |= call.kind == Kind::Delete && call.emitted < back.valid_until;
+                    for release in self.releases.iter_mut().map(|release| &mut release.store) {
+                        let ours = release.session == session && call.emitted < release.valid_until;
+                        release.maybe |= ours && call.kind == Kind::Delete;
                     }
                 }
                 let again = ctx.now + ctx.pause(debt.tries);
@@ -311,13 +298,13 @@ impl Lock {
 
     /// Whether the head waits for this debt.
     fn clears(&self, session: SessionId) -> bool {
-        matches!(&self.stage, super::Stage::Entering(enter) if enter.session == session)
+        matches!(&self.contention, Contention::Entering(enter) if enter.session == session)
     }
 
     /// Reads the key that is watched. What happened before the watch was open is not told.
     pub(super) fn read_debt(&mut self, ctx: &mut Context<'_>, place: usize) {
-        let Some(debt) = self.debts.get_mut(place).filter(|debt| debt.call.is_none()) else { return };
-        let (session, queue) = (debt.session, self.queue.clone());
+        let Some(debt) = self.store.debts.get_mut(place).filter(|debt| debt.call.is_none()) else { return };
+        let (session, queue) = (debt.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
         self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None });
     }
@@ -326,7 +313,7 @@ impl Lock {
         if gone {
             return;
         }
-        let Some(debt) = self.debts.get_mut(place) else { return };
+        let Some(debt) = self.store.debts.get_mut(place) else { return };
         if let Some(call) = &mut debt.call {
             call.overtaken = true;
             return;
@@ -339,7 +326,7 @@ impl Lock {
     /// The lease is lost: its keys go with it.
     pub(super) fn debts_lost(&mut self, ctx: &mut Context<'_>, session: SessionId) {
         let gone = ctx.sessions.get(session).is_none_or(|found| found.is_gone());
-        for debt in self.debts.iter_mut().filter(|debt| debt.session == session) {
+        for debt in self.store.debts.iter_mut().filter(|debt| debt.session == session) {
             // A delete under way still answers a release, unless there can be nothing to delete.
             if gone || debt.call.is_none_or(|call| call.kind != Kind::Delete) {
                 debt.call = None;
@@ -354,7 +341,8 @@ impl Lock {
     }
 
     fn drop_paid(&mut self) {
-        self.debts
+        self.store
+            .debts
             .retain(|debt| debt.call.is_some() || debt.unsettled || !matches!(debt.todo, Todo::Nothing | Todo::Rest));
     }
 
@@ -362,33 +350,20 @@ impl Lock {
 
     /// Answers the releases of a key that is gone: deleted by us, or found absent.
     fn deleted(&mut self, ctx: &mut Context<'_>, session: SessionId, done: bool, others: bool) {
-        self.giving_back.retain(|back| {
-            if back.session != session {
-                return true;
-            }
-            let release = match () {
+        let of_session = self.releases.iter_mut().map(|release| &mut release.store);
+        for release in of_session.filter(|release| release.session == session) {
+            release.outcome = Some(match () {
                 // Gone, after a delete of ours that may have done it while the key was still ours.
-                () if done || back.maybe => Release::Released,
+                () if done || release.maybe => Release::Released,
                 () if others => Release::Taken,
                 () => Release::Expired,
-            };
-            ctx.end(back.id, Event::Released(release));
-            false
-        });
+            });
+        }
+        self.answer_releases(ctx);
     }
 
     /// The next attempt of this client has taken the key over: it was passed on within the client.
     pub(super) fn passed_on_within(&mut self, ctx: &mut Context<'_>, session: SessionId) {
         self.deleted(ctx, session, true, false);
-    }
-
-    pub(super) fn end_releases(&mut self, ctx: &mut Context<'_>) {
-        self.giving_back.retain(|back| {
-            if back.until > ctx.now {
-                return true;
-            }
-            ctx.end(back.id, Event::Released(Release::Unknown));
-            false
-        });
     }
 }

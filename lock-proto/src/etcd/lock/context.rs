@@ -6,18 +6,19 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
+use super::Etcd;
 use crate::etcd::config::Config;
 use crate::etcd::request::{LeaseId, Request};
 use crate::etcd::seam::{LocksOutput, WatchId};
 use crate::etcd::session::{pause, recheck};
 use crate::etcd::sessions::{SessionId, Sessions};
-use crate::id::{CallId, ClientId, LockId, NodeId};
-use crate::lock::{Event, Loss};
+use crate::id::{CallId, CallOwner, ClientId, LockId, NodeId};
+use crate::lock::{Event, Loss, Surroundings};
 use crate::time::Instant;
 
 /// The surroundings of one step.
 #[derive(Debug)]
-pub(crate) struct Context<'a> {
+pub struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) client: ClientId,
@@ -44,7 +45,7 @@ impl Context<'_> {
     pub(crate) fn send(&mut self, session: SessionId, request: Request) -> u64 {
         let patience = self.patience(session);
         *self.serial += 1;
-        let call = CallId { name: self.name, node: NodeId(0), serial: *self.serial };
+        let call = CallId { owner: CallOwner::Lock(self.name), node: NodeId(0), serial: *self.serial };
         self.out.push_back(LocksOutput::Send { call, request, patience });
         call.serial
     }
@@ -65,16 +66,6 @@ impl Context<'_> {
     pub(crate) fn close_watch(&mut self, watch: WatchId) {
         self.watches.push((watch, false));
         self.out.push_back(LocksOutput::Unwatch { watch });
-    }
-
-    pub(crate) fn tell(&mut self, lock: LockId, event: Event) {
-        self.out.push_back(LocksOutput::Event { lock, event });
-    }
-
-    /// Tells an acquisition for the last time.
-    pub(crate) fn end(&mut self, lock: LockId, event: Event) {
-        self.tell(lock, event);
-        self.ended.push(lock);
     }
 
     /// The pause after `tries` failures.
@@ -103,9 +94,47 @@ impl Context<'_> {
         self.sessions.get(session).map_or(self.config.session_ttl, |found| found.ttl())
     }
 
+    /// Returns true if the server has no such lease any more.
+    pub(crate) fn is_gone(&self, session: SessionId) -> bool {
+        self.sessions.get(session).is_none_or(|found| found.is_gone())
+    }
+
     /// The server said that the session's lease does not exist. Its users are told after this step.
     pub(crate) fn lost_lease(&mut self, session: SessionId) {
         self.sessions.lose(session, Loss::Gone);
+    }
+}
+
+/// What the times of a lock depend on.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) sessions: &'a Sessions,
+}
+
+impl Surroundings<Etcd> for Context<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn release_by(&self) -> Instant {
+        self.now + self.config.release_within
+    }
+
+    fn view(&self) -> View<'_> {
+        View { config: self.config, sessions: self.sessions }
+    }
+
+    fn emit(&mut self, lock: LockId, event: Event) {
+        self.out.push_back(LocksOutput::Event { lock, event });
+    }
+
+    fn forget(&mut self, lock: LockId) {
+        self.ended.push(lock);
     }
 }
 

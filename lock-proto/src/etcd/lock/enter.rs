@@ -1,6 +1,6 @@
 //! Entering the queue: one transaction that creates the key, or takes over one that is there (requirements E3, E6).
 
-use super::{Context, LeaseKind, Lock, Stage};
+use super::{Contention, Context, LeaseKind, Lock};
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::session::answer;
 use crate::etcd::sessions::SessionId;
@@ -11,7 +11,7 @@ use core::mem;
 
 /// On the way into the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Enter {
+pub struct Enter {
     pub(super) session: SessionId,
     pub(super) step: Step,
 }
@@ -49,52 +49,54 @@ impl Enter {
 impl Lock {
     /// The head begins, with a session.
     pub(super) fn start(&mut self, ctx: &mut Context<'_>) {
-        self.stage = Stage::Idle;
-        let Some(head) = self.waiters.front() else { return };
-        let session = match head.lease {
+        self.contention = Contention::Idle;
+        let Some(head) = self.waiters.head() else { return };
+        let session = match head.terms.lease {
             LeaseKind::Shared => ctx.sessions.shared(ctx.now, ctx.config),
             LeaseKind::Own(seconds) => ctx.sessions.own(ctx.now, seconds),
         };
-        if ctx.is_alive(session) { self.enter(ctx, session) } else { self.stage = Stage::Leasing(session) }
+        if ctx.is_alive(session) { self.enter(ctx, session) } else { self.contention = Contention::Leasing(session) }
     }
 
     /// Asks for a place in the queue.
     pub(super) fn enter(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
-            self.stage = Stage::Idle;
+        let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
+            self.contention = Contention::Idle;
             return;
         };
-        let (value, alone) = (head.value.clone(), head.wait == Wait::Try);
-        if self.debts.iter().any(|debt| debt.session == session && debt.is_busy()) {
-            self.stage = Stage::Entering(Enter { session, step: Step::Clearing });
+        let (value, alone) = (head.terms.value.clone(), head.wait == Wait::Try);
+        if self.store.debts.iter().any(|debt| debt.session == session && debt.is_busy()) {
+            self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
         self.rest_debt(ctx, session);
-        let request = Request::Create { queue: self.queue.clone(), lease, value: value.clone(), alone };
+        let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone };
         let serial = ctx.send(session, request);
-        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
+        self.contention =
+            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
     }
 
     pub(super) fn adopt(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Seen) {
-        let (Some(head), Some(lease)) = (self.waiters.front(), ctx.lease(session)) else {
-            self.stage = Stage::Idle;
+        let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
+            self.contention = Contention::Idle;
             return;
         };
-        let value = head.value.clone();
+        let value = head.terms.value.clone();
         let request = Request::Put {
-            queue: self.queue.clone(),
+            queue: self.key.clone(),
             lease,
             value: value.clone(),
             modified: own.modified,
             before: own.created,
         };
         let serial = ctx.send(session, request);
-        self.stage = Stage::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
+        self.contention =
+            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
     }
 
     /// What was owed under the key has been cleared, or could not be.
     pub(super) fn enter_cleared(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        if let Stage::Entering(Enter { session: own, step: Step::Clearing }) = &self.stage
+        if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
             && *own == session
         {
             self.enter(ctx, session);
@@ -102,7 +104,7 @@ impl Lock {
     }
 
     pub(super) fn enter_due(&mut self, ctx: &mut Context<'_>) {
-        if let Stage::Entering(Enter { session, step: Step::Paused(until) }) = self.stage
+        if let Contention::Entering(Enter { session, step: Step::Paused(until) }) = self.contention
             && until <= ctx.now
         {
             self.enter(ctx, session);
@@ -110,7 +112,7 @@ impl Lock {
     }
 
     pub(super) fn enter_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
-        let Stage::Entering(enter) = &mut self.stage else { return };
+        let Contention::Entering(enter) = &mut self.contention else { return };
         let session = enter.session;
         let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
         match reply {
@@ -121,9 +123,9 @@ impl Lock {
                 }
                 match older {
                     None => self.win(ctx, session, *own, *revision, value, None),
-                    Some(older) if self.queue.is_foreign(&older.key) => {
+                    Some(older) if self.key.is_foreign(&older.key) => {
                         self.owe_key(ctx, session, own.modified);
-                        self.stage = Stage::Idle;
+                        self.contention = Contention::Idle;
                         self.fail_foreign(ctx, &older.key);
                     }
                     Some(older) => self.join(ctx, session, *own, *revision, value, older),
@@ -135,30 +137,30 @@ impl Lock {
             }
             // A try that finds the queue occupied.
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
-                self.stage = Stage::Idle;
+                self.contention = Contention::Idle;
                 self.wake_debt(ctx, session);
-                if self.queue.is_foreign(&older.key) {
+                if self.key.is_foreign(&older.key) {
                     return self.fail_foreign(ctx, &older.key);
                 }
-                self.answer = Answer::Taken(Expiry::Unknown);
+                self.store.answer = Answer::Taken(Expiry::Unknown);
                 self.end_try(ctx);
                 // Or the one that tried has gone, and the next one waits.
-                if matches!(self.stage, Stage::Idle) {
+                if matches!(self.contention, Contention::Idle) {
                     self.start(ctx);
                 }
             }
             Reply::Refused(Refusal::LeaseNotFound) => {
-                self.stage = Stage::Leasing(session);
+                self.contention = Contention::Leasing(session);
                 ctx.lost_lease(session);
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                self.answer = answer(reply);
-                self.stage = Stage::Idle;
+                self.store.answer = answer(reply);
+                self.contention = Contention::Idle;
                 match what {
                     What::Create => self.wake_debt(ctx, session),
                     What::Adopt => self.owe_look(ctx, session),
                 }
-                self.fail_all(ctx, &Failure::Refused);
+                self.fail_all(ctx, Failure::Refused);
             }
             // Whatever else: the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
@@ -167,12 +169,12 @@ impl Lock {
                     self.owe_unsettled(ctx, session);
                 }
                 if !matches!(reply, Reply::Done(_)) {
-                    self.answer = answer(reply);
+                    self.store.answer = answer(reply);
                 }
                 let until = ctx.now + ctx.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);
-                self.stage = Stage::Entering(Enter { session, step: Step::Paused(until) });
-                self.tell_blocked(ctx, Blocked::Unreachable);
+                self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
+                self.notify_blocked(ctx, Blocked::Unreachable);
                 self.end_try(ctx);
             }
         }

@@ -1,56 +1,25 @@
-//! From the grant to its end: offers, passing on, proclaiming, loss, and giving back (requirements E6-E9, H2-H6, U1).
+//! Keeping a hold: its key is written, read and watched, and its lease renewed (requirements E6 to E9, H2).
 
 use alloc::boxed::Box;
-use core::mem;
 
 use bytes::Bytes;
 
-use super::cleanup::{DebtCall, GiveBack};
-use super::hold::{Hold, OwnerKey, Phase, Write, WriteCall};
-use super::{Context, Lock, LostHold, Stage, Watched};
+use super::hold::{OwnerKey, Write, WriteCall};
+use super::{Context, Lock, Watched};
 use crate::error::Misuse;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request};
 use crate::etcd::session::answer;
 use crate::id::LockId;
-use crate::lock::{Answer, ErrorClass, Event, Failure, Grant, Loss, Release, Renew, Report, Token};
+use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Surroundings as _};
 use crate::time::Instant;
 
 impl Lock {
     // --- verbs ---
 
-    pub(crate) fn claim(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        match &mut self.stage {
-            Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Offered => {
-                hold.phase = Phase::Held;
-                self.watch_over(ctx);
-                Ok(())
-            }
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => {
-                Err(Misuse::NotHeld(id))
-            }
-        }
-    }
-
-    fn holder(&mut self, id: LockId) -> Result<&mut Hold, Misuse> {
-        match &mut self.stage {
-            Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Held => Ok(hold),
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => {
-                Err(Misuse::NotHeld(id))
-            }
-        }
-    }
-
-    /// The session to be extended.
-    pub(crate) fn extend(&mut self, now: Instant, id: LockId) -> Result<super::SessionId, Misuse> {
-        let hold = self.holder(id)?;
-        hold.extending.push(now);
-        Ok(hold.session)
-    }
-
     pub(crate) fn proclaim(&mut self, ctx: &mut Context<'_>, id: LockId, value: Bytes) -> Result<(), Misuse> {
         let until = ctx.now + ctx.config.release_within;
-        let hold = self.holder(id)?;
+        let hold = self.held_by(id)?;
         // One after the other: a second one takes the place of the first, whose answer it is too.
         match &mut hold.write {
             Some(write) => {
@@ -67,8 +36,8 @@ impl Lock {
 
     /// The key, and the promise that it changes before the lock is passed on.
     pub(crate) fn owner_guard(&mut self, ctx: &Context<'_>, id: LockId) -> Result<OwnerKey, Misuse> {
-        let queue = self.queue.clone();
-        let hold = self.holder(id)?;
+        let queue = self.key.clone();
+        let hold = self.held_by(id)?;
         hold.guarded = true;
         let lease = ctx.lease(hold.session).ok_or(Misuse::NotHeld(id))?;
         Ok(hold.owner_key(&queue, lease))
@@ -78,85 +47,39 @@ impl Lock {
 
     /// The holder of the key is a new one: write its value, or give it a full life, if that is needed, then tell it.
     pub(super) fn take_over(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Held(hold) = &mut self.stage else { return };
-        hold.phase = Phase::Preparing;
-        hold.since = ctx.now;
-        hold.warned = false;
+        let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();
-        if hold.guarded || hold.value != hold.waiter.value || (hold.waiter.candidate && hold.grants > 0) {
-            let value = hold.waiter.value.clone();
+        let waiter = &hold.tenure.waiter;
+        if hold.guarded || hold.value != waiter.terms.value || (waiter.terms.candidate && hold.grants > 0) {
+            let value = waiter.terms.value.clone();
             hold.write = Some(Write::new(ctx.now, value));
-            // Not the write alone: what was passed on may have more that is due.
-            return self.watch_over(ctx);
+            // Not the write alone: what was handed over may have more that is due.
+            return self.watch(ctx);
         }
         self.prepared(ctx);
     }
 
     fn prepared(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Held(hold) = &mut self.stage else { return };
+        let Some(hold) = &mut self.hold else { return };
         // Kept alive while it waited; from now on it has one full life (requirement H3).
-        if hold.waiter.renew == Renew::Manual && hold.extending.is_empty() {
+        if hold.tenure.waiter.renew == Renew::Manual && hold.extending.is_empty() {
             hold.extending.push(ctx.now);
             ctx.sessions.stop_renewing(hold.session);
             ctx.extend.push(hold.session);
             return;
         }
-        hold.phase = Phase::Offered;
-        hold.since = ctx.now;
-        hold.extending.clear();
-        *ctx.number += 1;
-        let valid_until = hold.until(ctx.sessions.get(hold.session).map_or(Instant::ZERO, |found| found.until()));
-        let grant = Grant {
-            token: Token { client: ctx.client, number: *ctx.number },
-            fence: Some(hold.fence()),
-            fence_ahead_ms: 0,
-            ttl: ctx.ttl(hold.session),
-            valid_until,
-        };
-        let id = hold.id();
-        ctx.tell(id, Event::Granted(grant));
-        self.watch_over(ctx);
+        self.offer(ctx);
     }
 
-    /// Does what is due for the hold.
-    pub(super) fn watch_over(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Held(hold) = &mut self.stage else { return };
-        let (now, ttl) = (ctx.now, ctx.ttl(hold.session));
-        let until = hold.until(ctx.until(hold.session));
-        let id = hold.id();
-        match hold.phase {
-            Phase::Preparing if hold.waiter.deadline().is_some_and(|end| end <= now) => {
-                let since = hold.waiter.since;
-                let report = self.report(now, since);
-                ctx.tell(id, Event::Failed(Failure::TimedOut(report)));
-                return self.return_guard(ctx, id, false);
-            }
-            Phase::Offered if hold.since + ttl / 3 <= now => {
-                ctx.tell(id, Event::Withdrawn);
-                return self.return_guard(ctx, id, false);
-            }
-            Phase::Held | Phase::Offered if until <= now => {
-                // The session's own end comes as news of the session.
-                if hold.max_hold_end().is_some_and(|end| end <= now) {
-                    // The lease is this hold's alone. It is not renewed from now on, so the key outlives the limit by a TTL at most,
-                    // even if the guard never comes back (requirement H6).
-                    ctx.sessions.lose(hold.session, Loss::MaxHold);
-                    return self.lose(ctx, Loss::MaxHold);
-                }
-            }
-            Phase::Held if !hold.warned && until.back(Hold::at_risk(ctx.config, ttl)) <= now => {
-                hold.warned = true;
-                ctx.tell(id, Event::AtRisk { valid_until: until });
-            }
-            Phase::Preparing | Phase::Offered | Phase::Held => {}
-        }
-        if let Stage::Held(hold) = &mut self.stage
+    /// Watches the own key of a long hold, reads it where the watch may have missed its end, and writes it.
+    pub(super) fn keep(&mut self, ctx: &mut Context<'_>) {
+        if let Some(hold) = &mut self.hold
             && hold.own.is_none()
-            && hold.watch_at <= now
+            && hold.watch_at <= ctx.now
             && let Some(lease) = ctx.lease(hold.session)
         {
             // The hold has become a long one (requirement E9).
-            hold.own = Some(Watched::new(ctx, self.queue.key(lease)));
+            hold.own = Some(Watched::new(ctx, self.key.key(lease)));
         }
         self.look_after(ctx);
         self.write(ctx);
@@ -164,7 +87,7 @@ impl Lock {
 
     /// Reads whether the own key is there, if the watch may have missed its end.
     pub(super) fn look_after(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Held(hold) = &mut self.stage else { return };
+        let Some(hold) = &mut self.hold else { return };
         let missed = hold.own.is_some_and(|own| own.is_ahead_of(hold.known));
         if !missed {
             hold.look_again = None;
@@ -176,12 +99,12 @@ impl Lock {
         let Some(lease) = ctx.lease(hold.session) else { return };
         hold.look_again = None;
         hold.looked_for = hold.own.and_then(|own| own.open).unwrap_or(0);
-        let request = Request::Look { queue: self.queue.clone(), lease, before: None };
+        let request = Request::Look { queue: self.key.clone(), lease, before: None };
         hold.look = Some(ctx.send(hold.session, request));
     }
 
     pub(super) fn own_key_changed(&mut self, ctx: &mut Context<'_>, revision: i64, kv: &KeyValue, gone: bool) {
-        let Stage::Held(hold) = &mut self.stage else { return };
+        let Some(hold) = &mut self.hold else { return };
         if gone && revision > hold.key.created {
             return self.lose(ctx, Loss::Gone);
         }
@@ -198,17 +121,17 @@ impl Lock {
 
     /// Sends the write that is wanted, or gives a proclaim up whose time is over.
     fn write(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Held(hold) = &mut self.stage else { return };
+        let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         if write.proclaim.is_some_and(|until| until <= ctx.now) {
-            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.answer.clone()]) };
+            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.store.answer.clone()]) };
             // It may have been done; the next write reads first.
             write.proclaim = None;
-            let id = hold.waiter.id;
+            let id = hold.tenure.id();
             if write.call.is_none() {
                 hold.write = None;
             }
-            ctx.tell(id, Event::ProclaimFailed(report));
+            ctx.emit(id, Event::ProclaimFailed(report));
             return;
         }
         if write.call.is_some() || write.again.is_some_and(|at| at > ctx.now) {
@@ -217,7 +140,7 @@ impl Lock {
         let Some(lease) = ctx.lease(hold.session) else { return };
         write.again = None;
         let request = Request::Put {
-            queue: self.queue.clone(),
+            queue: self.key.clone(),
             lease,
             value: write.value.clone(),
             modified: hold.key.modified,
@@ -229,7 +152,7 @@ impl Lock {
 
     /// The answer to a reading or a write of the held key.
     pub(super) fn hold_answered(&mut self, ctx: &mut Context<'_>, serial: u64, reply: &Reply) {
-        let Stage::Held(hold) = &mut self.stage else { return };
+        let Some(hold) = &mut self.hold else { return };
         // A reading for the watch and a write may be under way at one time.
         let for_watch = hold.look.take_if(|look| *look == serial).is_some();
         if let Reply::Refused(Refusal::LeaseNotFound) = reply {
@@ -266,7 +189,7 @@ impl Lock {
         }
         let proclaimed = write.proclaim.is_some();
         hold.write = None;
-        if hold.phase == Phase::Preparing {
+        if !hold.is_prepared() {
             // Whoever guarded by the key as it was is out, and this reply proves the ownership (requirements E6, E8).
             hold.guarded = false;
             hold.revision = revision;
@@ -274,15 +197,15 @@ impl Lock {
             return self.prepared(ctx);
         }
         if proclaimed {
-            let id = hold.id();
-            ctx.tell(id, Event::Proclaimed { revision });
+            let id = hold.tenure.id();
+            ctx.emit(id, Event::Proclaimed { revision });
         }
     }
 
     /// A reading or a write of the held key has no proper answer.
     fn hold_unanswered(&mut self, ctx: &mut Context<'_>, for_watch: bool, reply: &Reply) {
-        let Stage::Held(hold) = &mut self.stage else { return };
-        self.answer = answer(reply);
+        let Some(hold) = &mut self.hold else { return };
+        self.store.answer = answer(reply);
         let Some(write) = hold.write.as_mut().filter(|_| !for_watch) else {
             // There is no hurry: many holders may find the server busy at the same time.
             hold.look_again = Some(ctx.now + ctx.pause(4));
@@ -290,15 +213,15 @@ impl Lock {
         };
         let put = matches!(write.call.take(), Some(WriteCall::Put(_)));
         let refused = matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused);
-        let id = hold.waiter.id;
+        let id = hold.tenure.id();
         if refused && write.proclaim.is_some() {
-            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.answer.clone()]) };
+            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.store.answer.clone()]) };
             hold.write = None;
-            return ctx.tell(id, Event::ProclaimFailed(report));
+            return ctx.emit(id, Event::ProclaimFailed(report));
         }
         if matches!(reply, Reply::Unknown(_)) && put {
             let Some(lease) = ctx.lease(hold.session) else { return };
-            let request = Request::Look { queue: self.queue.clone(), lease, before: None };
+            let request = Request::Look { queue: self.key.clone(), lease, before: None };
             write.call = Some(WriteCall::Look(ctx.send(hold.session, request)));
             return;
         }
@@ -309,126 +232,30 @@ impl Lock {
     // --- the session's news ---
 
     pub(super) fn renewed(&mut self, ctx: &mut Context<'_>, emitted: Instant) {
-        let Stage::Held(hold) = &mut self.stage else { return };
-        let valid_until = hold.until(ctx.until(hold.session));
-        hold.warned = false;
+        let Some(hold) = &mut self.hold else { return };
+        let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
+        hold.tenure.renewed();
         let answered = hold.asked_by(emitted);
-        if answered > 0 && hold.phase == Phase::Preparing && hold.write.is_none() {
+        if answered > 0 && !hold.is_prepared() && hold.write.is_none() {
             return self.prepared(ctx);
         }
         hold.extending.drain(..answered);
-        if hold.phase != Phase::Preparing {
-            let id = hold.id();
-            ctx.tell(id, Event::Renewed { valid_until });
-            (0..answered).for_each(|_| ctx.tell(id, Event::Extended));
+        if hold.is_prepared() {
+            let id = hold.tenure.id();
+            ctx.emit(id, Event::Renewed { valid_until });
+            (0..answered).for_each(|_| ctx.emit(id, Event::Extended));
         }
     }
 
     pub(super) fn unrenewed(&mut self, ctx: &mut Context<'_>, emitted: Instant, answer: &Answer) {
-        let Stage::Held(hold) = &mut self.stage else { return };
-        if hold.phase != Phase::Held {
+        let Some(hold) = &mut self.hold else { return };
+        if !hold.tenure.is_held() {
             return;
         }
-        let (id, answered) = (hold.id(), hold.asked_by(emitted));
+        let (id, answered) = (hold.tenure.id(), hold.asked_by(emitted));
         for asked in hold.extending.drain(..answered) {
             let report = Report { waited: ctx.now.since(asked), nodes: Box::new([answer.clone()]) };
-            ctx.tell(id, Event::ExtendFailed(report));
+            ctx.emit(id, Event::ExtendFailed(report));
         }
-    }
-
-    // --- the end ---
-
-    /// The hold is lost: its holder is told before anything else, and the waiters contend anew.
-    pub(super) fn lose(&mut self, ctx: &mut Context<'_>, loss: Loss) {
-        let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
-        let id = hold.id();
-        let valid_until = hold.until(ctx.until(hold.session));
-        let session = hold.session;
-        let lease_lost = ctx.sessions.get(session).is_none_or(|found| found.is_lost());
-        let left = (loss != Loss::Gone).then_some(hold.key.modified);
-        if let Some(own) = hold.own {
-            ctx.close_watch(own.id);
-        }
-        self.close_kept(ctx);
-        match hold.phase {
-            Phase::Held => {
-                ctx.tell(id, Event::Lost(loss));
-                self.lost.push(LostHold { id, session, modified: left, valid_until });
-            }
-            Phase::Offered => ctx.end(id, Event::Withdrawn),
-            Phase::Preparing => self.back_to_front(hold.waiter),
-        }
-        match left {
-            _ if lease_lost => {}
-            Some(modified) => self.owe_key(ctx, session, modified),
-            // An earlier create may yet land, now that the key is gone.
-            None => self.wake_debt(ctx, session),
-        }
-        self.start(ctx);
-    }
-
-    /// The guard of a holder, or of one that was told `Lost`, comes back.
-    pub(super) fn return_guard(&mut self, ctx: &mut Context<'_>, id: LockId, answer: bool) {
-        if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
-            let lost = self.lost.swap_remove(place);
-            let gone = ctx.sessions.get(lost.session).is_none_or(|found| found.is_gone());
-            let Some(modified) = lost.modified.filter(|_| !gone) else {
-                return match answer {
-                    true => ctx.end(id, Event::Released(Release::Expired)),
-                    false => ctx.ended.push(id),
-                };
-            };
-            self.await_release(ctx, &lost, answer);
-            // The key hangs on a lease of its own time: no attempt since has used it.
-            return self.owe_key(ctx, lost.session, modified);
-        }
-        let Stage::Held(hold) = &mut self.stage else { return };
-        if hold.id() != id {
-            return;
-        }
-        let alive = ctx.is_alive(hold.session) && !ctx.stopping;
-        if alive && self.waiters.front().is_some_and(|next| hold.may_pass_on(ctx.now, next)) {
-            if answer {
-                ctx.tell(id, Event::Released(Release::Released));
-            }
-            ctx.ended.push(id);
-            let Some(next) = self.next_waiter() else { return };
-            if let Stage::Held(hold) = &mut self.stage {
-                hold.waiter = next;
-                hold.grants += 1;
-            }
-            return self.take_over(ctx);
-        }
-        if !answer {
-            ctx.ended.push(id);
-        }
-        self.give_back(ctx, answer.then_some(id));
-    }
-
-    /// Gives the key back to the store. `answer` is who waits for the outcome.
-    pub(super) fn give_back(&mut self, ctx: &mut Context<'_>, answer: Option<LockId>) {
-        let Stage::Held(hold) = mem::replace(&mut self.stage, Stage::Idle) else { return };
-        let (session, modified) = (hold.session, hold.key.modified);
-        let valid_until = hold.until(ctx.until(session));
-        self.keep_own(ctx, hold.own);
-        if let Some(id) = answer {
-            self.await_release(ctx, &LostHold { id, session, modified: Some(modified), valid_until }, true);
-        }
-        match hold.write.and_then(|write| write.call) {
-            // A write under way may change the key first: its answer says what to delete.
-            Some(WriteCall::Put(serial)) => self.owe_call(ctx, session, DebtCall::put(serial)),
-            Some(WriteCall::Look(_)) | None => self.owe_key(ctx, session, modified),
-        }
-        // The turn is over: whoever waits here goes to the end of the queue.
-        self.start(ctx);
-    }
-
-    fn await_release(&mut self, ctx: &mut Context<'_>, hold: &LostHold, answer: bool) {
-        if !answer {
-            return ctx.ended.push(hold.id);
-        }
-        let until = ctx.now + ctx.config.release_within;
-        let LostHold { id, session, valid_until, .. } = *hold;
-        self.giving_back.push(GiveBack { id, session, until, valid_until, maybe: false });
     }
 }

@@ -2,14 +2,11 @@
 
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::time::Duration;
 
-use super::{Context, LeaseKind, Waiter, Watched};
-use crate::etcd::config::Config;
+use super::{Bid, Context, LeaseKind, Waiter, Watched};
 use crate::etcd::request::{LeaseId, Queue, Seen};
 use crate::etcd::sessions::SessionId;
-use crate::id::LockId;
-use crate::lock::{Fence, Renew};
+use crate::lock::{Fence, Phase, Tenure};
 use crate::time::Instant;
 
 /// Low bits of a fencing token that count the grants of one turn (requirement E8).
@@ -30,17 +27,6 @@ pub struct OwnerKey {
     pub revision: i64,
     /// The lease that it hangs on.
     pub lease: LeaseId,
-}
-
-/// Where the holder is on its way to the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
-    /// The key is written, or gets a full life, before the holder is told.
-    Preparing,
-    /// Told, and not claimed yet.
-    Offered,
-    /// Claimed.
-    Held,
 }
 
 /// A write of the key.
@@ -74,7 +60,7 @@ pub(super) enum WriteCall {
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Hold {
+pub struct Hold {
     pub(super) session: SessionId,
     pub(super) key: Seen,
     pub(super) value: Bytes,
@@ -82,12 +68,7 @@ pub(super) struct Hold {
     pub(super) revision: i64,
     /// Grants since then.
     pub(super) grants: u64,
-    pub(super) waiter: Waiter,
-    pub(super) phase: Phase,
-    /// When the holder was told, or its preparation began.
-    pub(super) since: Instant,
-    /// It was told that its validity ends soon.
-    pub(super) warned: bool,
+    pub(super) tenure: Tenure<Bid>,
     pub(super) turn_end: Instant,
     /// The watch on the own key, and when it is to be opened.
     pub(super) own: Option<Watched>,
@@ -112,7 +93,7 @@ impl Hold {
         key: Seen,
         revision: i64,
         value: Bytes,
-        waiter: Waiter,
+        tenure: Tenure<Bid>,
         own: Option<Watched>,
     ) -> Self {
         let ttl = ctx.ttl(session);
@@ -122,10 +103,7 @@ impl Hold {
             value,
             revision,
             grants: 0,
-            waiter,
-            phase: Phase::Preparing,
-            since: ctx.now,
-            warned: false,
+            tenure,
             turn_end: ctx.now + ctx.config.turn,
             own,
             watch_at: ctx.now + ctx.config.watch_own_after.unwrap_or(ttl / 3),
@@ -139,8 +117,9 @@ impl Hold {
         }
     }
 
-    pub(super) const fn id(&self) -> LockId {
-        self.waiter.id
+    /// The holder has been notified.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.tenure.phase != Phase::Preparing
     }
 
     /// How many of the extends a sign of life answers that was emitted at this instant.
@@ -153,18 +132,6 @@ impl Hold {
             WriteCall::Put(own) | WriteCall::Look(own) => own == serial,
         });
         write || self.look == Some(serial)
-    }
-
-    pub(super) fn max_hold_end(&self) -> Option<Instant> {
-        match self.waiter.renew {
-            Renew::AtMost(most) => Some(self.since + most),
-            Renew::Auto | Renew::Manual => None,
-        }
-    }
-
-    /// The end of validity, given that of the session.
-    pub(super) fn until(&self, session: Instant) -> Instant {
-        self.max_hold_end().map_or(session, |end| session.min(end))
     }
 
     /// The fencing token: the proof's revision and the number of the grant since (requirement E8).
@@ -183,35 +150,22 @@ impl Hold {
     }
 
     /// Whether the turn may go on with `next` (requirement A8).
-    pub(super) fn may_pass_on(&self, now: Instant, next: &Waiter) -> bool {
+    pub(super) fn may_hand_over(&self, now: Instant, next: &Waiter) -> bool {
         self.write.is_none()
-            && self.waiter.lease == LeaseKind::Shared
-            && next.lease == LeaseKind::Shared
+            && self.tenure.waiter.terms.lease == LeaseKind::Shared
+            && next.terms.lease == LeaseKind::Shared
             && now < self.turn_end
             && self.grants + 1 < 1 << GRANT_BITS
     }
 
-    /// How long before the end of validity the holder is warned.
-    pub(super) fn at_risk(config: &Config, ttl: Duration) -> Duration {
-        config.at_risk.unwrap_or(ttl / 4)
-    }
-
-    pub(super) fn deadline(&self, ctx: &Context<'_>) -> Instant {
-        let ttl = ctx.ttl(self.session);
-        let until = self.until(ctx.until(self.session));
-        let phase = match self.phase {
-            // The session's end comes as news; the maximal hold time begins with the offer. Until then it is a wait.
-            Phase::Preparing => self.waiter.deadline().unwrap_or(Instant::MAX),
-            Phase::Offered => until.min(self.since + ttl / 3),
-            Phase::Held if self.warned => until,
-            Phase::Held => until.back(Self::at_risk(ctx.config, ttl)),
-        };
+    /// When the watch on the own key is to be opened, the key to be read, or written.
+    pub(super) fn deadline(&self) -> Instant {
         let watch = if self.own.is_none() { self.watch_at } else { Instant::MAX };
         let look = self.look_again.filter(|_| self.look.is_none()).unwrap_or(Instant::MAX);
         let write = self.write.as_ref().map_or(Instant::MAX, |write| {
             let again = write.again.filter(|_| write.call.is_none()).unwrap_or(Instant::MAX);
             again.min(write.proclaim.unwrap_or(Instant::MAX))
         });
-        phase.min(watch).min(look).min(write)
+        watch.min(look).min(write)
     }
 }

@@ -1,7 +1,9 @@
-//! The machine of one name in one client: who waits, who contends, who holds, and what is owed.
+//! The lock in etcd's queue: one name within one client.
 //!
-//! Waiters of the same name queue first in, first out, and have one key in the store's queue between them (requirement E7). At any time
-//! the client has at most one live key under a name for each of its leases: that of the contender, or that of the hold.
+//! The head of the wait queue enters the store's queue ([`enter`]), waits there until no older key is left
+//! ([`wait_deletes`]), and holds the lock from then on ([`hold`], [`held`]). Waiters of the same name have one key between
+//! them (requirement E7). At any time the client has at most one live key under a name for each of its leases: that of the
+//! contender, or that of the hold.
 
 mod cleanup;
 mod context;
@@ -12,16 +14,15 @@ mod wait_deletes;
 mod watch_cache;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::time::Duration;
+use core::mem;
 
 use bytes::Bytes;
 
-use cleanup::{Debt, GiveBack};
-pub(crate) use context::{Context, Watched};
-use enter::Enter;
-use hold::{Hold, Phase};
+use cleanup::{Debt, DebtCall};
+pub(crate) use context::{Context, View, Watched};
+use enter::{Enter, Step, What};
+use hold::{Hold, WriteCall};
 use wait_deletes::Contender;
 use watch_cache::Kept;
 
@@ -30,13 +31,20 @@ use super::request::{Queue, Reply};
 use super::seam::WatchId;
 use super::session::News;
 use super::sessions::SessionId;
-use crate::error::Misuse;
 use crate::id::LockId;
-use crate::lock::Waits;
-use crate::lock::{Answer, Blocked, ErrorClass, Event, Failure, Loss, Release, Renew, Report, ServerError, Wait};
-use crate::time::Instant;
+use crate::lock;
+use crate::lock::{
+    Answer, Blocked, Ended, ErrorClass, Failure, Grant, Loss, Release, ServerError, Store, Tenure, Terms, Token,
+};
+use crate::time::{Instant, nanos};
 
 pub use hold::OwnerKey;
+
+/// State machine for one lock name within one client.
+pub(crate) type Lock = lock::Lock<Etcd>;
+
+/// One acquisition that waits.
+pub(crate) type Waiter = lock::Waiter<Bid>;
 
 /// Which lease an acquisition hangs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,251 +55,338 @@ pub(crate) enum LeaseKind {
     Own(i64),
 }
 
-/// One acquisition that waits.
+/// What an acquisition puts into the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Waiter {
-    pub(crate) id: LockId,
+pub struct Bid {
     pub(crate) lease: LeaseKind,
-    pub(crate) renew: Renew,
-    pub(crate) wait: Wait,
-    pub(crate) since: Instant,
     /// What its key is to hold: a candidate's proposal.
     pub(crate) value: Bytes,
     /// It is a candidate: taking over is always written to the store, where others observe it.
     pub(crate) candidate: bool,
 }
 
-impl Waiter {
-    fn deadline(&self) -> Option<Instant> {
-        match self.wait {
-            Wait::For(limit) => Some(self.since + limit),
-            Wait::Try | Wait::Forever => None,
-        }
-    }
+/// What is remembered of one name in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Etcd {
+    debts: Vec<Debt>,
+    /// What was last heard, for reports.
+    answer: Answer,
+    /// The watches of the last wait.
+    kept: Option<Box<Kept>>,
+    /// The sessions that it last used, which know of it, and whether each must stay alive for it.
+    pub(crate) joined: Vec<(SessionId, bool)>,
 }
 
-/// What the client does about the name right now.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Stage {
-    /// Nothing: nobody waits.
+/// How far the head of the queue is on its way to the lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Contention {
+    /// Nobody contends.
+    #[default]
     Idle,
     /// The head's lease is being granted.
     Leasing(SessionId),
     /// On the way into the queue.
     Entering(Enter),
-    /// In the queue, behind somebody else.
+    /// In the queue, behind another key.
     Waiting(Contender),
-    Held(Box<Hold>),
 }
 
-/// A hold that was lost, for as long as its guard is out.
+/// What a hold that has ended leaves in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct LostHold {
-    id: LockId,
+pub struct Remains {
     session: SessionId,
-    /// The last change of its key; `None` if the key is gone, or is given back already.
-    modified: Option<i64>,
+    left: Left,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Left {
+    /// The key is gone.
+    Nothing,
+    /// The key, whose last change is this one.
+    Key(i64),
+    /// A write under way changes the key first: its answer says what to delete.
+    Write(u64),
+}
+
+/// What is known of a release that has no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Releasing {
+    session: SessionId,
+    /// The end of the hold's validity.
     valid_until: Instant,
+    /// A delete, emitted while the hold was valid, ended Unknown.
+    maybe: bool,
+    outcome: Option<Release>,
 }
 
-/// See the module.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Lock {
-    queue: Queue,
-    waiters: VecDeque<Waiter>,
-    /// When waits run out, of those that do.
-    waits: Waits,
-    stage: Stage,
-    lost: Vec<LostHold>,
-    debts: Vec<Debt>,
-    giving_back: Vec<GiveBack>,
-    /// What was last heard, for reports.
-    answer: Answer,
-    blocked: Option<Blocked>,
-    tries: u32,
-    /// The watches of the last wait.
-    kept: Option<Box<Kept>>,
-    /// What it last used: the sessions know of it.
-    pub(crate) joined: Vec<(SessionId, bool)>,
-}
+impl Store for Etcd {
+    type Key = Queue;
+    type Terms = Bid;
+    type Contention = Contention;
+    type Hold = Hold;
+    type Remains = Remains;
+    type Releasing = Releasing;
+    type Context<'a> = Context<'a>;
+    type View<'a> = View<'a>;
 
-impl Lock {
-    pub(crate) fn new(queue: Queue) -> Self {
-        Self {
-            queue,
-            waiters: VecDeque::new(),
-            waits: Waits::new(),
-            stage: Stage::Idle,
-            lost: Vec::new(),
-            debts: Vec::new(),
-            giving_back: Vec::new(),
-            answer: Answer::Silent,
-            blocked: None,
-            tries: 0,
-            kept: None,
-            joined: Vec::new(),
+    fn new() -> Self {
+        Self { debts: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
+    }
+
+    // --- contending ---
+
+    fn is_idle(contention: &Contention) -> bool {
+        matches!(contention, Contention::Idle)
+    }
+
+    fn contend(lock: &mut Lock, ctx: &mut Context<'_>) {
+        lock.start(ctx);
+    }
+
+    fn new_head(lock: &mut Lock, ctx: &mut Context<'_>, left: &Waiter) {
+        let head = lock.waiters.head().map(|head| head.terms.lease);
+        let same = left.terms.lease == LeaseKind::Shared && head == Some(LeaseKind::Shared);
+        match &lock.contention {
+            Contention::Waiting(_) if same => lock.notify_blocked(ctx, Blocked::Held),
+            Contention::Leasing(_) | Contention::Entering(_) if same => {}
+            // Another lease, another key.
+            Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) | Contention::Waiting(_) => {
+                lock.nobody_waits(ctx);
+                lock.start(ctx);
+            }
         }
     }
 
-    pub(crate) const fn queue(&self) -> &Queue {
-        &self.queue
+    fn nobody_waits(lock: &mut Lock, ctx: &mut Context<'_>) {
+        match mem::take(&mut lock.contention) {
+            Contention::Idle | Contention::Leasing(_) => {}
+            Contention::Entering(Enter { session, step }) => match step {
+                Step::Asked { serial, what: What::Create, .. } => lock.owe_call(ctx, session, DebtCall::create(serial)),
+                Step::Asked { serial, what: What::Adopt, .. } => lock.owe_call(ctx, session, DebtCall::put(serial)),
+                Step::Clearing | Step::Paused(_) => lock.wake_debt(ctx, session),
+            },
+            Contention::Waiting(mut contender) => {
+                contender.close(ctx);
+                lock.owe_key(ctx, contender.session, contender.modified());
+            }
+        }
     }
 
-    /// Nothing is left to do or to remember.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Idle)
-            && self.waiters.is_empty()
-            && self.lost.is_empty()
-            && self.debts.is_empty()
-            && self.giving_back.is_empty()
-            && self.kept.is_none()
+    fn answers(lock: &Lock) -> Box<[Answer]> {
+        Box::new([lock.store.answer.clone()])
     }
 
-    /// Nothing is left that a shutdown has to wait for: what could still land hangs on a lease that is revoked next.
-    pub(crate) fn is_drained(&self) -> bool {
-        matches!(self.stage, Stage::Idle) && self.giving_back.is_empty() && self.debts.iter().all(Debt::is_only_a_watch)
+    // --- holding ---
+
+    fn tenure(hold: &Hold) -> &Tenure<Bid> {
+        &hold.tenure
     }
 
-    pub(crate) const fn is_held(&self) -> bool {
-        matches!(self.stage, Stage::Held(_))
+    fn tenure_mut(hold: &mut Hold) -> &mut Tenure<Bid> {
+        &mut hold.tenure
     }
+
+    fn terms(hold: &Hold, view: View<'_>) -> Terms {
+        let session = view.sessions.get(hold.session);
+        let ttl = session.map_or(view.config.session_ttl, |session| session.ttl());
+        let until = session.map_or(Instant::ZERO, |session| session.until());
+        Terms { until, ttl: nanos(ttl), at_risk: view.config.at_risk }
+    }
+
+    /// The end of the session comes as its news.
+    fn loss(_: &Hold, _: Instant, _: View<'_>) -> Option<Loss> {
+        None
+    }
+
+    fn grant(hold: &mut Hold, ctx: &mut Context<'_>) -> Grant {
+        hold.extending.clear();
+        *ctx.number += 1;
+        Grant {
+            token: Token { client: ctx.client, number: *ctx.number },
+            fence: Some(hold.fence()),
+            fence_ahead_ms: 0,
+            ttl: ctx.ttl(hold.session),
+            valid_until: hold.tenure.valid_until(ctx.until(hold.session)),
+        }
+    }
+
+    fn keep(lock: &mut Lock, ctx: &mut Context<'_>) {
+        lock.keep(ctx);
+    }
+
+    fn extend(lock: &mut Lock, ctx: &mut Context<'_>) {
+        let Some(hold) = &mut lock.hold else { return };
+        hold.extending.push(ctx.now);
+        ctx.extend.push(hold.session);
+    }
+
+    fn may_hand_over(hold: &Hold, next: &Waiter, ctx: &Context<'_>) -> bool {
+        ctx.is_alive(hold.session) && hold.may_hand_over(ctx.now, next)
+    }
+
+    fn hand_over(lock: &mut Lock, ctx: &mut Context<'_>, next: Waiter) {
+        if let Some(hold) = &mut lock.hold {
+            hold.tenure = Tenure::new(ctx.now, next);
+            hold.grants += 1;
+        }
+        lock.take_over(ctx);
+    }
+
+    // --- the end of a hold ---
+
+    fn end(lock: &mut Lock, ctx: &mut Context<'_>, hold: &Hold, loss: Option<Loss>) -> Remains {
+        let put = match hold.write.as_ref().and_then(|write| write.call) {
+            Some(WriteCall::Put(serial)) => Some(serial),
+            Some(WriteCall::Look(_)) | None => None,
+        };
+        let left = match (loss, put) {
+            (Some(Loss::Gone), _) => Left::Nothing,
+            (None, Some(serial)) => Left::Write(serial),
+            (_, _) => Left::Key(hold.key.modified),
+        };
+        if loss == Some(Loss::MaxHold) {
+            // The lease is this hold's alone. It is not renewed from now on, so the key outlives the limit by a TTL at
+            // most, even if the guard never comes back (requirement H6).
+            ctx.sessions.lose(hold.session, Loss::MaxHold);
+        }
+        if loss.is_none() {
+            lock.keep_own(ctx, hold.own);
+        } else {
+            if let Some(own) = hold.own {
+                ctx.close_watch(own.id);
+            }
+            lock.close_kept(ctx);
+        }
+        Remains { session: hold.session, left }
+    }
+
+    /// The keys of a lost lease go with it.
+    fn lost(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>, _: bool) {
+        let session = ended.remains.session;
+        match ended.remains.left {
+            _ if ctx.sessions.get(session).is_none_or(|found| found.is_lost()) => {}
+            Left::Key(modified) => lock.owe_key(ctx, session, modified),
+            // An earlier create may yet land, now that the key is gone.
+            Left::Nothing | Left::Write(_) => lock.wake_debt(ctx, session),
+        }
+    }
+
+    /// The key hangs on a lease of its own time: no attempt since has used it.
+    fn clean_up(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>) {
+        let session = ended.remains.session;
+        match ended.remains.left {
+            _ if ctx.is_gone(session) => {}
+            Left::Nothing => {}
+            Left::Key(modified) => lock.owe_key(ctx, session, modified),
+            Left::Write(serial) => lock.owe_call(ctx, session, DebtCall::put(serial)),
+        }
+    }
+
+    /// The waiters go to the end of the queue.
+    fn turn_ended(lock: &mut Lock, ctx: &mut Context<'_>, _: &Hold) {
+        lock.start(ctx);
+    }
+
+    fn releasing(_: &Lock, ctx: &Context<'_>, ended: &Ended<Self>) -> Releasing {
+        let Remains { session, left } = ended.remains;
+        let gone = left == Left::Nothing || ctx.is_gone(session);
+        let outcome = gone.then_some(Release::Expired);
+        Releasing { session, valid_until: ended.valid_until, maybe: false, outcome }
+    }
+
+    fn released(releasing: &Releasing, _: View<'_>) -> Option<Release> {
+        releasing.outcome
+    }
+
+    // --- time, and the end ---
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context<'_>) {
+        match &lock.contention {
+            Contention::Entering(_) => lock.enter_due(ctx),
+            Contention::Waiting(_) => lock.look(ctx),
+            Contention::Idle | Contention::Leasing(_) => {}
+        }
+        lock.debts_due(ctx);
+        lock.close_kept_due(ctx);
+    }
+
+    fn contention_deadline(contention: &Contention) -> Option<(Instant, &'static str)> {
+        match contention {
+            Contention::Idle | Contention::Leasing(_) => None,
+            Contention::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
+            Contention::Waiting(contender) => contender.deadline().map(|at| (at, "another look at the queue")),
+        }
+    }
+
+    fn hold_deadline(hold: &Hold, _: View<'_>) -> (Instant, &'static str) {
+        (hold.deadline(), "a hold")
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "cleanup"));
+        let kept = self.kept.as_ref().map(|kept| (kept.until, "watches that are kept"));
+        [debts, kept].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn shut_down(lock: &mut Lock, ctx: &mut Context<'_>) {
+        lock.close_kept(ctx);
+    }
+
+    /// What could still land hangs on a lease that is revoked next.
+    fn is_drained(&self, _: View<'_>) -> bool {
+        self.debts.iter().all(Debt::is_only_a_watch)
+    }
+
+    fn is_over(&self) -> bool {
+        self.debts.is_empty() && self.kept.is_none()
+    }
+}
+
+impl Lock {
+    // --- questions ---
 
     /// The sessions that its keys hang on, and whether each must stay alive for it.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
-        let all = self.guarded().chain(self.debts.iter().map(|debt| debt.session));
+        let all = self.guarded().chain(self.store.debts.iter().map(|debt| debt.session));
         all.map(|session| (session, self.needs(session)))
     }
 
     /// Those of attempts and guards.
     fn guarded(&self) -> impl Iterator<Item = SessionId> {
-        let stage = match &self.stage {
-            Stage::Idle => None,
-            Stage::Leasing(session) => Some(*session),
-            Stage::Entering(enter) => Some(enter.session),
-            Stage::Waiting(contender) => Some(contender.session),
-            Stage::Held(hold) => Some(hold.session),
+        let contention = match &self.contention {
+            Contention::Idle => None,
+            Contention::Leasing(session) => Some(*session),
+            Contention::Entering(enter) => Some(enter.session),
+            Contention::Waiting(contender) => Some(contender.session),
         };
-        stage.into_iter().chain(self.lost.iter().map(|lost| lost.session))
+        let held = self.hold.as_ref().map(|hold| hold.session);
+        contention.into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
     }
 
     fn needs(&self, session: SessionId) -> bool {
         self.guarded().any(|own| own == session)
-            || self.debts.iter().any(|debt| debt.session == session && !debt.is_for_good())
-    }
-
-    /// The end of validity, if this acquisition holds the lock.
-    pub(crate) fn valid_until(&self, id: LockId, sessions: &super::sessions::Sessions) -> Option<Instant> {
-        match &self.stage {
-            Stage::Held(hold) if hold.id() == id && hold.phase == Phase::Held => {
-                Some(hold.until(sessions.get(hold.session)?.until()))
-            }
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => None,
-        }
+            || self.store.debts.iter().any(|debt| debt.session == session && !debt.is_for_good())
     }
 
     /// The key that this acquisition holds.
-    pub(crate) fn owner(&self, id: LockId, sessions: &super::sessions::Sessions) -> Option<OwnerKey> {
-        match &self.stage {
-            Stage::Held(hold) if hold.id() == id && hold.phase != Phase::Preparing => {
-                Some(hold.owner_key(&self.queue, sessions.get(hold.session)?.lease))
-            }
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => None,
-        }
-    }
-
-    // --- verbs ---
-
-    pub(crate) fn acquire(&mut self, ctx: &mut Context<'_>, waiter: Waiter) {
-        let first = self.waiters.is_empty() && matches!(self.stage, Stage::Idle);
-        if !first && waiter.wait == Wait::Try {
-            // Busy in this client: no attempt is made (requirement A5).
-            let report = Report { waited: Duration::ZERO, nodes: Box::default() };
-            return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
-        }
-        self.waits.begin(waiter.id, waiter.deadline());
-        let id = waiter.id;
-        self.waiters.push_back(waiter);
-        if first {
-            self.start(ctx);
-        } else {
-            ctx.tell(id, Event::Blocked(Blocked::Local));
-        }
-    }
-
-    /// The guard comes back: `release`.
-    pub(crate) fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        if !self.has_guard(id) {
-            return Err(Misuse::NotHeld(id));
-        }
-        self.return_guard(ctx, id, true);
-        Ok(())
-    }
-
-    /// Whether it has the lock, was offered it, or has lost it. Who waits is not looked through: there may be many.
-    fn has_guard(&self, id: LockId) -> bool {
-        matches!(&self.stage, Stage::Held(hold) if hold.id() == id && hold.phase != Phase::Preparing)
-            || self.lost.iter().any(|lost| lost.id == id)
-    }
-
-    /// Whatever state the acquisition is in, it is over: what `Drop` calls.
-    pub(crate) fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
-        if self.has_guard(id) {
-            self.return_guard(ctx, id, false);
-        } else if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
-            self.giving_back.swap_remove(place);
-            ctx.ended.push(id);
-        } else if let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) {
-            self.leave_queue(ctx, place);
-            ctx.ended.push(id);
-        } else {
-            self.return_guard(ctx, id, false);
-        }
-    }
-
-    /// Answers who waits, gives back what is held (requirement U2).
-    pub(crate) fn shut_down(&mut self, ctx: &mut Context<'_>) {
-        self.close_kept(ctx);
-        self.waits.clear();
-        while let Some(waiter) = self.waiters.pop_back() {
-            ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
-        }
-        self.nobody_waits(ctx);
-        while let Some(lost) = self.lost.first() {
-            self.return_guard(ctx, lost.id, true);
-        }
-        if let Stage::Held(hold) = &self.stage {
-            let id = hold.id();
-            match hold.phase {
-                Phase::Held => {
-                    ctx.tell(id, Event::Lost(Loss::ShutDown));
-                    self.return_guard(ctx, id, true);
-                }
-                Phase::Offered | Phase::Preparing => {
-                    ctx.end(id, Event::Failed(Failure::ShuttingDown));
-                    self.give_back(ctx, None);
-                }
-            }
-        }
-    }
-
-    /// The end of a shutdown: who still waits for a release is answered.
-    pub(crate) fn stop(&mut self, ctx: &mut Context<'_>) {
-        for back in self.giving_back.drain(..) {
-            ctx.end(back.id, Event::Released(Release::Unknown));
-        }
+    pub(crate) fn owner(&self, id: LockId, view: View<'_>) -> Option<OwnerKey> {
+        let hold = self.hold.as_ref().filter(|hold| hold.tenure.id() == id && hold.is_prepared())?;
+        Some(hold.owner_key(&self.key, view.sessions.get(hold.session)?.lease))
     }
 
     // --- facts ---
 
     pub(crate) fn reply(&mut self, ctx: &mut Context<'_>, serial: u64, reply: &Reply) {
-        if let Some(place) = self.debts.iter().position(|debt| debt.awaits(serial)) {
+        if let Some(place) = self.store.debts.iter().position(|debt| debt.awaits(serial)) {
             return self.debt_answered(ctx, place, reply);
         }
-        match &self.stage {
-            Stage::Entering(enter) if enter.awaits(serial) => self.enter_answered(ctx, reply),
-            Stage::Waiting(contender) if contender.awaits(serial) => self.look_answered(ctx, reply),
-            Stage::Held(hold) if hold.awaits(serial) => self.hold_answered(ctx, serial, reply),
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_) => {}
+        if self.hold.as_ref().is_some_and(|hold| hold.awaits(serial)) {
+            return self.hold_answered(ctx, serial, reply);
+        }
+        match &self.contention {
+            Contention::Entering(enter) if enter.awaits(serial) => self.enter_answered(ctx, reply),
+            Contention::Waiting(contender) if contender.awaits(serial) => self.look_answered(ctx, reply),
+            Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) | Contention::Waiting(_) => {}
         }
     }
 
@@ -300,44 +395,36 @@ impl Lock {
         if let News::Lost(_) | News::Refused(_) = news {
             self.debts_lost(ctx, session);
         }
-        match (&mut self.stage, news) {
-            (Stage::Leasing(own), News::Alive) if *own == session => self.enter(ctx, session),
-            (Stage::Leasing(own), News::Trouble(answer)) if *own == session => {
-                self.answer = answer.clone();
-                self.tell_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
-            }
-            (Stage::Leasing(own), News::Refused(answer)) if *own == session => {
-                self.answer = answer.clone();
-                self.stage = Stage::Idle;
-                self.fail_all(ctx, &Failure::Refused);
-            }
-            (Stage::Leasing(own), News::Lost(_)) if *own == session => self.start(ctx),
-            (Stage::Entering(enter), News::Lost(_)) if enter.session == session => self.start(ctx),
-            (Stage::Waiting(contender), News::Lost(_)) if contender.session == session => {
+        if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
+            return match news {
+                News::Lost(loss) => self.lose(ctx, *loss),
+                News::Renewed(emitted) => self.renewed(ctx, *emitted),
+                News::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
+                News::Alive | News::Trouble(_) | News::Refused(_) => {}
+            };
+        }
+        match (&mut self.contention, news) {
+            (Contention::Leasing(own), news) if *own == session => match news {
+                News::Alive => self.enter(ctx, session),
+                News::Trouble(answer) => {
+                    self.store.answer = answer.clone();
+                    self.notify_blocked(ctx, Blocked::Unreachable);
+                    self.end_try(ctx);
+                }
+                News::Refused(answer) => {
+                    self.store.answer = answer.clone();
+                    self.contention = Contention::Idle;
+                    self.fail_all(ctx, Failure::Refused);
+                }
+                News::Lost(_) => self.start(ctx),
+                News::Renewed(_) | News::Unrenewed(..) => {}
+            },
+            (Contention::Entering(enter), News::Lost(_)) if enter.session == session => self.start(ctx),
+            (Contention::Waiting(contender), News::Lost(_)) if contender.session == session => {
                 contender.close(ctx);
                 self.start(ctx);
             }
-            (Stage::Held(hold), News::Lost(loss)) if hold.session == session => {
-                let loss = *loss;
-                self.lose(ctx, loss);
-            }
-            (Stage::Held(hold), News::Renewed(emitted)) if hold.session == session => {
-                let emitted = *emitted;
-                self.renewed(ctx, emitted);
-            }
-            (Stage::Held(hold), News::Unrenewed(emitted, answer)) if hold.session == session => {
-                self.unrenewed(ctx, *emitted, answer);
-            }
-            (
-                Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) | Stage::Held(_),
-                News::Alive
-                | News::Renewed(_)
-                | News::Unrenewed(..)
-                | News::Trouble(_)
-                | News::Refused(_)
-                | News::Lost(_),
-            ) => {}
+            (Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) | Contention::Waiting(_), _) => {}
         }
     }
 
@@ -346,161 +433,61 @@ impl Lock {
         if let Some(watched) = self.watched(watch) {
             watched.open = Some(revision);
         }
-        if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
+        if let Some(place) = self.store.debts.iter().position(|debt| debt.watches(watch)) {
             return self.read_debt(ctx, place);
         }
-        match &mut self.stage {
-            Stage::Waiting(contender) => {
-                contender.opened(ctx.now, watch);
-                self.look(ctx);
-            }
-            Stage::Held(_) => self.look_after(ctx),
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => {}
+        self.look_after(ctx);
+        if let Contention::Waiting(contender) = &mut self.contention {
+            contender.opened(ctx.now, watch);
+            self.look(ctx);
         }
     }
 
     /// A watched key has changed.
     pub(crate) fn changed(&mut self, ctx: &mut Context<'_>, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
-        if let Some(place) = self.debts.iter().position(|debt| debt.watches(watch)) {
+        if let Some(place) = self.store.debts.iter().position(|debt| debt.watches(watch)) {
             return self.debt_changed(ctx, place, kv, gone);
         }
-        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.is(watch)) {
+        if let Some(kept) = self.store.kept.as_mut().filter(|kept| kept.is(watch)) {
             return kept.told(watch, revision, gone);
         }
-        match &mut self.stage {
-            Stage::Waiting(contender) => {
-                if contender.changed(watch, revision, kv, gone) {
-                    self.look(ctx);
-                }
-            }
-            Stage::Held(hold) => {
-                if hold.own.is_some_and(|own| own.id == watch) {
-                    self.own_key_changed(ctx, revision, kv, gone);
-                }
-            }
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => {}
+        if self.hold.as_ref().is_some_and(|hold| hold.own.is_some_and(|own| own.id == watch)) {
+            return self.own_key_changed(ctx, revision, kv, gone);
+        }
+        if let Contention::Waiting(contender) = &mut self.contention
+            && contender.changed(watch, revision, kv, gone)
+        {
+            self.look(ctx);
         }
     }
 
     /// The watch is not open at present.
     pub(crate) fn deaf(&mut self, ctx: &mut Context<'_>, watch: WatchId) {
-        if self.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
+        if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
             return self.close_kept(ctx);
         }
         if let Some(watched) = self.watched(watch) {
             watched.open = None;
         }
-        if let Stage::Waiting(contender) = &mut self.stage {
+        if let Contention::Waiting(contender) = &mut self.contention {
             contender.poll_later(ctx.now);
         }
-    }
-
-    /// Does what is due.
-    pub(crate) fn timeout(&mut self, ctx: &mut Context<'_>) {
-        self.end_waits(ctx);
-        match &self.stage {
-            Stage::Entering(_) => self.enter_due(ctx),
-            Stage::Waiting(_) => self.look(ctx),
-            Stage::Held(_) => self.watch_over(ctx),
-            Stage::Idle | Stage::Leasing(_) => {}
-        }
-        self.debts_due(ctx);
-        self.end_releases(ctx);
-        self.close_kept_due(ctx);
-    }
-
-    /// The next thing to happen by itself, and what it is.
-    pub(crate) fn deadline(&self, ctx: &Context<'_>) -> Option<(Instant, &'static str)> {
-        let stage = match &self.stage {
-            Stage::Idle | Stage::Leasing(_) => None,
-            Stage::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
-            Stage::Waiting(contender) => contender.deadline().map(|at| (at, "another look at the queue")),
-            Stage::Held(hold) => Some((hold.deadline(ctx), "a hold")),
-        };
-        let waits = self.waits.next_end().map(|at| (at, "end of a wait"));
-        let releases = self.giving_back.iter().map(|back| back.until).min().map(|at| (at, "end of a release"));
-        let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "what is owed"));
-        let kept = self.kept.as_ref().map(|kept| (kept.until, "watches that are kept"));
-        [stage, waits, releases, debts, kept].into_iter().flatten().min()
     }
 
     // --- inside ---
 
     fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
-        match &mut self.stage {
-            Stage::Waiting(contender) => contender.watched(watch),
-            Stage::Held(hold) => hold.own.as_mut().filter(|own| own.id == watch),
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) => None,
+        let own = self.hold.as_mut().and_then(|hold| hold.own.as_mut()).filter(|own| own.id == watch);
+        match &mut self.contention {
+            Contention::Waiting(contender) => contender.watched(watch).or(own),
+            Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) => own,
         }
-    }
-
-    fn report(&self, now: Instant, since: Instant) -> Report {
-        Report { waited: now.since(since), nodes: Box::new([self.answer.clone()]) }
-    }
-
-    /// Ends the waits that have run out.
-    fn end_waits(&mut self, ctx: &mut Context<'_>) {
-        while let Some(id) = self.waits.pop_due(ctx.now) {
-            let Some(place) = self.waiters.iter().position(|waiter| waiter.id == id) else { continue };
-            let report = self.report(ctx.now, self.waiters[place].since);
-            self.leave_queue(ctx, place);
-            ctx.end(id, Event::Failed(Failure::TimedOut(report)));
-        }
-    }
-
-    /// Takes a waiter out of the queue.
-    fn leave_queue(&mut self, ctx: &mut Context<'_>, place: usize) {
-        let Some(waiter) = self.waiters.remove(place) else { return };
-        self.waits.end(waiter.id, waiter.deadline());
-        if place == 0 {
-            self.new_head(ctx, waiter.lease);
-        }
-    }
-
-    /// The next one to get the lock.
-    fn next_waiter(&mut self) -> Option<Waiter> {
-        let waiter = self.waiters.pop_front()?;
-        self.waits.end(waiter.id, waiter.deadline());
-        Some(waiter)
-    }
-
-    /// Puts a waiter back to the front, who had been next.
-    fn back_to_front(&mut self, waiter: Waiter) {
-        self.waits.begin(waiter.id, waiter.deadline());
-        self.waiters.push_front(waiter);
-    }
-
-    /// Tells the head why it waits, when that changes.
-    fn tell_blocked(&mut self, ctx: &mut Context<'_>, why: Blocked) {
-        if let Some(head) = self.waiters.front()
-            && self.blocked.replace(why) != Some(why)
-        {
-            ctx.tell(head.id, Event::Blocked(why));
-        }
-    }
-
-    /// The only attempt of a try has failed.
-    fn end_try(&mut self, ctx: &mut Context<'_>) {
-        let Some(head) = self.waiters.front().filter(|head| head.wait == Wait::Try) else { return };
-        let (id, report) = (head.id, self.report(ctx.now, head.since));
-        self.leave_queue(ctx, 0);
-        ctx.end(id, Event::Failed(Failure::TimedOut(report)));
-    }
-
-    /// Nobody can have the lock: all waiters are told why.
-    fn fail_all(&mut self, ctx: &mut Context<'_>, failure: &dyn Fn(Report) -> Failure) {
-        self.waits.clear();
-        while let Some(waiter) = self.waiters.pop_front() {
-            let report = self.report(ctx.now, waiter.since);
-            ctx.end(waiter.id, Event::Failed(failure(report)));
-        }
-        self.nobody_waits(ctx);
     }
 
     /// A key that is no contender's stands in the way (requirement E2).
     fn fail_foreign(&mut self, ctx: &mut Context<'_>, key: &[u8]) {
         let text = alloc::format!("the key {} is in the way, and is not of this lock", key.escape_ascii());
-        self.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });
-        self.fail_all(ctx, &Failure::KeyInUse);
+        self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });
+        self.fail_all(ctx, Failure::KeyInUse);
     }
 }

@@ -8,11 +8,9 @@ use core::iter;
 use core::mem;
 use core::time::Duration;
 
-use super::cleanup::DebtCall;
-use super::enter::{Enter, Step, What};
 use super::hold::Hold;
 use super::watch_cache::Kept;
-use super::{Context, LeaseKind, Lock, Stage, Watched};
+use super::{Contention, Context, Lock, Watched};
 #[cfg(test)]
 use crate::etcd::config::Flaw;
 use crate::etcd::message::KeyValue;
@@ -20,7 +18,7 @@ use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::etcd::session::answer;
 use crate::etcd::sessions::SessionId;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
 use crate::time::Instant;
 
 /// How often the queue is read while a watch cannot be opened.
@@ -33,7 +31,7 @@ const DOUBT: Duration = Duration::from_millis(2);
 
 /// In the queue, behind somebody else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Contender {
+pub struct Contender {
     pub(super) session: SessionId,
     own: Seen,
     value: Bytes,
@@ -62,6 +60,11 @@ pub(super) struct Contender {
 impl Contender {
     pub(super) fn awaits(&self, serial: u64) -> bool {
         self.look == Some(serial)
+    }
+
+    /// The last change of the own key.
+    pub(super) const fn modified(&self) -> i64 {
+        self.own.modified
     }
 
     pub(super) fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
@@ -179,14 +182,15 @@ impl Lock {
         older: &KeyValue,
     ) {
         let Some(lease) = ctx.lease(session) else { return };
-        self.answer = Answer::Taken(Expiry::Unknown);
-        if self.waiters.front().is_some_and(|head| head.wait == Wait::Try) {
+        self.store.answer = Answer::Taken(Expiry::Unknown);
+        if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {
             self.owe_key(ctx, session, own.modified);
-            self.stage = Stage::Idle;
-            return self.end_try(ctx);
+            self.contention = Contention::Idle;
+            self.end_try(ctx);
+            return;
         }
-        let watching = self.watch_queue(ctx, session, self.queue.key(lease), &older.key);
-        self.stage = Stage::Waiting(Contender {
+        let watching = self.watch_queue(ctx, session, self.key.key(lease), &older.key);
+        self.contention = Contention::Waiting(Contender {
             session,
             own,
             value,
@@ -203,13 +207,13 @@ impl Lock {
             recheck: ctx.recheck_at(),
             tries: 0,
         });
-        self.tell_blocked(ctx, Blocked::Held);
+        self.notify_blocked(ctx, Blocked::Held);
         self.look(ctx);
     }
 
     /// Reads the queue again, if what is known of it may be out of date.
     pub(super) fn look(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Waiting(contender) = &mut self.stage else { return };
+        let Contention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= ctx.now);
         let paused = contender.again.is_some() && contender.tries > 0;
         let known = contender.known;
@@ -221,12 +225,12 @@ impl Lock {
         contender.again = None;
         contender.recheck = ctx.recheck_at();
         contender.heard = contender.heard_of();
-        let request = Request::Look { queue: self.queue.clone(), lease, before: Some(contender.own.created) };
+        let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created) };
         contender.look = Some(ctx.send(contender.session, request));
     }
 
     pub(super) fn look_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
-        let Stage::Waiting(contender) = &mut self.stage else { return };
+        let Contention::Waiting(contender) = &mut self.contention else { return };
         contender.look = None;
         let session = contender.session;
         #[cfg(test)]
@@ -246,14 +250,14 @@ impl Lock {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
                         // None has been kept since the wait began.
-                        self.kept = contender.keep_older(ctx);
+                        self.store.kept = contender.keep_older(ctx);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
-                    Some(older) if self.queue.is_foreign(&older.key) => {
+                    Some(older) if self.key.is_foreign(&older.key) => {
                         contender.close(ctx);
                         let modified = own.modified;
                         self.owe_key(ctx, session, modified);
-                        self.stage = Stage::Idle;
+                        self.contention = Contention::Idle;
                         return self.fail_foreign(ctx, &older.key);
                     }
                     Some(older) if older.key == contender.older && contender.older_watch.is_some() => {}
@@ -287,10 +291,10 @@ impl Lock {
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                 contender.close(ctx);
                 let modified = contender.own.modified;
-                self.answer = answer(reply);
+                self.store.answer = answer(reply);
                 self.owe_key(ctx, session, modified);
-                self.stage = Stage::Idle;
-                self.fail_all(ctx, &Failure::Refused);
+                self.contention = Contention::Idle;
+                self.fail_all(ctx, Failure::Refused);
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 contender.again = Some(ctx.now + ctx.pause(contender.tries));
@@ -309,54 +313,19 @@ impl Lock {
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        let Some(waiter) = self.next_waiter() else {
+        self.contention = Contention::Idle;
+        let Some(waiter) = self.waiters.pop() else {
             // Nobody waits any more.
             if let Some(watch) = watch {
                 ctx.close_watch(watch.id);
             }
             self.close_kept(ctx);
-            self.stage = Stage::Idle;
             return self.owe_key(ctx, session, own.modified);
         };
         self.blocked = None;
         self.tries = 0;
-        let hold = Hold::new(ctx, session, own, revision, value, waiter, watch);
-        self.stage = Stage::Held(Box::new(hold));
+        let tenure = Tenure::new(ctx.now, waiter);
+        self.hold = Some(Hold::new(ctx, session, own, revision, value, tenure, watch));
         self.take_over(ctx);
-    }
-
-    /// The head has gone; the next one goes on from where it was.
-    pub(super) fn new_head(&mut self, ctx: &mut Context<'_>, old: LeaseKind) {
-        self.blocked = None;
-        let Some(head) = self.waiters.front() else { return self.nobody_waits(ctx) };
-        let same = old == LeaseKind::Shared && head.lease == LeaseKind::Shared;
-        match &self.stage {
-            Stage::Held(_) => {}
-            Stage::Waiting(_) if same => self.tell_blocked(ctx, Blocked::Held),
-            Stage::Leasing(_) | Stage::Entering(_) if same => {}
-            // Another lease, another key.
-            Stage::Idle | Stage::Leasing(_) | Stage::Entering(_) | Stage::Waiting(_) => {
-                self.nobody_waits(ctx);
-                self.start(ctx);
-            }
-        }
-    }
-
-    /// What was begun for waiters is taken back.
-    pub(super) fn nobody_waits(&mut self, ctx: &mut Context<'_>) {
-        self.blocked = None;
-        match mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Idle | Stage::Leasing(_) => {}
-            Stage::Entering(Enter { session, step }) => match step {
-                Step::Asked { serial, what: What::Create, .. } => self.owe_call(ctx, session, DebtCall::create(serial)),
-                Step::Asked { serial, what: What::Adopt, .. } => self.owe_call(ctx, session, DebtCall::put(serial)),
-                Step::Clearing | Step::Paused(_) => self.wake_debt(ctx, session),
-            },
-            Stage::Waiting(mut contender) => {
-                contender.close(ctx);
-                self.owe_key(ctx, contender.session, contender.own.modified);
-            }
-            held @ Stage::Held(_) => self.stage = held,
-        }
     }
 }

@@ -64,13 +64,13 @@ pub(super) struct Watching {
 
 impl Lock {
     pub(super) fn close_kept(&mut self, ctx: &mut Context<'_>) {
-        if let Some(kept) = self.kept.take() {
+        if let Some(kept) = self.store.kept.take() {
             kept.close(ctx);
         }
     }
 
     pub(super) fn close_kept_due(&mut self, ctx: &mut Context<'_>) {
-        if self.kept.as_ref().is_some_and(|kept| kept.until <= ctx.now) {
+        if self.store.kept.as_ref().is_some_and(|kept| kept.until <= ctx.now) {
             self.close_kept(ctx);
         }
     }
@@ -78,7 +78,7 @@ impl Lock {
     /// The holder does not need the watch on its key any more.
     pub(super) fn keep_own(&mut self, ctx: &mut Context<'_>, own: Option<Watched>) {
         let Some(own) = own else { return };
-        match &mut self.kept {
+        match &mut self.store.kept {
             Some(kept) if kept.own.is_none() && own.open.is_some() => {
                 kept.own = Some(own);
                 kept.until = ctx.now + KEPT_FOR;
@@ -95,7 +95,7 @@ impl Lock {
         own: Bytes,
         older: &Bytes,
     ) -> Watching {
-        match self.kept.take().map(|kept| *kept) {
+        match self.store.kept.take().map(|kept| *kept) {
             Some(Kept { session: of, own: Some(own), older: key, older_watch, news, .. })
                 if of == session && key == *older =>
             {

@@ -6,12 +6,12 @@ use core::time::Duration;
 
 use super::cleanup::{Debt, Take};
 use super::context::{Context, Node, NodeSet};
-use super::redlock::{Round, Verdict, Vote, answer_to_take};
-use super::watchdog::{Call, Hold, Holder, Phase};
-use super::{Lock, Stage};
+use super::redlock::{Hopeless, Round, Verdict, Vote, answer_to_take};
+use super::watchdog::{Call, Hold};
+use super::{Contention, Lock};
 use crate::id::NodeId;
 use crate::lock::ErrorClass;
-use crate::lock::{Answer, Blocked, Event, Failure};
+use crate::lock::{Answer, Blocked, Failure};
 use crate::redis::config::Wake;
 use crate::redis::request::{Reply, Request};
 use crate::time::millis_up;
@@ -28,10 +28,7 @@ impl Lock {
     /// Two nodes turned out to be one server: nobody gets a lock from them (requirement Q6).
     pub(super) fn refuse_equal_nodes(&mut self, ctx: &mut Context<'_>) {
         let Some((a, b)) = ctx.equal else { return };
-        while let Some(waiter) = self.next_waiter() {
-            ctx.end(waiter.id, Event::Failed(Failure::EqualNodes(a, b)));
-        }
-        self.nobody_waits(ctx);
+        self.fail_all(ctx, |_| Failure::EqualNodes(a, b));
     }
 
     /// One attempt on every node, for the head.
@@ -39,12 +36,9 @@ impl Lock {
         if ctx.equal.is_some() {
             return self.refuse_equal_nodes(ctx);
         }
-        let Some(&head) = self.queue.front() else {
-            self.stage = Stage::Idle;
-            return;
-        };
+        self.contention = Contention::Idle;
+        let Some(&head) = self.waiters.head() else { return };
         // Whatever came before is spent; from here on the new number is alive.
-        self.stage = Stage::Idle;
         let spent = self.spent(ctx);
         *ctx.number += 1;
         #[cfg(test)]
@@ -54,7 +48,7 @@ impl Lock {
         let number = *ctx.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
-        if let Some(listening) = &mut self.listening {
+        if let Some(listening) = &mut self.store.listening {
             listening.hinted = NodeSet::default();
         }
         let nodes = ctx.nodes;
@@ -73,21 +67,21 @@ impl Lock {
                 return Vote::No(answer);
             }
             let node = NodeId::new(index as u16);
-            let clean = first && self.debts.get(node).is_none_or(Debt::is_clear);
-            let (key, ttl_ms) = (self.key.clone(), head.ttl.ms());
+            let clean = first && self.store.debts.get(node).is_none_or(Debt::is_clear);
+            let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
             let waiting_ms = if ctx.quiet.contains(node) { 0 } else { waiting_ms };
             if waiting_ms > 0 {
                 marked.insert(node);
             }
             let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
-            Vote::Asked { serial: ctx.send(node, request, head.ttl.patience(ctx.config)) }
+            Vote::Asked { serial: ctx.send(node, request, head.terms.patience(ctx.config)) }
         };
         let votes = nodes.iter().enumerate().map(ask).collect();
-        self.stage = Stage::Trying(Round {
+        self.contention = Contention::Trying(Round {
             number,
             started: ctx.now,
-            deadline: quorum.then(|| ctx.now + head.ttl.round_timeout(ctx.config)),
-            ttl: head.ttl,
+            deadline: quorum.then(|| ctx.now + head.terms.round_timeout(ctx.config)),
+            ttl: head.terms,
             votes,
             fence: None,
             hinted: false,
@@ -100,7 +94,7 @@ impl Lock {
     /// lie elsewhere in a cluster. A release does not wake us then, and polling takes over. False if it was not marked.
     pub(super) fn try_unmarked(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
         let spent = self.spent(ctx);
-        let Stage::Trying(round) = &mut self.stage else { return false };
+        let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
         }
@@ -120,42 +114,39 @@ impl Lock {
     pub(super) fn take_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, take: Take, reply: &Reply) {
         let until = take.ttl.until(take.emitted, ctx.config);
         let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
-        let of_round = matches!(&self.stage, Stage::Trying(round) if round.number == take.number);
+        let of_round = matches!(&self.contention, Contention::Trying(round) if round.number == take.number);
         if refused && of_round && self.try_unmarked(ctx, node) {
             return;
         }
-        match &mut self.stage {
-            Stage::Trying(round) if round.number == take.number => {
-                // A node that turned out to be young may not vote, and what it granted is given back with the rest.
-                match (ctx.nodes.get(node.index()).and_then(|node| node.excluded(ctx.now)), reply) {
-                    (Some(answer), Reply::Granted { .. }) => {
-                        if let Some(vote) = round.votes.get_mut(node.index()) {
-                            *vote = Vote::No(answer);
-                        }
-                        self.debts.of(node).found(take.number);
+        if let Contention::Trying(round) = &mut self.contention
+            && round.number == take.number
+        {
+            // A node that turned out to be young may not vote, and what it granted is given back with the rest.
+            match (ctx.nodes.get(node.index()).and_then(|node| node.excluded(ctx.now)), reply) {
+                (Some(answer), Reply::Granted { .. }) => {
+                    if let Some(vote) = round.votes.get_mut(node.index()) {
+                        *vote = Vote::No(answer);
                     }
-                    (Some(_) | None, _) => round.answer(node, until, reply),
+                    self.store.debts.of(node).found(take.number);
                 }
-                self.judge(ctx);
+                (Some(_) | None, _) => round.answer(node, until, reply),
             }
-            Stage::Held(hold) if hold.number == take.number => {
-                let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
-                hold.answered(ctx.now, node, call, reply, ctx.config);
-                self.after_answer(ctx);
+            self.judge(ctx);
+        } else if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == take.number) {
+            let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
+            hold.answered(ctx.now, node, call, reply, ctx.config);
+            self.after_answer(ctx);
+        } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.remains.number == take.number) {
+            // The holder was notified, and its guard is alive: nothing is deleted before it comes back (requirement H6).
+            lost.remains.nodes.insert(node);
+        } else {
+            let before = self.store.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent);
+            if let Some(answer) = before {
+                *answer = answer_to_take(reply);
             }
-            Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) | Stage::Held(_) => {
-                if let Some(lost) = self.lost.iter_mut().find(|lost| lost.number == take.number) {
-                    // Told Lost, guard still out: nothing is deleted before it comes back (requirement H6).
-                    lost.nodes.insert(node);
-                    return;
-                }
-                if let Some(answer) = self.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent) {
-                    *answer = answer_to_take(reply);
-                }
-                if let Some(debt) = self.debts.get_mut(node) {
-                    let send = debt.straggled(take.number, reply);
-                    self.settle_debt(ctx, node, send);
-                }
+            if let Some(debt) = self.store.debts.get_mut(node) {
+                let send = debt.straggled(take.number, reply);
+                self.settle_debt(ctx, node, send);
             }
         }
     }
@@ -165,7 +156,7 @@ impl Lock {
         if ctx.equal.is_some() {
             return self.refuse_equal_nodes(ctx);
         }
-        let Stage::Trying(round) = &self.stage else { return };
+        let Contention::Trying(round) = &self.contention else { return };
         match round.verdict(ctx.now, ctx.quorum()) {
             Verdict::Open => {}
             Verdict::Won => self.win(ctx),
@@ -174,27 +165,28 @@ impl Lock {
     }
 
     pub(super) fn win(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
         self.tries = 0;
-        self.answers = Vec::new();
+        self.store.answers = Vec::new();
         self.stop_listening(ctx);
-        let Some(waiter) = self.next_waiter() else {
+        let Some(waiter) = self.waiters.pop() else {
             // Everybody left; the round was kept for a head that is gone.
             self.end_round(ctx, &round, true);
             return;
         };
         self.leave_open(&round);
-        let holder = Holder::new(ctx.now, waiter);
-        let mut hold = Hold::new(ctx.now, &round, holder, ctx.config, ctx.seed);
+        let mut hold = Hold::new(ctx.now, &round, waiter, ctx.config, ctx.seed);
         // The round may have been started for another head with a shorter TTL.
-        if waiter.ttl > round.ttl {
-            hold.holder.phase = Phase::Preparing;
+        let short = waiter.terms > round.ttl;
+        if short {
             hold.extend(ctx.now);
         }
-        self.wait_on(&hold.holder);
-        self.stage = Stage::Held(hold);
-        self.offer(ctx);
-        self.watch(ctx);
+        self.hold = Some(hold);
+        if short {
+            self.watch(ctx);
+        } else {
+            self.offer(ctx);
+        }
     }
 
     /// The attempts of a round that has ended, but for their answers.
@@ -202,7 +194,7 @@ impl Lock {
         for index in 0..round.votes.len() {
             let node = NodeId::new(index as u16);
             if let Some(take) = round.take(node) {
-                self.debts.of(node).take_sent(take);
+                self.store.debts.of(node).take_sent(take);
             }
         }
     }
@@ -214,7 +206,7 @@ impl Lock {
             let node = NodeId::new(index as u16);
             let landed = match vote {
                 Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
-                Vote::No(_) => self.debts.get(node).is_some_and(Debt::has_found),
+                Vote::No(_) => self.store.debts.get(node).is_some_and(Debt::has_found),
             };
             if landed {
                 self.owe(ctx, node, round.number, announce);
@@ -223,27 +215,27 @@ impl Lock {
     }
 
     pub(super) fn lose_round(&mut self, ctx: &mut Context<'_>) {
-        let Stage::Trying(round) = mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
         let quorum = ctx.quorum();
-        self.answers = self.answers_with(&round);
+        self.store.answers = self.answers_with(&round);
         self.end_round(ctx, &round, false);
-        let Some(&head) = self.queue.front() else {
-            self.nobody_waits(ctx);
-            return;
-        };
-        if let Some(hopeless) = round.hopeless(quorum) {
-            return self.fail_all(ctx, hopeless);
+        if self.waiters.is_empty() {
+            return self.nobody_waits(ctx);
         }
-        if head.wait == crate::lock::Wait::Try {
-            self.tell_failure(ctx, 0, Failure::TimedOut);
-            return self.leave_queue(ctx, 0);
+        match round.hopeless(quorum) {
+            Some(Hopeless::KeyInUse) => return self.fail_all(ctx, Failure::KeyInUse),
+            Some(Hopeless::Refused) => return self.fail_all(ctx, Failure::Refused),
+            None => {}
+        }
+        if self.end_try(ctx) {
+            return;
         }
         let blocked = self.why_blocked(quorum);
-        self.tell_blocked(ctx, blocked);
-        if let Some(listening) = &mut self.listening
+        self.notify_blocked(ctx, blocked);
+        if let Some(listening) = &mut self.store.listening
             && listening.told
         {
-            // Somebody was faster: to the end of the line.
+            // Another client won; requeue.
             listening.told = false;
             ctx.listen(&self.key, true);
         }
@@ -251,7 +243,7 @@ impl Lock {
             self.start_listening(ctx);
         }
         let until = self.next_attempt(ctx, &round, blocked);
-        self.stage = Stage::Paused { until };
+        self.contention = Contention::Paused { until };
         if round.hinted {
             // A release was signalled while the attempt was under way: once more, and no release falls between.
             self.start_round(ctx);
@@ -260,7 +252,7 @@ impl Lock {
 
     /// The answers of a round; where a node has not answered yet, what it said before.
     pub(super) fn answers_with(&self, round: &Round) -> Vec<Answer> {
-        let before = |index: usize| self.answers.get(index).cloned().unwrap_or_default();
+        let before = |index: usize| self.store.answers.get(index).cloned().unwrap_or_default();
         let answers = round.answers().enumerate();
         answers.map(|(index, answer)| if answer == Answer::Silent { before(index) } else { answer }).collect()
     }

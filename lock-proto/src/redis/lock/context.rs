@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use crate::id::{CallId, LockId, NodeId};
-use crate::lock::{Answer, Event};
-use crate::lock::{ErrorClass, ServerError};
+use super::Redis;
+use crate::id::{CallId, CallOwner, LockId, NodeId};
+use crate::lock::{Answer, ErrorClass, Event, ServerError, Surroundings};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
@@ -138,24 +138,49 @@ impl Context<'_> {
     /// Emits a request and gives the serial of its call.
     pub(crate) fn send(&mut self, node: NodeId, request: Request, patience: Duration) -> u64 {
         *self.serial += 1;
-        let call = CallId { name: self.name, node, serial: *self.serial };
+        let call = CallId { owner: CallOwner::Lock(self.name), node, serial: *self.serial };
         self.out.push_back(LocksOutput::Send { call, request, patience });
         call.serial
-    }
-
-    pub(crate) fn tell(&mut self, lock: LockId, event: Event) {
-        self.out.push_back(LocksOutput::Event { lock, event });
-    }
-
-    /// Tells an acquisition for the last time.
-    pub(crate) fn end(&mut self, lock: LockId, event: Event) {
-        self.tell(lock, event);
-        self.ended.push(lock);
     }
 
     pub(crate) fn listen(&mut self, key: &Key, on: bool) {
         let key = key.clone();
         self.out.push_back(if on { LocksOutput::Listen { key } } else { LocksOutput::Unlisten { key } });
+    }
+}
+
+/// What the times of a lock depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The settings, checked.
+    pub config: &'a Config,
+    /// How many nodes a quorum is.
+    pub quorum: usize,
+}
+
+impl Surroundings<Redis> for Context<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn release_by(&self) -> Instant {
+        self.now + self.config.release_within
+    }
+
+    fn view(&self) -> View<'_> {
+        View { config: self.config, quorum: self.quorum() }
+    }
+
+    fn emit(&mut self, lock: LockId, event: Event) {
+        self.out.push_back(LocksOutput::Event { lock, event });
+    }
+
+    fn forget(&mut self, lock: LockId) {
+        self.ended.push(lock);
     }
 }
 

@@ -1,8 +1,8 @@
-//! The machine of one lock name in one client: who waits, who contends, who holds, and what is owed.
+//! The lock on Redis servers: one lock name within one client, on one node or a quorum.
 //!
-//! Waiters of the same name queue first in, first out, and only the head contends with other clients (requirement A8). At most one
-//! token of the client is alive under a name: that of the round under way, or that of the hold. All other numbers are spent,
-//! but for those of holders that were told `Lost` and have not given their guard back.
+//! The head of the wait queue takes the lock by rounds of attempts ([`attempt`], [`redlock`]), and polls or is woken up
+//! between them ([`polling`], [`wakeup`]). The client keeps at most one live token per name: that of the round under way, or
+//! that of the hold. All older tokens are retired, but for those of holders that lost the lock and still have a guard.
 
 mod attempt;
 mod cleanup;
@@ -15,333 +15,289 @@ mod redlock;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests")]
 mod tests;
-mod wait_queue;
 mod wakeup;
 mod watchdog;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem;
 
 use cleanup::{Debt, Debts, Send};
-pub use context::{Context, Node, NodeSet};
-use pending_release::GiveBack;
+pub use context::{Context, Node, NodeSet, View};
+use pending_release::Releasing;
 use redlock::Round;
-use watchdog::{Hold, Phase};
+use wakeup::Listening;
+use watchdog::Hold;
 
 use super::config::Wake;
 use super::request::{Key, Reply, Request};
 use super::token::Spent;
 use super::validity::Ttl;
-use crate::error::Misuse;
-use crate::id::{LockId, NodeId};
-use crate::lock::ErrorClass;
-use crate::lock::Waits;
-use crate::lock::{Answer, Blocked, Event, Failure, Loss, Release, Renew, Report, Wait};
+use crate::id::NodeId;
+use crate::lock;
+use crate::lock::{Answer, Blocked, Ended, ErrorClass, Failure, Grant, Loss, Release, Store, Tenure, Terms};
 use crate::time::Instant;
 
+/// State machine for one lock name within one client. See [`step`](super::step).
+pub type Lock = lock::Lock<Redis>;
+
 /// One acquisition that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Waiter {
-    /// What its events are addressed to.
-    pub id: LockId,
-    /// How long a grant is to count.
-    pub ttl: Ttl,
-    /// Whether it is renewed.
-    pub renew: Renew,
-    /// How long it waits.
-    pub wait: Wait,
-    /// When it was asked for.
-    pub since: Instant,
-}
+pub type Waiter = lock::Waiter<Ttl>;
 
-impl Waiter {
-    fn deadline(&self) -> Option<Instant> {
-        match self.wait {
-            Wait::For(limit) => Some(self.since + limit),
-            Wait::Try | Wait::Forever => None,
-        }
-    }
-}
-
-/// What the client does about the lock right now.
+/// What is remembered of one name on the servers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Stage {
-    /// Nothing: nobody waits.
+pub struct Redis {
+    debts: Debts,
+    listening: Option<Listening>,
+    /// What each node last answered to an attempt; empty before the first.
+    answers: Vec<Answer>,
+    /// A release of this client woke somebody: until then it is theirs (requirement A7).
+    yields_until: Option<Instant>,
+}
+
+/// How far the head of the queue is on its way to the lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Contention {
+    /// Nobody contends.
+    #[default]
     Idle,
     /// The head waits for its next attempt.
-    Paused {
-        until: Instant,
-    },
+    Paused { until: Instant },
+    /// A round of attempts is under way.
     Trying(Round),
-    Held(Hold),
 }
 
-/// A hold that has ended. Those that were lost are kept for as long as their guard is out.
+/// Where the token of a hold that has ended may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct EndedHold {
-    id: LockId,
+pub struct Remains {
     number: u64,
-    valid_until: Instant,
     /// Where its token may still be.
     nodes: NodeSet,
     /// Where somebody else was seen to have the key.
     others: NodeSet,
 }
 
-/// The wake-up of the head, from the first busy answer to the grant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Listening {
-    /// Nodes that will tell of a release.
-    heard: NodeSet,
-    /// Nodes that told of one since the last attempt.
-    hinted: NodeSet,
-    /// The attempt that follows the announcement has been made.
-    retried: bool,
-    /// A node has told of a release, and tells of no other until it is asked to.
-    told: bool,
-}
+impl Store for Redis {
+    type Key = Key;
+    type Terms = Ttl;
+    type Contention = Contention;
+    type Hold = Hold;
+    type Remains = Remains;
+    type Releasing = Releasing;
+    type Context<'a> = Context<'a>;
+    type View<'a> = View<'a>;
 
-/// The machine of one lock name in one client. See [`step`](super::step).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lock {
-    key: Key,
-    queue: VecDeque<Waiter>,
-    /// When waits run out, of those that do.
-    waits: Waits,
-    stage: Stage,
-    debts: Debts,
-    lost: Vec<EndedHold>,
-    giving_back: Vec<GiveBack>,
-    listening: Option<Listening>,
-    /// Attempts since the last grant.
-    tries: u32,
-    /// What each node last answered to an attempt; empty before the first.
-    answers: Vec<Answer>,
-    /// What the head was last told.
-    blocked: Option<Blocked>,
-    /// A release of this client woke somebody: until then it is theirs (requirement A7).
-    yields_until: Option<Instant>,
+    fn new() -> Self {
+        Self { debts: Debts::default(), listening: None, answers: Vec::new(), yields_until: None }
+    }
+
+    // --- contending ---
+
+    fn is_idle(contention: &Contention) -> bool {
+        matches!(contention, Contention::Idle)
+    }
+
+    fn refuses(ctx: &Context<'_>) -> Option<Failure> {
+        ctx.equal.map(|(a, b)| Failure::EqualNodes(a, b))
+    }
+
+    fn contend(lock: &mut Lock, ctx: &mut Context<'_>) {
+        lock.begin(ctx);
+    }
+
+    fn new_head(lock: &mut Lock, ctx: &mut Context<'_>, _: &Waiter) {
+        // A round under way goes on for the new head.
+        if !matches!(lock.contention, Contention::Trying(_)) {
+            lock.start_round(ctx);
+        }
+    }
+
+    fn nobody_waits(lock: &mut Lock, ctx: &mut Context<'_>) {
+        // Signals that were taken here and led to no attempt are somebody else's.
+        for node in lock.store.listening.iter().flat_map(|listening| listening.hinted.iter()) {
+            let request = Request::Announce { key: lock.key.clone() };
+            ctx.send(node, request, ctx.config.request_timeout);
+        }
+        lock.stop_listening(ctx);
+        lock.tries = 0;
+        lock.store.answers.clear();
+        if let Contention::Trying(round) = mem::take(&mut lock.contention) {
+            lock.end_round(ctx, &round, true);
+        }
+    }
+
+    fn answers(lock: &Lock) -> Box<[Answer]> {
+        match (&lock.hold, &lock.contention) {
+            (Some(hold), _) => hold.report(),
+            (None, Contention::Trying(round)) => lock.answers_with(round).into(),
+            (None, Contention::Idle | Contention::Paused { .. }) => lock.store.answers.iter().cloned().collect(),
+        }
+    }
+
+    // --- holding ---
+
+    fn tenure(hold: &Hold) -> &Tenure<Ttl> {
+        &hold.tenure
+    }
+
+    fn tenure_mut(hold: &mut Hold) -> &mut Tenure<Ttl> {
+        &mut hold.tenure
+    }
+
+    fn terms(hold: &Hold, view: View<'_>) -> Terms {
+        Terms { until: hold.keys_until(view.quorum), ttl: hold.ttl().nanos(), at_risk: view.config.at_risk }
+    }
+
+    fn loss(hold: &Hold, now: Instant, view: View<'_>) -> Option<Loss> {
+        hold.loss(now, view.quorum)
+    }
+
+    fn grant(hold: &mut Hold, ctx: &mut Context<'_>) -> Grant {
+        let valid_until = hold.tenure.valid_until(hold.keys_until(ctx.quorum()));
+        hold.notified = valid_until;
+        Grant {
+            token: ctx.identity.token(hold.number),
+            fence: hold.fence(),
+            fence_ahead_ms: hold.fence_ahead_ms(),
+            ttl: hold.keys_ttl.duration(),
+            valid_until,
+        }
+    }
+
+    fn keep(lock: &mut Lock, ctx: &mut Context<'_>) {
+        lock.send_due(ctx);
+    }
+
+    fn extend(lock: &mut Lock, ctx: &mut Context<'_>) {
+        if let Some(hold) = &mut lock.hold {
+            hold.extend(ctx.now);
+        }
+        lock.watch(ctx);
+    }
+
+    fn may_hand_over(hold: &Hold, _: &Waiter, ctx: &Context<'_>) -> bool {
+        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.turn_end
+    }
+
+    fn hand_over(lock: &mut Lock, ctx: &mut Context<'_>, next: Waiter) {
+        let Some(hold) = &mut lock.hold else { return };
+        if hold.hand_over(ctx.now, next, ctx.quorum(), ctx.seed) {
+            lock.offer(ctx);
+        } else {
+            lock.watch(ctx);
+        }
+    }
+
+    // --- the end of a hold ---
+
+    fn end(lock: &mut Lock, _ctx: &mut Context<'_>, hold: &Hold, _loss: Option<Loss>) -> Remains {
+        #[cfg(test)]
+        if _ctx.identity.flaw == Some(super::request::Flaw::RenewsForEver) && _loss.is_none() && lock.waiters.is_empty()
+        {
+            lock.hold = Some(hold.clone());
+        }
+        Remains { number: hold.number, nodes: lock.nodes_of(hold), others: hold.others() }
+    }
+
+    /// Nothing that ends the key's life is sent before the guard comes back (requirement H6).
+    fn lost(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>, guarded: bool) {
+        if !guarded {
+            Self::clean_up(lock, ctx, ended);
+        }
+    }
+
+    fn clean_up(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>) {
+        for node in ended.remains.nodes.iter() {
+            lock.owe(ctx, node, ended.remains.number, true);
+        }
+    }
+
+    /// Stays away for one wake-up round, so that other processes get in.
+    fn turn_ended(lock: &mut Lock, ctx: &mut Context<'_>, hold: &Hold) {
+        lock.contention = Contention::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip };
+    }
+
+    fn releasing(lock: &Lock, ctx: &Context<'_>, ended: &Ended<Self>) -> Releasing {
+        Releasing::new(ctx.now, ended, lock.store.debts.deleting())
+    }
+
+    fn released(releasing: &Releasing, view: View<'_>) -> Option<Release> {
+        releasing.outcome(view.quorum)
+    }
+
+    // --- time, and the end ---
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context<'_>) {
+        lock.store.yields_until = lock.store.yields_until.filter(|until| *until > ctx.now);
+        match &lock.contention {
+            Contention::Trying(_) => lock.judge(ctx),
+            Contention::Paused { until } if *until <= ctx.now => lock.start_round(ctx),
+            Contention::Paused { .. } | Contention::Idle => {}
+        }
+        for node in lock.store.debts.due(ctx.now).iter() {
+            lock.settle_debt(ctx, node, Send::Now);
+        }
+    }
+
+    fn contention_deadline(contention: &Contention) -> Option<(Instant, &'static str)> {
+        match contention {
+            Contention::Idle => None,
+            Contention::Paused { until } => Some((*until, "next attempt")),
+            Contention::Trying(round) => round.deadline.map(|at| (at, "end of a round")),
+        }
+    }
+
+    fn hold_deadline(hold: &Hold, _: View<'_>) -> (Instant, &'static str) {
+        (hold.deadline(), "watchdog")
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let yields = self.yields_until.map(|at| (at, "another's turn"));
+        let deletes = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "compensating delete"));
+        [yields, deletes].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn shut_down(lock: &mut Lock, _: &mut Context<'_>) {
+        lock.store.yields_until = None;
+    }
+
+    /// What is owed to a silent minority can keep nobody from the lock, and ends at its TTL.
+    fn is_drained(&self, view: View<'_>) -> bool {
+        let mut open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
+        let silent = self.debts.iter().filter(|debt| debt.is_stalled()).count();
+        silent < view.quorum && open.all(Debt::is_stalled)
+    }
+
+    fn is_over(&self) -> bool {
+        self.debts.is_empty() && self.yields_until.is_none()
+    }
 }
 
 impl Lock {
-    /// A lock that nobody has asked for.
-    #[must_use]
-    pub fn new(key: Key) -> Self {
-        Self {
-            key,
-            queue: VecDeque::new(),
-            waits: Waits::new(),
-            stage: Stage::Idle,
-            debts: Debts::default(),
-            lost: Vec::new(),
-            giving_back: Vec::new(),
-            listening: None,
-            tries: 0,
-            answers: Vec::new(),
-            blocked: None,
-            yields_until: None,
-        }
-    }
-
-    /// Its keys.
-    #[must_use]
-    pub const fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// Gives up what is not needed any more; called after each step.
+    /// Frees state that is no longer needed. Called after each step.
     pub fn tidy(&mut self) {
-        self.debts.tidy();
-    }
-
-    /// Nothing is left to do or to remember: it may be dropped.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Idle)
-            && self.queue.is_empty()
-            && self.lost.is_empty()
-            && self.giving_back.is_empty()
-            && self.debts.is_empty()
-            && self.yields_until.is_none()
-    }
-
-    /// Nothing is left that a shutdown has to wait for. What is owed to a silent minority can keep nobody from the lock, and ends
-    /// at its TTL.
-    #[must_use]
-    pub fn is_drained(&self, nodes: usize) -> bool {
-        let mut open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
-        let silent = self.debts.iter().filter(|debt| debt.is_stalled()).count();
-        let minority = nodes - (nodes / 2 + 1);
-        matches!(self.stage, Stage::Idle)
-            && self.giving_back.is_empty()
-            && silent <= minority
-            && open.all(Debt::is_stalled)
-    }
-
-    /// The end of a shutdown: who still waits for a release is answered.
-    pub fn stop(&mut self, ctx: &mut Context<'_>) {
-        for back in self.giving_back.drain(..) {
-            ctx.end(back.id, Event::Released(Release::Unknown));
-        }
-    }
-
-    /// Somebody holds it, has been offered it, or is about to be.
-    #[must_use]
-    pub const fn is_held(&self) -> bool {
-        matches!(self.stage, Stage::Held(_))
-    }
-
-    /// The end of validity, if this acquisition holds the lock.
-    #[must_use]
-    pub fn valid_until(&self, id: LockId, quorum: usize) -> Option<Instant> {
-        match &self.stage {
-            Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Held => {
-                Some(hold.valid_until(quorum))
-            }
-            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => None,
-        }
-    }
-
-    // --- verbs ---
-
-    /// Somebody wants the lock.
-    pub fn acquire(&mut self, ctx: &mut Context<'_>, waiter: Waiter) {
-        self.catch_up(ctx);
-        if let Some((a, b)) = ctx.equal {
-            return ctx.end(waiter.id, Event::Failed(Failure::EqualNodes(a, b)));
-        }
-        let first = self.queue.is_empty() && matches!(self.stage, Stage::Idle);
-        if !first && waiter.wait == Wait::Try {
-            // Busy in this client: no attempt is made (requirement A5).
-            let report = Report { waited: core::time::Duration::ZERO, nodes: Box::default() };
-            return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
-        }
-        self.waits.begin(waiter.id, waiter.deadline());
-        self.queue.push_back(waiter);
-        if first {
-            self.begin(ctx);
-        } else {
-            ctx.tell(waiter.id, Event::Blocked(Blocked::Local));
-        }
-    }
-
-    /// Takes the offer of [`Event::Granted`](crate::Event::Granted), which stands for a moment only (requirement H1).
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse::NotHeld`] if the offer no longer stands.
-    pub fn claim(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        self.catch_up(ctx);
-        match &mut self.stage {
-            Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Offered => {
-                hold.claim();
-                self.watch(ctx);
-                Ok(())
-            }
-            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => Err(Misuse::NotHeld(id)),
-        }
-    }
-
-    /// Renews now. Each call has an answer of its own: [`Event::Extended`](crate::Event::Extended) or [`Event::ExtendFailed`](crate::Event::ExtendFailed).
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse::NotHeld`] if it is not held.
-    pub fn extend(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        self.catch_up(ctx);
-        match &mut self.stage {
-            Stage::Held(hold) if hold.holder.id() == id && hold.holder.phase == Phase::Held => {
-                hold.extend(ctx.now);
-                self.watch(ctx);
-                Ok(())
-            }
-            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => Err(Misuse::NotHeld(id)),
-        }
-    }
-
-    /// The guard comes back; the answer is [`Event::Released`](crate::Event::Released).
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse::NotHeld`] if it still waits, or came back before.
-    pub fn release(&mut self, ctx: &mut Context<'_>, id: LockId) -> Result<(), Misuse> {
-        self.catch_up(ctx);
-        if !self.has_guard(id) {
-            return Err(Misuse::NotHeld(id));
-        }
-        self.return_guard(ctx, id, true);
-        Ok(())
-    }
-
-    /// Whether it has the lock, was offered it, or has lost it. Who waits is not looked through: there may be many.
-    fn has_guard(&self, id: LockId) -> bool {
-        let has = |hold: &Hold| hold.holder.id() == id && hold.holder.phase != Phase::Preparing;
-        matches!(&self.stage, Stage::Held(hold) if has(hold)) || self.lost.iter().any(|lost| lost.id == id)
-    }
-
-    /// Whatever state the acquisition is in, it is over: what `Drop` calls.
-    pub fn abandon(&mut self, ctx: &mut Context<'_>, id: LockId) {
-        self.catch_up(ctx);
-        if self.has_guard(id) {
-            self.return_guard(ctx, id, false);
-        } else if let Some(place) = self.giving_back.iter().position(|back| back.id == id) {
-            self.giving_back.swap_remove(place);
-            ctx.ended.push(id);
-        } else if let Some(place) = self.queue.iter().position(|waiter| waiter.id == id) {
-            self.leave_queue(ctx, place);
-            ctx.ended.push(id);
-        } else {
-            self.return_guard(ctx, id, false);
-        }
-    }
-
-    /// Answers who waits, gives back what is held (requirement U2).
-    pub fn shut_down(&mut self, ctx: &mut Context<'_>) {
-        self.catch_up(ctx);
-        self.waits.clear();
-        while let Some(waiter) = self.queue.pop_back() {
-            ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
-        }
-        self.nobody_waits(ctx);
-        self.yields_until = None;
-        while let Some(lost) = self.lost.first() {
-            self.return_guard(ctx, lost.id, true);
-        }
-        if let Stage::Held(hold) = &self.stage {
-            let holder = hold.holder;
-            match holder.phase {
-                Phase::Held => {
-                    ctx.tell(holder.id(), Event::Lost(Loss::ShutDown));
-                    self.return_guard(ctx, holder.id(), true);
-                }
-                Phase::Offered | Phase::Preparing => {
-                    ctx.end(holder.id(), Event::Failed(Failure::ShuttingDown));
-                    self.give_back_hold(ctx, false);
-                }
-            }
-        }
+        self.store.debts.tidy();
     }
 
     // --- facts ---
 
     /// The answer to the call with this serial.
     pub fn reply(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
-        self.catch_up(ctx);
-        if let Stage::Trying(round) = &self.stage
+        self.expire(ctx);
+        if let Contention::Trying(round) = &self.contention
             && let Some(take) = round.take(node).filter(|take| take.serial == serial)
         {
             if matches!(reply, Reply::Unknown(_)) {
-                self.debts.of(node).may_appear(take);
+                self.store.debts.of(node).may_appear(take);
             }
             return self.take_answered(ctx, node, take, reply);
         }
-        if let Some(debt) = self.debts.get_mut(node)
+        if let Some(debt) = self.store.debts.get_mut(node)
             && let Some(take) = debt.settle(serial, reply)
         {
             return self.take_answered(ctx, node, take, reply);
         }
-        if let Some(debt) = self.debts.get_mut(node)
+        if let Some(debt) = self.store.debts.get_mut(node)
             && let Some(delete) = debt.delete(serial)
         {
             let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
@@ -350,10 +306,10 @@ impl Lock {
             }
             let send = debt.answered(ctx.now, delete, reply);
             let given_up = refused && debt.is_clear();
-            for back in &mut self.giving_back {
-                back.answered(node, delete, reply);
+            for back in &mut self.releases {
+                back.store.answered(node, delete, reply);
                 if given_up {
-                    back.give_up(node);
+                    back.store.give_up(node);
                 }
             }
             self.settle_debt(ctx, node, send);
@@ -368,54 +324,49 @@ impl Lock {
 
     /// A node is reachable again.
     pub fn node_up(&mut self, ctx: &mut Context<'_>, node: NodeId) {
-        self.catch_up(ctx);
-        if let Some(debt) = self.debts.get(node) {
+        self.expire(ctx);
+        if let Some(debt) = self.store.debts.get(node) {
             let send = debt.node_up();
             self.settle_debt(ctx, node, send);
         }
         let lacks_nodes = self.lacks_nodes();
-        match &mut self.stage {
-            Stage::Held(hold) => {
-                hold.node_up(ctx, node);
-                // A quorum may be lost by that.
-                self.catch_up(ctx);
-                self.watch(ctx);
-            }
-            Stage::Paused { .. } if lacks_nodes || ctx.equal.is_some() => {
+        if let Some(hold) = &mut self.hold {
+            hold.node_up(ctx, node);
+            // A quorum may be lost by that.
+            self.expire(ctx);
+            return self.watch(ctx);
+        }
+        match &mut self.contention {
+            Contention::Paused { .. } if lacks_nodes || ctx.equal.is_some() => {
                 self.start_round(ctx);
             }
-            Stage::Trying(round) => {
+            Contention::Trying(round) => {
                 // A node that was restarted, or replaced, after its vote has no vote.
                 if let Some(answer) = ctx.nodes.get(node.index()).and_then(|known| known.excluded(ctx.now))
                     && round.withdraw(node, answer)
                 {
-                    self.debts.of(node).found(round.number);
+                    self.store.debts.of(node).found(round.number);
                 }
                 self.judge(ctx);
             }
-            Stage::Paused { .. } | Stage::Idle => {}
+            Contention::Paused { .. } | Contention::Idle => {}
         }
     }
 
     /// The end of validity of a hold that counts on this node.
     pub(crate) fn counts_on(&self, node: NodeId, quorum: usize) -> Option<Instant> {
-        match &self.stage {
-            Stage::Held(hold) if hold.has(node) => Some(hold.valid_until(quorum)),
-            Stage::Held(_) | Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => None,
-        }
+        let hold = self.hold.as_ref().filter(|hold| hold.has(node))?;
+        Some(hold.tenure.valid_until(hold.keys_until(quorum)))
     }
 
     /// Asks the node whether it has the hold, if it counts on that (requirement Q7). The serial of the request that will tell.
     pub(crate) fn verify(&mut self, ctx: &mut Context<'_>, node: NodeId) -> Option<u64> {
-        self.catch_up(ctx);
-        if let Stage::Held(hold) = &mut self.stage {
+        self.expire(ctx);
+        if let Some(hold) = &mut self.hold {
             hold.verify(node);
             self.watch(ctx);
         }
-        match &self.stage {
-            Stage::Held(hold) => hold.shares.get(node.index())?.call.map(|call| call.serial),
-            Stage::Idle | Stage::Paused { .. } | Stage::Trying(_) => None,
-        }
+        self.hold.as_ref()?.shares.get(node.index())?.call.map(|call| call.serial)
     }
 
     /// The head waits for more nodes, not for a holder.
@@ -423,62 +374,16 @@ impl Lock {
         matches!(self.blocked, Some(Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity))
     }
 
-    /// Time has passed: to be called at [`deadline`](Self::deadline).
-    pub fn timeout(&mut self, ctx: &mut Context<'_>) {
-        self.catch_up(ctx);
-        self.yields_until = self.yields_until.filter(|until| *until > ctx.now);
-        self.watch(ctx);
-        self.end_waits(ctx);
-        match &self.stage {
-            Stage::Trying(_) => self.judge(ctx),
-            Stage::Paused { until } if *until <= ctx.now => self.start_round(ctx),
-            Stage::Paused { .. } | Stage::Idle | Stage::Held(_) => {}
-        }
-        for node in self.debts.due(ctx.now).iter() {
-            self.settle_debt(ctx, node, Send::Now);
-        }
-        self.answer_releases(ctx);
-    }
-
-    /// The next thing to happen by itself, and what it is.
-    #[must_use]
-    pub fn deadline(&self, quorum: usize, config: &super::Config) -> Option<(Instant, &'static str)> {
-        let mut next = match &self.stage {
-            Stage::Idle => None,
-            Stage::Paused { until } => Some((*until, "next attempt")),
-            Stage::Trying(round) => round.deadline.map(|at| (at, "end of a round")),
-            Stage::Held(hold) => Some((hold.deadline(quorum, config), "watchdog")),
-        };
-        let mut or_at = |at: Instant, why: &'static str| {
-            if next.is_none_or(|(first, _)| at < first) {
-                next = Some((at, why));
-            }
-        };
-        if let Some(at) = self.waits.next_end() {
-            or_at(at, "end of a wait");
-        }
-        for back in &self.giving_back {
-            or_at(back.until, "end of a release");
-        }
-        if let Some(at) = self.yields_until {
-            or_at(at, "another's turn");
-        }
-        for at in self.debts.iter().filter_map(Debt::deadline) {
-            or_at(at, "compensating delete");
-        }
-        next
-    }
-
     // --- what is owed ---
 
     /// The numbers that may be replaced or deleted, given the one that is alive.
     fn spent(&self, ctx: &Context<'_>) -> Spent {
-        let last = match &self.stage {
-            Stage::Trying(round) => round.number - 1,
-            Stage::Held(hold) => hold.number - 1,
-            Stage::Idle | Stage::Paused { .. } => *ctx.number,
+        let last = match (&self.hold, &self.contention) {
+            (Some(hold), _) => hold.number - 1,
+            (None, Contention::Trying(round)) => round.number - 1,
+            (None, Contention::Idle | Contention::Paused { .. }) => *ctx.number,
         };
-        let lost = self.lost.iter().map(|hold| hold.number);
+        let lost = self.lost.iter().map(|ended| ended.remains.number);
         match (lost.clone().min(), lost.max()) {
             (Some(first), Some(after)) => Spent { upto: first - 1, after, last: last.max(after) },
             (_, _) => Spent::all_to(last),
@@ -486,7 +391,7 @@ impl Lock {
     }
 
     fn owe(&mut self, ctx: &mut Context<'_>, node: NodeId, number: u64, announce: bool) {
-        let send = self.debts.of(node).owe(number, announce);
+        let send = self.store.debts.of(node).owe(number, announce);
         self.settle_debt(ctx, node, send);
     }
 
@@ -495,32 +400,12 @@ impl Lock {
             return;
         }
         let spent = self.spent(ctx);
-        let debt = self.debts.of(node);
+        let debt = self.store.debts.of(node);
         let announce = debt.announces() && ctx.config.wake == Wake::Notify && !ctx.quiet.contains(node);
         let last = spent.last;
         let (number, spent) = debt.to_find(spent);
         let request = Request::Release { key: self.key.clone(), number, spent, announce };
         let serial = ctx.send(node, request, ctx.config.request_timeout);
         debt.delete_sent(serial, ctx.now, last, announce);
-    }
-
-    fn answer_releases(&mut self, ctx: &mut Context<'_>) {
-        let (now, nodes) = (ctx.now, ctx.nodes.len());
-        self.giving_back.retain(|back| match back.outcome(now, nodes) {
-            Some(release) => {
-                ctx.end(back.id, Event::Released(release));
-                false
-            }
-            None => true,
-        });
-    }
-
-    /// Before anything else: a hold whose validity is over is lost, whatever the news (requirement T2).
-    fn catch_up(&mut self, ctx: &mut Context<'_>) {
-        if let Stage::Held(hold) = &self.stage
-            && let Some(loss) = hold.loss(ctx.now, ctx.quorum())
-        {
-            self.lose(ctx, loss);
-        }
     }
 }

@@ -1,20 +1,17 @@
 //! The answer to a release: what the deletes found (requirement U1).
 
-use super::EndedHold;
+use super::Redis;
 use super::cleanup::Delete;
 use super::context::NodeSet;
-use crate::id::{LockId, NodeId};
-use crate::lock::Release;
+use crate::id::NodeId;
+use crate::lock::{Ended, Release};
 use crate::redis::request::Reply;
 use crate::time::Instant;
 
-/// A release whose answer somebody waits for. The deletes themselves are the nodes' debts and go on without it.
+/// What the deletes of a release have found so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct GiveBack {
-    pub(crate) id: LockId,
+pub struct Releasing {
     number: u64,
-    /// When it is answered with what is known.
-    pub(crate) until: Instant,
     /// The end of the hold's validity.
     valid_until: Instant,
     /// It was still valid when it was given back.
@@ -33,20 +30,19 @@ pub(crate) struct GiveBack {
     maybe: NodeSet,
 }
 
-impl GiveBack {
+impl Releasing {
     /// `before`: nodes with a delete under way.
-    pub(crate) fn new(now: Instant, hold: &EndedHold, before: NodeSet, until: Instant) -> Self {
+    pub(crate) fn new(now: Instant, ended: &Ended<Redis>, before: NodeSet) -> Self {
+        let Ended { valid_until, remains, .. } = *ended;
         Self {
-            id: hold.id,
-            number: hold.number,
-            until,
-            valid_until: hold.valid_until,
-            valid: now < hold.valid_until,
-            waiting: hold.nodes,
+            number: remains.number,
+            valid_until,
+            valid: now < valid_until,
+            waiting: remains.nodes,
             before,
             mine: NodeSet::default(),
             given_up: NodeSet::default(),
-            others: hold.others.without(hold.nodes),
+            others: remains.others.without(remains.nodes),
             maybe: NodeSet::default(),
         }
     }
@@ -86,28 +82,28 @@ impl GiveBack {
         self.given_up.insert(node);
     }
 
-    /// The answer, as early as it is certain; at the end of the release's time what is known.
-    pub(crate) fn outcome(&self, now: Instant, nodes: usize) -> Option<Release> {
-        let quorum = nodes / 2 + 1;
+    /// The answer, as early as it is certain.
+    pub(crate) fn outcome(&self, quorum: usize) -> Option<Release> {
         let (mine, waiting) = (self.mine.len(), self.waiting.len());
         // What a minority has not answered yet can keep nobody from the lock.
-        if mine >= quorum || (self.valid && mine > 0 && mine + waiting >= quorum && waiting <= nodes - quorum) {
+        if mine >= quorum || (self.valid && mine > 0 && mine + waiting >= quorum && waiting < quorum) {
             return Some(Release::Released);
         }
         if waiting == 0 {
             // Of a single node `others` says it all; of a quorum it must be a majority to mean anything.
             return Some(if self.others.len() >= quorum { Release::Taken } else { Release::Expired });
         }
-        let nobody_answers = self.waiting.without(self.given_up).is_empty();
-        (nobody_answers || self.until <= now).then_some(Release::Unknown)
+        self.waiting.without(self.given_up).is_empty().then_some(Release::Unknown)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Remains;
     use super::super::cleanup::Debt;
     use super::*;
     use crate::fault::Fault;
+    use crate::id::LockId;
     use crate::lock::Cause;
 
     const MINE: Reply = Reply::Deleted { number: 7, awaited: false };
@@ -123,16 +119,16 @@ mod tests {
         set
     }
 
-    /// A release at `now` of the token 7, which was on `nodes` and valid until 100 ms; its time is over at 1000 ms.
-    fn release(now: u64, nodes: &[u16]) -> GiveBack {
+    /// A release at `now` of the token 7, which was on `nodes` and valid until 100 ms.
+    fn release(now: u64, nodes: &[u16]) -> Releasing {
         release_after(now, nodes, &[])
     }
 
     /// The same, while other deletes are under way on the nodes `before`.
-    fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> GiveBack {
-        let id = LockId { slot: 0, generation: 0 };
-        let hold = EndedHold { id, number: 7, valid_until: ms(100), nodes: set(nodes), others: NodeSet::default() };
-        GiveBack::new(ms(now), &hold, set(before), ms(1_000))
+    fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> Releasing {
+        let remains = Remains { number: 7, nodes: set(nodes), others: NodeSet::default() };
+        let ended = Ended { id: LockId { slot: 0, generation: 0 }, valid_until: ms(100), remains };
+        Releasing::new(ms(now), &ended, set(before))
     }
 
     fn delete(emitted: u64) -> Delete {
@@ -141,22 +137,22 @@ mod tests {
         debt.delete(1).expect("it was sent")
     }
 
-    /// What is told at 500 ms, after these answers of the nodes 0, 1, 2 to deletes that left with the release.
+    /// What is known after these answers of the nodes 0, 1, 2 to deletes that left with the release.
     fn outcome(now: u64, nodes: &[u16], answers: &[Reply]) -> Option<Release> {
         let mut back = release(now, nodes);
         for (node, reply) in answers.iter().enumerate() {
             back.answered(NodeId::new(node as u16), delete(now), reply);
         }
-        back.outcome(ms(500), 3)
+        back.outcome(2)
     }
 
     /// Three of five would have to be somebody else's to keep it from the next one; here it can be two.
     #[test]
     fn u1_what_a_minority_has_not_answered_keeps_nobody_from_the_lock() {
         let mut back = release(0, &[0, 1, 2]);
-        assert_eq!(back.outcome(ms(500), 5), None);
+        assert_eq!(back.outcome(3), None);
         back.answered(NodeId::new(1), delete(0), &MINE);
-        assert_eq!(back.outcome(ms(500), 5), Some(Release::Released));
+        assert_eq!(back.outcome(3), Some(Release::Released));
     }
 
     #[test]
@@ -179,21 +175,15 @@ mod tests {
     }
 
     #[test]
-    fn u1_at_the_end_of_its_time_a_release_is_unknown() {
-        let back = release(99, &[0, 1, 2]);
-        assert_eq!([999, 1_000].map(|now| back.outcome(ms(now), 3)), [None, Some(Release::Unknown)]);
-    }
-
-    #[test]
     fn u1_gone_after_a_delete_whose_answer_was_lost_counts_as_released() {
         for (emitted, then) in [(99, Release::Released), (100, Release::Expired)] {
             for gone in [Reply::Absent, Reply::Taken, Reply::Deleted { number: 6, awaited: false }] {
                 let mut back = release(0, &[0]);
                 back.answered(NodeId::new(0), delete(emitted), &UNKNOWN);
-                assert_eq!(back.outcome(ms(500), 1), None);
+                assert_eq!(back.outcome(1), None);
                 back.answered(NodeId::new(0), delete(200), &gone);
                 let then = if gone == Reply::Taken && then == Release::Expired { Release::Taken } else { then };
-                assert_eq!(back.outcome(ms(500), 1), Some(then), "{gone:?} after a delete at {emitted} ms");
+                assert_eq!(back.outcome(1), Some(then), "{gone:?} after a delete at {emitted} ms");
             }
         }
     }
@@ -203,9 +193,9 @@ mod tests {
         for earlier in [Reply::Absent, Reply::Taken, UNKNOWN, Reply::Deleted { number: 6, awaited: false }] {
             let mut back = release_after(50, &[0], &[0]);
             back.answered(NodeId::new(0), delete(50), &earlier);
-            assert_eq!(back.outcome(ms(500), 1), None, "{earlier:?}");
+            assert_eq!(back.outcome(1), None, "{earlier:?}");
             back.answered(NodeId::new(0), delete(60), &Reply::Absent);
-            assert_eq!(back.outcome(ms(500), 1), Some(Release::Expired), "{earlier:?}");
+            assert_eq!(back.outcome(1), Some(Release::Expired), "{earlier:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
 
 impl Lock {
     pub(super) fn why_blocked(&self, quorum: usize) -> Blocked {
-        let count = |wanted: fn(&Answer) -> bool| self.answers.iter().filter(|answer| wanted(answer)).count();
+        let count = |wanted: fn(&Answer) -> bool| self.store.answers.iter().filter(|answer| wanted(answer)).count();
         let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
         let young = count(|answer| matches!(answer, Answer::TooYoung));
         let unstable = count(|answer| matches!(answer, Answer::UnstableIdentity));
@@ -25,7 +25,7 @@ impl Lock {
             Blocked::UnstableIdentity
         } else if reachable < quorum {
             Blocked::Unreachable
-        } else if count(|answer| matches!(answer, Answer::Taken(Expiry::Never))) > self.answers.len() - quorum {
+        } else if count(|answer| matches!(answer, Answer::Taken(Expiry::Never))) > self.store.answers.len() - quorum {
             Blocked::HeldWithoutExpiry
         } else {
             Blocked::Held
@@ -36,7 +36,7 @@ impl Lock {
         let n = *ctx.number;
         let poll = ctx.config.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
-        let notified = self.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
+        let notified = self.store.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
         if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity) {
             every *= NOTIFIED_POLL_FACTOR;
         }
@@ -46,8 +46,8 @@ impl Lock {
             let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
             at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
         }
-        let granted = self.answers.iter().any(|answer| matches!(answer, Answer::Granted));
-        if granted && self.answers.len() > 1 && blocked == Blocked::Held {
+        let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
+        if granted && self.store.answers.len() > 1 && blocked == Blocked::Held {
             // A split vote: after a random delay longer than a round (requirement Q2).
             let took = ctx.now.since(round.started);
             at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, took * 2 + poll.every / 2));

@@ -26,7 +26,7 @@ pub(crate) enum Vote {
 
 /// A round under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Round {
+pub struct Round {
     pub(crate) number: u64,
     pub(crate) started: Instant,
     /// When it stops waiting; `None` for one node, whose connection has a timeout of its own.

@@ -10,8 +10,8 @@ use super::Waiter;
 use super::context::{Context, NodeSet, server_of};
 use super::per_node::PerNode;
 use super::redlock::{Round, Vote};
-use crate::id::{LockId, NodeId};
-use crate::lock::{Answer, Fence, Loss, Renew};
+use crate::id::NodeId;
+use crate::lock::{Answer, Fence, Loss, Renew, Tenure};
 use crate::redis::config::Config;
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
@@ -73,59 +73,14 @@ pub(crate) struct Call {
     pub(crate) ttl: Ttl,
 }
 
-/// Where the holder is on its way to the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Phase {
-    /// The grant gets a full TTL, and fencing tokens if it has none left, before the holder is told.
-    Preparing,
-    /// Told, and not claimed yet.
-    Offered,
-    /// Claimed.
-    Held,
-}
-
-/// Who has the grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Holder {
-    pub(crate) waiter: Waiter,
-    /// When it was told.
-    pub(crate) since: Instant,
-    pub(crate) phase: Phase,
-    /// It was told that its validity ends soon.
-    pub(crate) warned: bool,
-}
-
-impl Holder {
-    pub(crate) const fn new(now: Instant, waiter: Waiter) -> Self {
-        Self { waiter, since: now, phase: Phase::Offered, warned: false }
-    }
-
-    pub(crate) const fn id(&self) -> LockId {
-        self.waiter.id
-    }
-
-    pub(crate) const fn ttl(&self) -> Ttl {
-        self.waiter.ttl
-    }
-
-    pub(crate) const fn renew(&self) -> Renew {
-        self.waiter.renew
-    }
-
-    /// Until when an offer stands (requirement H5).
-    pub(crate) const fn claim_by(&self) -> Instant {
-        self.ttl().claim_by(self.since)
-    }
-}
-
 /// A token that is held on a quorum of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Hold {
+pub struct Hold {
     pub(crate) number: u64,
     pub(crate) shares: PerNode<Share>,
-    pub(crate) holder: Holder,
+    pub(crate) tenure: Tenure<Ttl>,
     /// The TTL that the keys were last given.
-    pub(crate) ttl: Ttl,
+    pub(crate) keys_ttl: Ttl,
     /// The holder's fencing token and those after it; `None` without fencing.
     fences: Option<FenceBlock>,
     renew_at: Instant,
@@ -143,7 +98,7 @@ pub(crate) struct Hold {
     /// What the last loss of a share was.
     gone: Option<Loss>,
     /// The end of validity that the holder knows.
-    pub(crate) told: Instant,
+    pub(crate) notified: Instant,
 }
 
 /// Extends without an answer.
@@ -176,7 +131,7 @@ pub(crate) enum Extended {
 }
 
 impl Hold {
-    pub(crate) fn new(now: Instant, round: &Round, holder: Holder, config: &Config, seed: u64) -> Self {
+    pub(crate) fn new(now: Instant, round: &Round, waiter: Waiter, config: &Config, seed: u64) -> Self {
         let shares = round
             .votes
             .iter()
@@ -195,10 +150,10 @@ impl Hold {
         Self {
             number: round.number,
             shares,
-            holder,
-            ttl: round.ttl,
+            tenure: Tenure::new(now, waiter),
+            keys_ttl: round.ttl,
             fences: round.fence,
-            renew_at: holder.ttl().renew_at(round.started, seed, round.number),
+            renew_at: waiter.terms.renew_at(round.started, seed, round.number),
             turn_end: now + config.turn,
             round_trip: now.since(round.started),
             extending: None,
@@ -206,7 +161,7 @@ impl Hold {
             doubted: NodeSet::default(),
             verifying: NodeSet::default(),
             gone: None,
-            told: Instant::ZERO,
+            notified: Instant::ZERO,
         }
     }
 
@@ -247,24 +202,16 @@ impl Hold {
         }
     }
 
-    /// The end of validity for the holder: its maximal hold time counts too.
-    pub(crate) fn valid_until(&self, quorum: usize) -> Instant {
-        let keys = self.keys_until(quorum);
-        self.max_hold_end().map_or(keys, |end| keys.min(end))
+    /// The TTL that the holder wants.
+    pub(crate) const fn ttl(&self) -> Ttl {
+        self.tenure.waiter.terms
     }
 
-    pub(crate) fn max_hold_end(&self) -> Option<Instant> {
-        match self.holder.renew() {
-            Renew::AtMost(most) => Some(self.holder.since + most),
-            Renew::Auto | Renew::Manual => None,
-        }
-    }
-
-    /// Why it is lost, if its validity is over.
+    /// Why it is lost, if too few nodes have the token.
     pub(crate) fn loss(&self, now: Instant, quorum: usize) -> Option<Loss> {
         let keys = self.keys_until(quorum);
         if now < keys {
-            return self.max_hold_end().filter(|end| *end <= now).map(|_| Loss::MaxHold);
+            return None;
         }
         Some(if keys == Instant::ZERO { self.gone.unwrap_or(Loss::Expired) } else { Loss::Expired })
     }
@@ -283,28 +230,25 @@ impl Hold {
         self.fences.is_some_and(|fences| fences.count == 0)
     }
 
-    /// Whether the next waiter of this client may have it, instead of a release (requirement A8).
-    pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
-        now < self.turn_end
-    }
-
-    /// Hands it to another holder of this client. The key and its token stay, the fencing token grows.
-    pub(crate) fn pass_on(&mut self, now: Instant, holder: Holder, quorum: usize, seed: u64) {
+    /// Hands it to another holder of this client. The key and its token stay, the fencing token grows. Returns true if
+    /// the holder may be notified at once.
+    pub(crate) fn hand_over(&mut self, now: Instant, next: Waiter, quorum: usize, seed: u64) -> bool {
         if let Some(fences) = &mut self.fences {
             fences.first = fences.first.saturating_add(1);
             fences.count = fences.count.saturating_sub(1);
         }
-        self.holder = holder;
+        self.tenure = Tenure::new(now, next);
         self.extending = None;
-        self.renew_at = self.renew_at.min(holder.ttl().renew_at(now, seed, self.number));
+        self.renew_at = self.renew_at.min(self.ttl().renew_at(now, seed, self.number));
         let left = self.keys_until(quorum).since(now);
-        // Whoever renews by hand, or wants longer than what is left, gets a full TTL of its own before it is told. So does whoever
-        // finds no fencing token left: one script extends and mints.
-        let short = holder.renew() == Renew::Manual || holder.ttl() > self.ttl || left < holder.ttl().duration() / 2;
+        // A holder that renews by hand, or wants longer than what is left, gets a full TTL before it is notified. So does
+        // one that finds no fencing token left: one script extends and mints.
+        let short = next.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
         if short || self.lacks_fences() {
-            self.holder.phase = Phase::Preparing;
             self.extend(now);
+            return false;
         }
+        true
     }
 
     /// A full TTL from now on is asked for. Only requests that leave after this answer it.
@@ -326,20 +270,12 @@ impl Hold {
         }
     }
 
-    pub(crate) fn claim(&mut self) {
-        self.holder.phase = Phase::Held;
-    }
-
-    const fn watched(&self) -> bool {
-        matches!(self.holder.phase, Phase::Held)
-    }
-
     /// What is to be sent to `node` at `now`; `sent` follows, and `renewed` after the last node.
     pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Wish> {
         let renewal = self.renewal_due(now);
-        let renews = self.holder.renew() != Renew::Manual;
-        let top_up = self.watched() && now < self.keys_until(quorum);
-        let doubted = !self.doubted.is_empty() && self.watched() && self.doubted.contains(node);
+        let renews = self.tenure.waiter.renew != Renew::Manual;
+        let top_up = self.tenure.is_held() && now < self.keys_until(quorum);
+        let doubted = !self.doubted.is_empty() && self.tenure.is_held() && self.doubted.contains(node);
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
@@ -355,24 +291,25 @@ impl Hold {
     }
 
     fn renewal_due(&self, now: Instant) -> bool {
-        self.watched() && self.renew_at <= now
+        self.tenure.is_held() && self.renew_at <= now
     }
 
     /// The renewal that was due is under way: sets the time of the next.
     pub(crate) fn renewed(&mut self, now: Instant, seed: u64) {
         if self.renewal_due(now) {
-            self.renew_at = self.holder.ttl().renew_at(now, seed, self.number ^ now.as_nanos());
+            self.renew_at = self.ttl().renew_at(now, seed, self.number ^ now.as_nanos());
         }
     }
 
     pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
-        self.ttl = self.ttl.max(self.holder.ttl());
+        self.keys_ttl = self.keys_ttl.max(self.ttl());
         if !self.doubted.is_empty() && self.doubted.contains(node) {
             self.doubted.remove(node);
             self.verifying.insert(node);
         }
+        let ttl = self.ttl();
         if let Some(share) = self.shares.get_mut(node.index()) {
-            share.call = Some(Call { serial, emitted: now, ttl: self.holder.ttl() });
+            share.call = Some(Call { serial, emitted: now, ttl });
             share.forget_retry();
             if share.extend == Extend::Wanted {
                 share.extend = Extend::Sent;
@@ -382,7 +319,7 @@ impl Hold {
 
     /// A request has its answer: the renewal under way, or an attempt that was still open.
     pub(crate) fn answered(&mut self, now: Instant, node: NodeId, call: Call, reply: &Reply, config: &Config) {
-        let retry_at = self.holder.ttl().retry_at(now);
+        let retry_at = self.ttl().retry_at(now);
         let lacks_fences = self.lacks_fences();
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
@@ -402,7 +339,7 @@ impl Hold {
                 }
                 let until = match share.until {
                     // Who renews by hand has asked for nothing.
-                    Some(known) if verified && !extend && self.holder.renew() == Renew::Manual => known,
+                    Some(known) if verified && !extend && self.tenure.waiter.renew == Renew::Manual => known,
                     Some(_) | None => call.ttl.until(call.emitted, config),
                 };
                 // Never backwards: an older answer says nothing against a newer one.
@@ -509,29 +446,17 @@ impl Hold {
         }
     }
 
-    pub(crate) fn report(&self) -> Vec<Answer> {
+    pub(crate) fn report(&self) -> Box<[Answer]> {
         self.shares
             .iter()
             .map(|share| share.trouble.as_ref().map_or(Answer::Granted, |trouble| trouble.answer.clone()))
             .collect()
     }
 
-    /// The next thing to happen by itself.
-    pub(crate) fn deadline(&self, quorum: usize, config: &Config) -> Instant {
-        let until = self.valid_until(quorum);
-        let mut next = until;
-        match self.holder.phase {
-            Phase::Preparing => {}
-            Phase::Offered => next = next.min(self.holder.claim_by()),
-            Phase::Held => {
-                if self.holder.renew() != Renew::Manual || self.shares.iter().any(|share| share.until.is_none()) {
-                    next = next.min(self.renew_at);
-                }
-                if !self.holder.warned {
-                    next = next.min(self.holder.ttl().warn_at(until, config));
-                }
-            }
-        }
+    /// When the next renewal or retry is due.
+    pub(crate) fn deadline(&self) -> Instant {
+        let renews = self.tenure.waiter.renew != Renew::Manual || self.shares.iter().any(|share| share.until.is_none());
+        let next = if self.tenure.is_held() && renews { self.renew_at } else { Instant::MAX };
         self.shares.iter().filter(|share| share.call.is_none()).filter_map(Share::retry_at).fold(next, Instant::min)
     }
 }

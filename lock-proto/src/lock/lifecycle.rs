@@ -1,0 +1,477 @@
+//! State machine for one lock name within one client, whatever the store.
+//!
+//! Waiters queue in FIFO order; only the one at the head contends with other clients. The client has at most one hold of
+//! a name. Holders that lost the lock are remembered until their guard comes back, and releases until they are answered.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::event::{Blocked, Event, Failure, Report};
+use super::grant::{Loss, Release};
+use super::registry::Machine;
+use super::request::Wait;
+use super::store::{Store, Surroundings};
+use super::tenure::{Due, Phase};
+use super::waiters::{Waiter, Waiters};
+use crate::error::Misuse;
+use crate::id::LockId;
+use crate::time::Instant;
+
+/// State machine for one lock name within one client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lock<S: Store> {
+    pub(crate) key: S::Key,
+    pub(crate) waiters: Waiters<S::Terms>,
+    pub(crate) contention: S::Contention,
+    pub(crate) hold: Option<S::Hold>,
+    /// Holds that were lost, while their guard is alive.
+    pub(crate) lost: Vec<Ended<S>>,
+    pub(crate) releases: Vec<PendingRelease<S>>,
+    /// Attempts since the last grant.
+    pub(crate) tries: u32,
+    /// Why the head waits, as it was last notified.
+    pub(crate) blocked: Option<Blocked>,
+    pub(crate) store: S,
+}
+
+/// A hold that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ended<S: Store> {
+    pub(crate) id: LockId,
+    pub(crate) valid_until: Instant,
+    pub(crate) remains: S::Remains,
+}
+
+/// A release whose answer somebody waits for. The cleanup in the store goes on without it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PendingRelease<S: Store> {
+    pub(crate) id: LockId,
+    /// When it is answered at the latest.
+    until: Instant,
+    pub(crate) store: S::Releasing,
+}
+
+impl<S: Store> Machine for Lock<S> {
+    type Key = S::Key;
+
+    fn new(key: S::Key) -> Self {
+        Self::new(key)
+    }
+
+    fn key(&self) -> &S::Key {
+        &self.key
+    }
+
+    fn is_held(&self) -> bool {
+        self.hold.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over()
+    }
+}
+
+impl<S: Store> Lock<S> {
+    /// A lock that nobody has asked for.
+    #[must_use]
+    pub fn new(key: S::Key) -> Self {
+        Self {
+            key,
+            waiters: Waiters::new(),
+            contention: S::Contention::default(),
+            hold: None,
+            lost: Vec::new(),
+            releases: Vec::new(),
+            tries: 0,
+            blocked: None,
+            store: S::new(),
+        }
+    }
+
+    // --- questions ---
+
+    /// Returns true if the lock has no remaining work and can be dropped.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_quiet() && self.waiters.is_empty() && self.lost.is_empty() && self.store.is_over()
+    }
+
+    /// Returns true if nothing is left that a shutdown has to wait for.
+    pub(crate) fn is_drained(&self, view: S::View<'_>) -> bool {
+        self.is_quiet() && self.store.is_drained(view)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.hold.is_none() && S::is_idle(&self.contention) && self.releases.is_empty()
+    }
+
+    /// The end of validity, if this acquisition holds the lock.
+    #[must_use]
+    pub fn valid_until(&self, id: LockId, view: S::View<'_>) -> Option<Instant> {
+        let hold = self.hold.as_ref().filter(|hold| S::tenure(hold).is_held() && S::tenure(hold).id() == id)?;
+        Some(S::tenure(hold).valid_until(S::terms(hold, view).until))
+    }
+
+    /// The next thing to happen by itself, and what it is.
+    #[must_use]
+    pub fn deadline(&self, view: S::View<'_>) -> Option<(Instant, &'static str)> {
+        let mut next = S::contention_deadline(&self.contention);
+        let mut or_at = |at: Instant, why: &'static str| {
+            if next.is_none_or(|(first, _)| at < first) {
+                next = Some((at, why));
+            }
+        };
+        if let Some(hold) = &self.hold {
+            let (at, why) = S::hold_deadline(hold, view);
+            or_at(at.min(S::tenure(hold).deadline(&S::terms(hold, view))), why);
+        }
+        if let Some(at) = self.waiters.next_end() {
+            or_at(at, "end of a wait");
+        }
+        for release in &self.releases {
+            or_at(release.until, "end of a release");
+        }
+        if let Some((at, why)) = self.store.deadline() {
+            or_at(at, why);
+        }
+        next
+    }
+
+    /// The hold of this acquisition, if it is in this phase.
+    fn hold_of(&mut self, id: LockId, phase: Phase) -> Result<&mut S::Hold, Misuse> {
+        let of = |hold: &&mut S::Hold| S::tenure(hold).id() == id && S::tenure(hold).phase == phase;
+        self.hold.as_mut().filter(of).ok_or(Misuse::NotHeld(id))
+    }
+
+    /// The hold of this acquisition, which has claimed it.
+    pub(crate) fn held_by(&mut self, id: LockId) -> Result<&mut S::Hold, Misuse> {
+        self.hold_of(id, Phase::Held)
+    }
+
+    /// Returns true if the acquisition has the lock, was offered it, or has lost it. Does not scan the wait queue, which
+    /// can be long.
+    fn has_guard(&self, id: LockId) -> bool {
+        let tenure = self.hold.as_ref().map(S::tenure);
+        tenure.is_some_and(|tenure| tenure.id() == id && tenure.phase != Phase::Preparing)
+            || self.lost.iter().any(|lost| lost.id == id)
+    }
+
+    // --- verbs ---
+
+    /// An acquisition begins.
+    pub fn acquire(&mut self, ctx: &mut S::Context<'_>, waiter: Waiter<S::Terms>) {
+        self.expire(ctx);
+        if let Some(failure) = S::refuses(ctx) {
+            return ctx.end(waiter.id, Event::Failed(failure));
+        }
+        let first = self.waiters.is_empty() && self.hold.is_none() && S::is_idle(&self.contention);
+        if !first && waiter.wait == Wait::Try {
+            // Already contended in this client: the server is not asked (requirement A5).
+            let report = Report { waited: Duration::ZERO, nodes: Box::default() };
+            return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
+        }
+        let id = waiter.id;
+        self.waiters.push(waiter);
+        if first {
+            S::contend(self, ctx);
+        } else {
+            ctx.emit(id, Event::Blocked(Blocked::Local));
+        }
+    }
+
+    /// Takes the offer of [`Event::Granted`], which stands for a third of the TTL.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] if the offer no longer stands.
+    pub fn claim(&mut self, ctx: &mut S::Context<'_>, id: LockId) -> Result<(), Misuse> {
+        self.expire(ctx);
+        let hold = self.hold_of(id, Phase::Offered)?;
+        S::tenure_mut(hold).phase = Phase::Held;
+        self.watch(ctx);
+        Ok(())
+    }
+
+    /// Renews now. Each call is answered by one [`Event::Extended`] or [`Event::ExtendFailed`].
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] if it is not held.
+    pub fn extend(&mut self, ctx: &mut S::Context<'_>, id: LockId) -> Result<(), Misuse> {
+        self.expire(ctx);
+        self.held_by(id)?;
+        S::extend(self, ctx);
+        Ok(())
+    }
+
+    /// Gives the lock back. Answered by [`Event::Released`].
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotHeld`] if the acquisition still waits, or was given back before.
+    pub fn release(&mut self, ctx: &mut S::Context<'_>, id: LockId) -> Result<(), Misuse> {
+        self.expire(ctx);
+        if !self.has_guard(id) {
+            return Err(Misuse::NotHeld(id));
+        }
+        self.return_guard(ctx, id, true);
+        Ok(())
+    }
+
+    /// Cancels the acquisition in whatever state it is in. Called on drop.
+    pub fn abandon(&mut self, ctx: &mut S::Context<'_>, id: LockId) {
+        self.expire(ctx);
+        if self.has_guard(id) {
+            self.return_guard(ctx, id, false);
+        } else if let Some(place) = self.releases.iter().position(|release| release.id == id) {
+            self.releases.swap_remove(place);
+            ctx.forget(id);
+        } else if let Some(place) = self.waiters.place(id) {
+            self.leave(ctx, place);
+            ctx.forget(id);
+        } else {
+            self.return_guard(ctx, id, false);
+        }
+    }
+
+    /// Answers all waiters and gives back what is held (requirement U2).
+    pub fn shut_down(&mut self, ctx: &mut S::Context<'_>) {
+        self.expire(ctx);
+        S::shut_down(self, ctx);
+        while let Some(waiter) = self.waiters.pop_last() {
+            ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
+        }
+        self.nobody_waits(ctx);
+        while let Some(lost) = self.lost.first() {
+            self.return_guard(ctx, lost.id, true);
+        }
+        let Some(tenure) = self.hold.as_ref().map(S::tenure) else { return };
+        let id = tenure.id();
+        if tenure.is_held() {
+            ctx.emit(id, Event::Lost(Loss::ShutDown));
+            self.return_guard(ctx, id, true);
+        } else {
+            ctx.end(id, Event::Failed(Failure::ShuttingDown));
+            self.give_back(ctx, false);
+        }
+    }
+
+    /// The end of a shutdown: answers the releases that are left.
+    pub fn stop(&mut self, ctx: &mut S::Context<'_>) {
+        for release in self.releases.drain(..) {
+            ctx.end(release.id, Event::Released(Release::Unknown));
+        }
+    }
+
+    /// Does what is due at [`deadline`](Self::deadline).
+    pub fn timeout(&mut self, ctx: &mut S::Context<'_>) {
+        self.expire(ctx);
+        self.watch(ctx);
+        self.end_waits(ctx);
+        S::timeout(self, ctx);
+        self.answer_releases(ctx);
+    }
+
+    /// Expires the hold before anything else, so that no later event can revive it (requirement T2).
+    pub(crate) fn expire(&mut self, ctx: &mut S::Context<'_>) {
+        let Some(hold) = &self.hold else { return };
+        let over = || S::tenure(hold).is_over(ctx.now()).then_some(Loss::MaxHold);
+        if let Some(loss) = S::loss(hold, ctx.now(), ctx.view()).or_else(over) {
+            self.lose(ctx, loss);
+        }
+    }
+
+    // --- waiting ---
+
+    /// Emits why the head waits, when that changes.
+    pub(crate) fn notify_blocked(&mut self, ctx: &mut S::Context<'_>, why: Blocked) {
+        if let Some(head) = self.waiters.head()
+            && self.blocked.replace(why) != Some(why)
+        {
+            ctx.emit(head.id, Event::Blocked(why));
+        }
+    }
+
+    /// Why a waiter has failed. No server is to blame if the lock is held in this client.
+    fn report(&self, ctx: &S::Context<'_>, since: Instant) -> Report {
+        let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self) };
+        Report { waited: ctx.now().since(since), nodes }
+    }
+
+    /// The only attempt of a try has failed. Returns true if the head was one.
+    pub(crate) fn end_try(&mut self, ctx: &mut S::Context<'_>) -> bool {
+        let Some(head) = self.waiters.head().filter(|head| head.wait == Wait::Try) else { return false };
+        let (id, report) = (head.id, self.report(ctx, head.since));
+        ctx.end(id, Event::Failed(Failure::TimedOut(report)));
+        self.leave(ctx, 0);
+        true
+    }
+
+    /// No acquisition can succeed: every waiter fails.
+    pub(crate) fn fail_all(&mut self, ctx: &mut S::Context<'_>, failure: impl Fn(Report) -> Failure) {
+        while let Some(waiter) = self.waiters.pop() {
+            let report = self.report(ctx, waiter.since);
+            ctx.end(waiter.id, Event::Failed(failure(report)));
+        }
+        self.nobody_waits(ctx);
+    }
+
+    /// Ends the waits that have run out.
+    fn end_waits(&mut self, ctx: &mut S::Context<'_>) {
+        let mut head = None;
+        while let Some(place) = self.waiters.due(ctx.now()) {
+            let Some(waiter) = self.waiters.remove(place) else { return };
+            let report = self.report(ctx, waiter.since);
+            ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
+            if place == 0 {
+                // What is under way was begun for the first of them.
+                head.get_or_insert(waiter);
+            }
+        }
+        if let Some(head) = head {
+            self.head_left(ctx, &head);
+        }
+    }
+
+    /// A waiter leaves the queue.
+    fn leave(&mut self, ctx: &mut S::Context<'_>, place: usize) {
+        if let Some(waiter) = self.waiters.remove(place)
+            && place == 0
+        {
+            self.head_left(ctx, &waiter);
+        }
+    }
+
+    fn head_left(&mut self, ctx: &mut S::Context<'_>, head: &Waiter<S::Terms>) {
+        if self.waiters.is_empty() {
+            return self.nobody_waits(ctx);
+        }
+        self.blocked = None;
+        if self.hold.is_none() {
+            S::new_head(self, ctx, head);
+        }
+    }
+
+    /// Takes back what was begun for waiters that have left.
+    pub(crate) fn nobody_waits(&mut self, ctx: &mut S::Context<'_>) {
+        self.blocked = None;
+        S::nobody_waits(self, ctx);
+    }
+
+    // --- holding ---
+
+    /// Offers the lock to its holder, whose grant is good enough now.
+    pub(crate) fn offer(&mut self, ctx: &mut S::Context<'_>) {
+        let Some(hold) = &mut self.hold else { return };
+        let tenure = S::tenure_mut(hold);
+        tenure.offer(ctx.now());
+        let id = tenure.id();
+        let grant = S::grant(hold, ctx);
+        ctx.emit(id, Event::Granted(grant));
+        self.watch(ctx);
+    }
+
+    /// Does what is due for the hold: ends a wait, withdraws an unclaimed offer, warns, and keeps it.
+    pub(crate) fn watch(&mut self, ctx: &mut S::Context<'_>) {
+        let Some(hold) = &mut self.hold else { return };
+        let terms = S::terms(hold, ctx.view());
+        let tenure = S::tenure_mut(hold);
+        let id = tenure.id();
+        match tenure.due(ctx.now(), &terms) {
+            Due::Nothing => {}
+            Due::TimedOut => {
+                let waited = ctx.now().since(tenure.waiter.since);
+                let report = Report { waited, nodes: S::answers(self) };
+                ctx.emit(id, Event::Failed(Failure::TimedOut(report)));
+                return self.return_guard(ctx, id, false);
+            }
+            Due::Withdraw => {
+                ctx.emit(id, Event::Withdrawn);
+                return self.return_guard(ctx, id, false);
+            }
+            Due::Warn(valid_until) => ctx.emit(id, Event::AtRisk { valid_until }),
+        }
+        S::keep(self, ctx);
+    }
+
+    // --- the end of a hold ---
+
+    /// The hold is lost: its holder is notified before anything else, and the waiters contend anew.
+    pub(crate) fn lose(&mut self, ctx: &mut S::Context<'_>, loss: Loss) {
+        let Some((hold, ended)) = self.end_hold(ctx, Some(loss)) else { return };
+        let guarded = S::tenure(&hold).is_held();
+        match S::tenure(&hold).phase {
+            Phase::Held => {
+                ctx.emit(ended.id, Event::Lost(loss));
+                self.lost.push(ended.clone());
+            }
+            Phase::Offered => ctx.end(ended.id, Event::Withdrawn),
+            Phase::Preparing => self.waiters.push_front(S::tenure(&hold).waiter.clone()),
+        }
+        S::lost(self, ctx, &ended, guarded);
+        S::contend(self, ctx);
+    }
+
+    /// The guard of a holder, or of one that lost the lock, comes back. `answer`: it waits for the outcome.
+    pub(crate) fn return_guard(&mut self, ctx: &mut S::Context<'_>, id: LockId, answer: bool) {
+        if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
+            let ended = self.lost.swap_remove(place);
+            if !answer {
+                ctx.forget(id);
+            }
+            return self.clean_up(ctx, &ended, answer);
+        }
+        let Some(hold) = self.hold.as_ref().filter(|hold| S::tenure(hold).id() == id) else { return };
+        let hands_over =
+            !ctx.is_stopping() && self.waiters.head().is_some_and(|next| S::may_hand_over(hold, next, ctx));
+        if hands_over && let Some(next) = self.waiters.pop() {
+            if answer {
+                ctx.emit(id, Event::Released(Release::Released));
+            }
+            ctx.forget(id);
+            return S::hand_over(self, ctx, next);
+        }
+        if !answer {
+            ctx.forget(id);
+        }
+        self.give_back(ctx, answer);
+    }
+
+    /// Gives the hold back to the store. `answer`: its holder waits for the outcome.
+    pub(crate) fn give_back(&mut self, ctx: &mut S::Context<'_>, answer: bool) {
+        let Some((hold, ended)) = self.end_hold(ctx, None) else { return };
+        self.clean_up(ctx, &ended, answer);
+        if !self.waiters.is_empty() {
+            S::turn_ended(self, ctx, &hold);
+        }
+    }
+
+    fn end_hold(&mut self, ctx: &mut S::Context<'_>, loss: Option<Loss>) -> Option<(S::Hold, Ended<S>)> {
+        let hold = self.hold.take()?;
+        let tenure = S::tenure(&hold);
+        let (id, valid_until) = (tenure.id(), tenure.valid_until(S::terms(&hold, ctx.view()).until));
+        let remains = S::end(self, ctx, &hold, loss);
+        Some((hold, Ended { id, valid_until, remains }))
+    }
+
+    fn clean_up(&mut self, ctx: &mut S::Context<'_>, ended: &Ended<S>, answer: bool) {
+        if answer {
+            let store = S::releasing(self, ctx, ended);
+            self.releases.push(PendingRelease { id: ended.id, until: ctx.release_by(), store });
+        }
+        S::clean_up(self, ctx, ended);
+        self.answer_releases(ctx);
+    }
+
+    /// Answers the releases whose outcome is certain, or whose time is over.
+    pub(crate) fn answer_releases(&mut self, ctx: &mut S::Context<'_>) {
+        let now = ctx.now();
+        self.releases.retain(|release| {
+            let outcome = S::released(&release.store, ctx.view());
+            let Some(outcome) = outcome.or((release.until <= now).then_some(Release::Unknown)) else { return true };
+            ctx.end(release.id, Event::Released(outcome));
+            false
+        });
+    }
+}

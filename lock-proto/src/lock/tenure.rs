@@ -1,0 +1,199 @@
+//! The time in which one acquisition has the lock: offered, held, at risk, and its maximal length.
+
+use core::time::Duration;
+
+use super::request::Renew;
+use super::waiters::Waiter;
+use crate::id::LockId;
+use crate::time::{Instant, nanos};
+
+/// How far the holder is on its way to the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// The store is brought up to date before the holder is notified: a full TTL, a fencing token, a value.
+    Preparing,
+    /// Notified, and not claimed yet.
+    Offered,
+    /// Claimed.
+    Held,
+}
+
+/// The acquisition that has the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tenure<T> {
+    pub(crate) waiter: Waiter<T>,
+    pub(crate) phase: Phase,
+    /// When it was offered the lock.
+    since: Instant,
+    /// It was notified that its validity ends soon.
+    warned: bool,
+}
+
+/// What the clock asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    Nothing,
+    /// The wait ended before the lock could be offered.
+    TimedOut,
+    /// The offer was not claimed in time.
+    Withdraw,
+    /// The validity ends then, and the holder is to be warned.
+    Warn(Instant),
+}
+
+/// What the times of a tenure are computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The end of validity of what is in the store.
+    pub(crate) until: Instant,
+    /// The TTL, in nanoseconds: arithmetic on a `Duration` takes several times as long.
+    pub(crate) ttl: u64,
+    /// How long before the end of validity the holder is warned, if that is set.
+    pub(crate) at_risk: Option<Duration>,
+}
+
+impl Terms {
+    /// When the holder is warned of an end of validity.
+    fn warn_at(&self, until: Instant) -> Instant {
+        until.before(self.at_risk.map_or_else(|| self.ttl / 4, nanos))
+    }
+}
+
+impl<T> Tenure<T> {
+    pub(crate) const fn new(now: Instant, waiter: Waiter<T>) -> Self {
+        Self { waiter, phase: Phase::Preparing, since: now, warned: false }
+    }
+
+    pub(crate) const fn id(&self) -> LockId {
+        self.waiter.id
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.phase == Phase::Held
+    }
+
+    pub(crate) const fn offer(&mut self, now: Instant) {
+        self.phase = Phase::Offered;
+        self.since = now;
+        self.warned = false;
+    }
+
+    /// The validity was moved forward: the holder is warned of its new end.
+    pub(crate) const fn renewed(&mut self) {
+        self.warned = false;
+    }
+
+    /// The end of the maximal hold time, which begins with the offer.
+    fn max_hold_end(&self) -> Option<Instant> {
+        match self.waiter.renew {
+            Renew::AtMost(most) if self.phase != Phase::Preparing => Some(self.since + most),
+            Renew::AtMost(_) | Renew::Auto | Renew::Manual => None,
+        }
+    }
+
+    /// Returns true if the maximal hold time is over.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.max_hold_end().is_some_and(|end| end <= now)
+    }
+
+    /// The end of validity for the holder, given that of what is in the store.
+    pub(crate) fn valid_until(&self, until: Instant) -> Instant {
+        self.max_hold_end().map_or(until, |end| until.min(end))
+    }
+
+    /// Until when an offer stands.
+    const fn claim_by(&self, ttl: u64) -> Instant {
+        self.since.after(ttl / 3)
+    }
+
+    /// What is due at `now`. A warning is due once for each end of validity.
+    pub(crate) fn due(&mut self, now: Instant, terms: &Terms) -> Due {
+        match self.phase {
+            Phase::Preparing if self.waiter.deadline().is_some_and(|end| end <= now) => Due::TimedOut,
+            Phase::Offered if self.claim_by(terms.ttl) <= now => Due::Withdraw,
+            Phase::Held if !self.warned => {
+                let until = self.valid_until(terms.until);
+                if terms.warn_at(until) > now {
+                    return Due::Nothing;
+                }
+                self.warned = true;
+                Due::Warn(until)
+            }
+            Phase::Preparing | Phase::Offered | Phase::Held => Due::Nothing,
+        }
+    }
+
+    /// When the next of these is due, or the validity ends.
+    pub(crate) fn deadline(&self, terms: &Terms) -> Instant {
+        let until = self.valid_until(terms.until);
+        match self.phase {
+            Phase::Preparing => self.waiter.deadline().map_or(until, |end| until.min(end)),
+            Phase::Offered => until.min(self.claim_by(terms.ttl)),
+            Phase::Held if self.warned => until,
+            Phase::Held => until.min(terms.warn_at(until)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::Wait;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn tenure(renew: Renew, wait: Wait) -> Tenure<()> {
+        Tenure::new(at(0), Waiter { id: LockId { slot: 0, generation: 0 }, terms: (), renew, wait, since: at(0) })
+    }
+
+    /// Valid until 1200 ms, with a TTL of 1200 ms.
+    fn terms() -> Terms {
+        Terms { until: at(1_200), ttl: 1_200 * MS, at_risk: None }
+    }
+
+    #[test]
+    fn h5_an_offer_is_withdrawn_after_a_third_of_the_ttl() {
+        let mut tenure = tenure(Renew::Auto, Wait::Forever);
+        assert_eq!((tenure.due(at(900), &terms()), tenure.deadline(&terms())), (Due::Nothing, at(1_200)));
+        tenure.offer(at(100));
+        assert_eq!(tenure.deadline(&terms()), at(500));
+        assert_eq!([499, 500].map(|now| tenure.due(at(now), &terms())), [Due::Nothing, Due::Withdraw]);
+    }
+
+    #[test]
+    fn a_wait_that_ends_before_the_offer_has_failed() {
+        let mut tenure = tenure(Renew::Auto, Wait::For(Duration::from_millis(50)));
+        assert_eq!(tenure.deadline(&terms()), at(50));
+        assert_eq!([49, 50].map(|now| tenure.due(at(now), &terms())), [Due::Nothing, Due::TimedOut]);
+        tenure.offer(at(49));
+        assert_eq!(tenure.due(at(50), &terms()), Due::Nothing);
+    }
+
+    #[test]
+    fn h2_the_holder_is_warned_once_for_each_end_of_validity() {
+        for (at_risk, first) in [(None, 900), (Some(Duration::from_millis(10)), 1_190)] {
+            let terms = Terms { at_risk, ..terms() };
+            let mut tenure = tenure(Renew::Auto, Wait::Forever);
+            tenure.offer(at(0));
+            tenure.phase = Phase::Held;
+            assert_eq!((tenure.deadline(&terms), tenure.due(at(first - 1), &terms)), (at(first), Due::Nothing));
+            assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
+            assert_eq!((tenure.due(at(first), &terms), tenure.deadline(&terms)), (Due::Nothing, at(1_200)));
+            tenure.renewed();
+            assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
+        }
+    }
+
+    #[test]
+    fn h4_the_maximal_hold_time_begins_with_the_offer() {
+        let mut tenure = tenure(Renew::AtMost(Duration::from_millis(300)), Wait::Forever);
+        assert_eq!((tenure.is_over(at(400)), tenure.valid_until(at(1_200))), (false, at(1_200)));
+        tenure.offer(at(100));
+        assert_eq!((tenure.is_over(at(399)), tenure.is_over(at(400))), (false, true));
+        assert_eq!((tenure.valid_until(at(1_200)), tenure.valid_until(at(200))), (at(400), at(200)));
+    }
+}
