@@ -267,8 +267,9 @@ impl<S: Store> Lock<S> {
     /// Does what is due at [`deadline`](Self::deadline).
     pub fn timeout(&mut self, ctx: &mut S::Context<'_>) {
         self.expire(ctx);
-        self.watch(ctx);
+        // First those whose wait is over, so that the lock is not handed over to one of them.
         self.end_waits(ctx);
+        self.watch(ctx);
         S::timeout(self, ctx);
         self.answer_releases(ctx);
     }
