@@ -46,6 +46,7 @@ mod locks;
 pub mod message;
 mod output;
 mod query;
+mod reading;
 mod request;
 mod rpc;
 mod seam;

@@ -7,12 +7,13 @@ use core::time::Duration;
 use super::config::Config;
 use super::election::{ElectionEvent, Leader, QueryId};
 use super::lock::Watched;
+use super::reading::Reading;
 use super::request::{Found, Queue, Refusal, Reply, Request};
 use super::seam::{LocksOutput, WatchId};
 use super::session::{answer, pause, recheck};
 use crate::id::{CallId, CallOwner, NodeId};
 use crate::lock::{Answer, ErrorClass, Failure, Report};
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
 /// How often an observer reads while its watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
@@ -27,17 +28,10 @@ pub(crate) struct Query {
     /// When a question is given up; `None` for an observer.
     until: Option<Instant>,
     since: Instant,
-    call: Option<u64>,
-    /// The revision of the last reading, and the last at which something happened.
-    known: i64,
-    news: i64,
-    /// The last at which something had happened when the reading under way was asked for.
-    asked: i64,
+    reading: Reading,
     told: Option<ElectionEvent>,
-    again: Option<Instant>,
     /// When an observer reads although nothing was heard: the server may have lost an event.
     recheck: Option<Instant>,
-    tries: u32,
     answer: Answer,
 }
 
@@ -59,14 +53,9 @@ impl Query {
             watch: None,
             until,
             since: now,
-            call: None,
-            known: 0,
-            news: 1,
-            asked: 0,
+            reading: Reading::new(0, 1),
             told: None,
-            again: None,
             recheck: None,
-            tries: 0,
             answer: Answer::Silent,
         }
     }
@@ -89,34 +78,32 @@ impl Query {
     }
 
     fn read(&mut self, ctx: &mut QueryContext<'_>) {
-        let due = self.again.is_none_or(|at| at <= ctx.now);
-        let polled = self.again.is_some() && self.watch.is_some();
-        let wanted = due && (self.news > self.known || polled);
-        if self.call.is_some() || !(wanted || self.recheck().is_some_and(|at| at <= ctx.now)) {
+        let retry = &self.reading.retry;
+        let polled = retry.due().is_some() && self.watch.is_some();
+        let wanted = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
+        if retry.is_in_flight() || !(wanted || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return;
         }
-        self.again = None;
         self.recheck = self.watch.map(|_| ctx.now + recheck(ctx.config, ctx.seed ^ u64::from(ctx.slot), ctx.now));
         *ctx.serial += 1;
         let call = CallId { owner: CallOwner::Query(ctx.slot), node: NodeId(0), serial: *ctx.serial };
         let request = Request::First { queue: self.queue.clone() };
         ctx.out.push_back(LocksOutput::Send { call, request, patience: ctx.config.request_timeout });
-        self.call = Some(call.serial);
-        self.asked = self.news;
+        self.reading.sent(call.serial, self.reading.news);
     }
 
     /// True if the query has ended.
     pub(crate) fn answered(&mut self, ctx: &mut QueryContext<'_>, serial: u64, reply: &Reply) -> bool {
-        if self.call != Some(serial) {
+        if !self.reading.answered(serial) {
             return false;
         }
-        self.call = None;
+        let reading = &mut self.reading;
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
                 // What is told while a reading is on its way may be younger than it. What was told before it cannot be: a server that
                 // says so is not asked in a circle.
-                self.known = self.known.max(*revision).max(self.asked);
-                self.tries = 0;
+                reading.known = reading.known.max(*revision).max(reading.asked);
+                reading.retry.succeeded();
                 // A key that is no candidate's does not lead, and nobody is elected behind it (requirement E2).
                 let event = match older.as_ref().filter(|kv| !self.queue.is_foreign(&kv.key)) {
                     None => ElectionEvent::NoLeader,
@@ -129,10 +116,10 @@ impl Query {
                 };
                 self.tell(ctx, event);
                 if self.watch.is_some_and(|watch| watch.open.is_none()) {
-                    self.again = Some(ctx.now + POLL);
+                    self.reading.retry.set_due(Some(ctx.now + POLL));
                 }
-                if self.news > self.known {
-                    self.again = None;
+                if self.reading.is_behind() {
+                    self.reading.retry.set_due(None);
                     self.read(ctx);
                 }
                 self.until.is_some()
@@ -144,8 +131,7 @@ impl Query {
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 self.answer = answer(reply);
-                self.again = Some(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.tries));
-                self.tries = self.tries.saturating_add(1);
+                reading.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), reading.retry.tries()));
                 if self.watch.is_some() {
                     self.tell(ctx, ElectionEvent::Disconnected);
                 }
@@ -156,7 +142,7 @@ impl Query {
 
     /// A failure has its own pause.
     fn recheck(&self) -> Option<Instant> {
-        self.recheck.filter(|_| self.tries == 0)
+        self.recheck.filter(|_| self.reading.retry.tries() == 0)
     }
 
     fn fail(&mut self, ctx: &mut QueryContext<'_>, failure: impl FnOnce(Report) -> Failure) {
@@ -169,19 +155,19 @@ impl Query {
             watch.open = Some(revision);
         }
         // Reading now and then, as one does without a watch, has an end; the pause after a failure has not.
-        if self.tries == 0 {
-            self.again = None;
+        if self.reading.retry.tries() == 0 {
+            self.reading.retry.set_due(None);
         }
         // Heard again: whoever was told `Disconnected` is told how things stand.
         if self.told == Some(ElectionEvent::Disconnected) {
-            self.known = 0;
+            self.reading.known = 0;
         }
-        self.news = self.news.max(revision);
+        self.reading.hear(revision);
         self.read(ctx);
     }
 
     pub(crate) fn changed(&mut self, ctx: &mut QueryContext<'_>, revision: i64) {
-        self.news = self.news.max(revision);
+        self.reading.hear(revision);
         self.read(ctx);
     }
 
@@ -189,7 +175,7 @@ impl Query {
         if let Some(watch) = &mut self.watch {
             watch.open = None;
         }
-        self.again.get_or_insert(ctx.now + POLL);
+        self.reading.poll_at(ctx.now + POLL);
         self.tell(ctx, ElectionEvent::Disconnected);
     }
 
@@ -208,7 +194,7 @@ impl Query {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let again = [self.again, self.recheck()].into_iter().flatten().min().filter(|_| self.call.is_none());
-        [again, self.until].into_iter().flatten().min()
+        let recheck = self.recheck().filter(|_| !self.reading.retry.is_in_flight());
+        soonest([self.reading.retry.deadline(), recheck, self.until])
     }
 }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::config::Config;
 use super::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::{doubled, jitter};
-use crate::lock::{Answer, ErrorClass, Loss};
+use crate::lock::{Answer, ErrorClass, Loss, Retry};
 use crate::time::Instant;
 
 /// The first pause before something that failed is tried again, and the longest.
@@ -39,10 +39,7 @@ pub(crate) struct Session {
     /// What was granted last.
     granted: Duration,
     state: State,
-    call: Option<Call>,
-    /// When the next request is due.
-    due: Option<Instant>,
-    tries: u32,
+    retry: Retry<Call>,
     /// An earlier grant may have landed.
     may_exist: bool,
     /// Kept alive until told otherwise.
@@ -117,9 +114,7 @@ impl Session {
             asked: seconds,
             granted: Duration::from_secs(seconds.unsigned_abs()),
             state: State::Granting,
-            call: None,
-            due: Some(now),
-            tries: 0,
+            retry: Retry::new(Some(now)),
             may_exist: false,
             renewing: true,
             wanted: None,
@@ -157,15 +152,14 @@ impl Session {
 
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let expiry = self.is_alive().then_some((self.until, "end of a lease"));
-        let due = self.due.filter(|_| self.call.is_none()).map(|at| (at, "lease"));
+        let due = self.retry.deadline().map(|at| (at, "lease"));
         [expiry, due].into_iter().flatten().min()
     }
 
     /// A full life from now on, also for one that is not kept alive by itself.
     pub(crate) fn extend(&mut self, ctx: &mut SessionContext<'_>) {
         self.wanted = Some(ctx.now);
-        self.due = Some(ctx.now);
-        self.work(ctx);
+        self.work_at(ctx, ctx.now);
     }
 
     /// From now on it lives only as long as it is extended.
@@ -179,8 +173,7 @@ impl Session {
             return None;
         }
         self.state = State::Lost(loss);
-        self.call = None;
-        self.due = None;
+        self.retry = Retry::new(None);
         Some(News::Lost(loss))
     }
 
@@ -193,17 +186,18 @@ impl Session {
 
     /// Ends it, with whatever hangs on it.
     pub(crate) fn revoke(&mut self, ctx: &mut SessionContext<'_>) {
-        let granting = self.call.is_some_and(|call| call.what == What::Grant);
+        let granting = self.retry.call().is_some_and(|call| call.what == What::Grant);
         match self.state {
             State::Granting if !granting && !self.may_exist => self.state = State::Over,
             State::Lost(Loss::Gone) => self.state = State::Over,
             State::Granting | State::Checking | State::Alive | State::Lost(_) => {
                 self.state = State::Revoking;
                 // A grant under way is answered first: revoked before, it could still land.
-                self.call = self.call.filter(|_| granting);
-                self.tries = 0;
-                self.due = Some(ctx.now);
-                self.work(ctx);
+                if !granting {
+                    self.retry.forget_call();
+                }
+                self.retry.succeeded();
+                self.work_at(ctx, ctx.now);
             }
             State::Revoking | State::Over => {}
         }
@@ -223,7 +217,7 @@ impl Session {
 
     /// Sends what is due.
     fn work(&mut self, ctx: &mut SessionContext<'_>) {
-        if self.call.is_some() || self.due.is_none_or(|at| at > ctx.now) {
+        if !self.retry.is_due(ctx.now) {
             return;
         }
         let lease = self.lease;
@@ -234,23 +228,26 @@ impl Session {
             State::Lost(_) | State::Over => return,
         };
         let serial = (ctx.send)(request, self.patience(ctx.config));
-        self.due = None;
-        self.call = Some(Call { serial, emitted: ctx.now, what });
+        self.retry.sent(Call { serial, emitted: ctx.now, what });
+    }
+
+    /// Sends the next request then, and not before.
+    fn work_at(&mut self, ctx: &mut SessionContext<'_>, due: Instant) {
+        self.retry.set_due(Some(due));
+        self.work(ctx);
     }
 
     /// At once, but not in a circle.
     fn again(&mut self, ctx: &mut SessionContext<'_>) {
-        if self.tries > 0 {
-            return self.retry(ctx);
+        if self.retry.tries() > 0 {
+            return self.back_off(ctx);
         }
-        self.tries = 1;
-        self.due = Some(ctx.now);
+        self.retry.failed(ctx.now);
         self.work(ctx);
     }
 
-    fn retry(&mut self, ctx: &SessionContext<'_>) {
-        self.due = Some(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.tries));
-        self.tries = self.tries.saturating_add(1);
+    fn back_off(&mut self, ctx: &SessionContext<'_>) {
+        self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
     }
 
     /// Until when a life of `ttl` counts that was asked for at `emitted` (requirement T1).
@@ -260,14 +257,13 @@ impl Session {
 
     /// The answer to a request of this session; `None` if it is nobody's business.
     pub(crate) fn answered(&mut self, ctx: &mut SessionContext<'_>, serial: u64, reply: &Reply) -> Option<News> {
-        let call = self.call.take_if(|call| call.serial == serial)?;
+        let call = self.retry.answered(|call| call.serial == serial)?;
         match (call.what, self.state) {
             (What::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
             (What::Grant, State::Revoking) => {
                 let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
                 if landed || self.may_exist {
-                    self.due = Some(ctx.now);
-                    self.work(ctx);
+                    self.work_at(ctx, ctx.now);
                 } else {
                     self.state = State::Over;
                 }
@@ -281,7 +277,7 @@ impl Session {
                     Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                         self.state = State::Over;
                     }
-                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.retry(ctx),
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.back_off(ctx),
                 }
                 None
             }
@@ -297,13 +293,12 @@ impl Session {
                 Some(News::Alive)
             }
             Reply::Done(_) => {
-                self.retry(ctx);
+                self.back_off(ctx);
                 None
             }
             Reply::Refused(Refusal::LeaseExists) if self.may_exist => {
                 self.state = State::Checking;
-                self.due = Some(ctx.now);
-                self.work(ctx);
+                self.work_at(ctx, ctx.now);
                 None
             }
             Reply::Refused(Refusal::LeaseExists) => {
@@ -317,7 +312,7 @@ impl Session {
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 self.may_exist |= matches!(reply, Reply::Unknown(_));
-                self.retry(ctx);
+                self.back_off(ctx);
                 Some(News::Trouble(answer(reply)))
             }
         }
@@ -341,8 +336,7 @@ impl Session {
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 // Whoever asked for one since then has not got theirs yet.
                 let another = self.wanted.is_some_and(|at| call.emitted < at);
-                self.due = Some(if another { ctx.now } else { ctx.now + self.granted / 12 });
-                self.work(ctx);
+                self.work_at(ctx, if another { ctx.now } else { ctx.now + self.granted / 12 });
                 Some(News::Unrenewed(call.emitted, answer(reply)))
             }
         }
@@ -352,10 +346,10 @@ impl Session {
     fn live(&mut self, ctx: &mut SessionContext<'_>, emitted: Instant, ttl: i64) {
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         self.until = self.until.max(Self::valid(emitted, self.granted, ctx.config));
-        self.tries = 0;
+        self.retry.succeeded();
         self.wanted = self.wanted.filter(|at| emitted < *at);
         let third = self.granted / 3;
-        self.due = if self.wanted.is_some() {
+        let due = if self.wanted.is_some() {
             Some(ctx.now)
         } else if self.renewing {
             Some(
@@ -369,6 +363,7 @@ impl Session {
         } else {
             None
         };
+        self.retry.set_due(due);
         self.work(ctx);
     }
 }

@@ -11,7 +11,7 @@ use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::etcd::sessions::SessionId;
-use crate::lock::Release;
+use crate::lock::{Release, Retry};
 use crate::time::Instant;
 
 /// A request about the key that was left.
@@ -71,32 +71,30 @@ pub(super) struct Debt {
     todo: Todo,
     /// The key may be there when it is left, whatever comes: a create may yet land, or an end was not confirmed.
     unsettled: bool,
-    call: Option<DebtCall>,
-    again: Option<Instant>,
-    tries: u32,
+    retry: Retry<DebtCall>,
 }
 
 impl Debt {
     const fn new(session: SessionId) -> Self {
-        Self { session, todo: Todo::Rest, unsettled: false, call: None, again: None, tries: 0 }
+        Self { session, todo: Todo::Rest, unsettled: false, retry: Retry::new(None) }
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
-        self.call.is_some_and(|call| call.serial == serial)
+        self.retry.call().is_some_and(|call| call.serial == serial)
     }
 
     /// A request is under way whose answer says whether the key is there.
     pub(super) const fn is_busy(&self) -> bool {
-        self.call.is_some()
+        self.retry.is_in_flight()
     }
 
     pub(super) const fn is_only_a_watch(&self) -> bool {
-        self.call.is_none() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
+        !self.is_busy() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
     }
 
     /// A watch for as long as the lease lives: the sooner that ends, the better.
     pub(super) const fn is_for_good(&self) -> bool {
-        self.call.is_none() && matches!(self.todo, Todo::Watch { until: None, .. })
+        !self.is_busy() && matches!(self.todo, Todo::Watch { until: None, .. })
     }
 
     pub(super) fn watches(&self, id: WatchId) -> bool {
@@ -104,12 +102,12 @@ impl Debt {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        if self.call.is_some() {
+        if self.is_busy() {
             return None;
         }
         match self.todo {
-            Todo::Look | Todo::Delete(_) => self.again,
-            Todo::Watch { until, .. } => until.max(self.again.filter(|_| until.is_some())),
+            Todo::Look | Todo::Delete(_) => self.retry.due(),
+            Todo::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
             Todo::Rest | Todo::Nothing => None,
         }
     }
@@ -148,8 +146,8 @@ impl Lock {
     fn owe(&mut self, ctx: &mut Context<'_>, session: SessionId, todo: Todo) {
         let debt = self.debt(session);
         debt.set(ctx, todo);
-        debt.again = None;
-        debt.tries = 0;
+        debt.retry.set_due(None);
+        debt.retry.succeeded();
         self.work(ctx, session);
     }
 
@@ -157,7 +155,7 @@ impl Lock {
     pub(super) fn owe_call(&mut self, ctx: &mut Context<'_>, session: SessionId, call: DebtCall) {
         let debt = self.debt(session);
         debt.set(ctx, Todo::Look);
-        debt.call = Some(DebtCall { emitted: ctx.now, ..call });
+        debt.retry.sent(DebtCall { emitted: ctx.now, ..call });
     }
 
     /// The key is there, or may yet be, and an attempt goes on that will find out.
@@ -196,7 +194,7 @@ impl Lock {
         {
             *modified = crate::etcd::request::ANY_REVISION;
         }
-        if debt.call.is_some() || debt.again.is_some_and(|at| at > now) {
+        if !debt.retry.is_ready(now) {
             return;
         }
         let (kind, request) = match &mut debt.todo {
@@ -212,13 +210,12 @@ impl Lock {
             }
             Todo::Watch { .. } | Todo::Rest | Todo::Nothing => return,
         };
-        debt.again = None;
         self.ask(ctx, session, kind, request);
     }
 
     fn ask(&mut self, ctx: &mut Context<'_>, session: SessionId, kind: Kind, request: Request) {
         let serial = ctx.send(session, request);
-        self.debt(session).call = Some(DebtCall::new(serial, ctx.now, kind));
+        self.debt(session).retry.sent(DebtCall::new(serial, ctx.now, kind));
     }
 
     pub(super) fn debts_due(&mut self, ctx: &mut Context<'_>) {
@@ -231,13 +228,17 @@ impl Lock {
 
     pub(super) fn debt_answered(&mut self, ctx: &mut Context<'_>, place: usize, reply: &Reply) {
         let Some(debt) = self.store.debts.get_mut(place) else { return };
-        let Some(call) = debt.call.take() else { return };
+        let Some(call) = debt.retry.answered(|_| true) else { return };
         let session = debt.session;
         match reply {
             Reply::Done(Found::Queue { own, done, others, .. }) => {
                 // A delete that was not done is tried again at once, but not in a circle.
-                debt.tries = if call.kind == Kind::Delete && own.is_some() { debt.tries.saturating_add(1) } else { 0 };
-                debt.again = debt.tries.checked_sub(2).map(|tries| ctx.now + ctx.pause(tries));
+                if call.kind == Kind::Delete && own.is_some() {
+                    debt.retry.failed(ctx.now);
+                } else {
+                    debt.retry.succeeded();
+                }
+                debt.retry.set_due(debt.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
                 if own.is_none() {
                     self.deleted(ctx, session, *done && call.kind == Kind::Delete, *others);
                 }
@@ -259,9 +260,7 @@ impl Lock {
                         release.maybe |= ours && call.kind == Kind::Delete;
                     }
                 }
-                let again = ctx.now + ctx.pause(debt.tries);
-                debt.tries = debt.tries.saturating_add(1);
-                debt.again = Some(again);
+                debt.retry.failed(ctx.now + ctx.pause(debt.retry.tries()));
                 // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
                 if ctx.sessions.get(session).is_none_or(|found| found.is_lost()) {
                     debt.set(ctx, Todo::Nothing);
@@ -303,7 +302,7 @@ impl Lock {
 
     /// Reads the key that is watched. What happened before the watch was open is not told.
     pub(super) fn read_debt(&mut self, ctx: &mut Context<'_>, place: usize) {
-        let Some(debt) = self.store.debts.get_mut(place).filter(|debt| debt.call.is_none()) else { return };
+        let Some(debt) = self.store.debts.get_mut(place).filter(|debt| !debt.is_busy()) else { return };
         let (session, queue) = (debt.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
         self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None });
@@ -314,8 +313,8 @@ impl Lock {
             return;
         }
         let Some(debt) = self.store.debts.get_mut(place) else { return };
-        if let Some(call) = &mut debt.call {
-            call.overtaken = true;
+        if let Some(call) = debt.retry.call() {
+            debt.retry.sent(DebtCall { overtaken: true, ..call });
             return;
         }
         let Todo::Watch { .. } = debt.todo else { return };
@@ -328,8 +327,8 @@ impl Lock {
         let gone = ctx.sessions.get(session).is_none_or(|found| found.is_gone());
         for debt in self.store.debts.iter_mut().filter(|debt| debt.session == session) {
             // A delete under way still answers a release, unless there can be nothing to delete.
-            if gone || debt.call.is_none_or(|call| call.kind != Kind::Delete) {
-                debt.call = None;
+            if gone || debt.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
+                debt.retry.forget_call();
                 debt.set(ctx, Todo::Nothing);
             }
             debt.unsettled = false;
@@ -343,7 +342,7 @@ impl Lock {
     fn drop_paid(&mut self) {
         self.store
             .debts
-            .retain(|debt| debt.call.is_some() || debt.unsettled || !matches!(debt.todo, Todo::Nothing | Todo::Rest));
+            .retain(|debt| debt.is_busy() || debt.unsettled || !matches!(debt.todo, Todo::Nothing | Todo::Rest));
     }
 
     // --- releases ---

@@ -11,7 +11,7 @@ use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request};
 use crate::etcd::session::answer;
 use crate::id::LockId;
-use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Surroundings as _};
+use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry, Surroundings as _};
 use crate::time::Instant;
 
 impl Lock {
@@ -50,7 +50,7 @@ impl Lock {
         let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();
         let waiter = &hold.tenure.waiter;
-        if hold.guarded || hold.value != waiter.terms.value || (waiter.terms.candidate && hold.grants > 0) {
+        if hold.guarded || hold.value != waiter.terms.value || (waiter.terms.candidate && hold.turn.grants > 0) {
             let value = waiter.terms.value.clone();
             hold.write = Some(Write::new(ctx.now, value));
             // Not the write alone: what was handed over may have more that is due.
@@ -88,19 +88,18 @@ impl Lock {
     /// Reads whether the own key is there, if the watch may have missed its end.
     pub(super) fn look_after(&mut self, ctx: &mut Context<'_>) {
         let Some(hold) = &mut self.hold else { return };
-        let missed = hold.own.is_some_and(|own| own.is_ahead_of(hold.known));
+        let missed = hold.own.is_some_and(|own| own.is_ahead_of(hold.reading.known));
         if !missed {
-            hold.look_again = None;
-            return;
+            return hold.reading.retry.set_due(None);
         }
-        if hold.look.is_some() || hold.look_again.is_some_and(|at| at > ctx.now) {
+        if !hold.reading.retry.is_ready(ctx.now) {
             return;
         }
         let Some(lease) = ctx.lease(hold.session) else { return };
-        hold.look_again = None;
-        hold.looked_for = hold.own.and_then(|own| own.open).unwrap_or(0);
+        // Since when the watch has been reporting.
+        let opened = hold.own.and_then(|own| own.open).unwrap_or(0);
         let request = Request::Look { queue: self.key.clone(), lease, before: None };
-        hold.look = Some(ctx.send(hold.session, request));
+        hold.reading.sent(ctx.send(hold.session, request), opened);
     }
 
     pub(super) fn own_key_changed(&mut self, ctx: &mut Context<'_>, revision: i64, kv: &KeyValue, gone: bool) {
@@ -113,7 +112,7 @@ impl Lock {
             // Somebody else has written the key: it must hang on our lease again.
             let value = hold.value.clone();
             hold.key.modified = kv.mod_revision;
-            hold.write = Some(Write { again: Some(ctx.now + ctx.pause(0)), ..Write::new(ctx.now, value) });
+            hold.write = Some(Write { retry: Retry::new(Some(ctx.now + ctx.pause(0))), ..Write::new(ctx.now, value) });
         }
     }
 
@@ -128,17 +127,16 @@ impl Lock {
             // It may have been done; the next write reads first.
             write.proclaim = None;
             let id = hold.tenure.id();
-            if write.call.is_none() {
+            if !write.retry.is_in_flight() {
                 hold.write = None;
             }
             ctx.emit(id, Event::ProclaimFailed(report));
             return;
         }
-        if write.call.is_some() || write.again.is_some_and(|at| at > ctx.now) {
+        if !write.retry.is_ready(ctx.now) {
             return;
         }
         let Some(lease) = ctx.lease(hold.session) else { return };
-        write.again = None;
         let request = Request::Put {
             queue: self.key.clone(),
             lease,
@@ -147,14 +145,14 @@ impl Lock {
             before: hold.key.created,
         };
         write.sent = Some(write.value.clone());
-        write.call = Some(WriteCall::Put(ctx.send(hold.session, request)));
+        write.retry.sent(WriteCall::Put(ctx.send(hold.session, request)));
     }
 
     /// The answer to a reading or a write of the held key.
     pub(super) fn hold_answered(&mut self, ctx: &mut Context<'_>, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         // A reading for the watch and a write may be under way at one time.
-        let for_watch = hold.look.take_if(|look| *look == serial).is_some();
+        let for_watch = hold.reading.answered(serial);
         if let Reply::Refused(Refusal::LeaseNotFound) = reply {
             ctx.lost_lease(hold.session);
             return;
@@ -168,20 +166,20 @@ impl Lock {
         let Some(own) = own.filter(|own| own.created == hold.key.created) else {
             return self.lose(ctx, Loss::Gone);
         };
-        hold.known = hold.known.max(revision);
+        hold.reading.known = hold.reading.known.max(revision);
         if for_watch {
             // A change by somebody else is told by the watch itself. It may have been opened anew meanwhile: then once more.
-            hold.known = hold.known.max(hold.looked_for);
+            hold.reading.known = hold.reading.known.max(hold.reading.asked);
             return self.look_after(ctx);
         }
         let Some(write) = &mut hold.write else { return };
-        let put = matches!(write.call.take(), Some(WriteCall::Put(_)));
+        let put = matches!(write.retry.answered(|_| true), Some(WriteCall::Put(_)));
         hold.key.modified = own.modified;
         if !(put && done) {
             // Written by somebody else meanwhile, or by a put of ours that ended Unknown: once more, guarded by what was read.
             return self.write(ctx);
         }
-        write.tries = 0;
+        write.retry.succeeded();
         hold.value = write.sent.take().unwrap_or_default();
         if hold.value != write.value {
             // Another value was proclaimed meanwhile.
@@ -192,8 +190,8 @@ impl Lock {
         if !hold.is_prepared() {
             // Whoever guarded by the key as it was is out, and this reply proves the ownership (requirements E6, E8).
             hold.guarded = false;
-            hold.revision = revision;
-            hold.grants = 0;
+            hold.turn.revision = revision;
+            hold.turn.grants = 0;
             return self.prepared(ctx);
         }
         if proclaimed {
@@ -208,10 +206,10 @@ impl Lock {
         self.store.answer = answer(reply);
         let Some(write) = hold.write.as_mut().filter(|_| !for_watch) else {
             // There is no hurry: many holders may find the server busy at the same time.
-            hold.look_again = Some(ctx.now + ctx.pause(4));
+            hold.reading.retry.set_due(Some(ctx.now + ctx.pause(4)));
             return;
         };
-        let put = matches!(write.call.take(), Some(WriteCall::Put(_)));
+        let put = matches!(write.retry.answered(|_| true), Some(WriteCall::Put(_)));
         let refused = matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused);
         let id = hold.tenure.id();
         if refused && write.proclaim.is_some() {
@@ -222,11 +220,10 @@ impl Lock {
         if matches!(reply, Reply::Unknown(_)) && put {
             let Some(lease) = ctx.lease(hold.session) else { return };
             let request = Request::Look { queue: self.key.clone(), lease, before: None };
-            write.call = Some(WriteCall::Look(ctx.send(hold.session, request)));
+            write.retry.sent(WriteCall::Look(ctx.send(hold.session, request)));
             return;
         }
-        write.again = Some(ctx.now + ctx.pause(write.tries));
-        write.tries = write.tries.saturating_add(1);
+        write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));
     }
 
     // --- the session's news ---

@@ -4,10 +4,11 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::{Bid, Context, LeaseKind, Waiter, Watched};
+use crate::etcd::reading::Reading;
 use crate::etcd::request::{LeaseId, Queue, Seen};
 use crate::etcd::sessions::SessionId;
-use crate::lock::{Fence, Phase, Tenure};
-use crate::time::Instant;
+use crate::lock::{Fence, Phase, Retry, Tenure};
+use crate::time::{Instant, soonest};
 
 /// Low bits of a fencing token that count the grants of one turn (requirement E8).
 const GRANT_BITS: u32 = 16;
@@ -38,15 +39,13 @@ pub(super) struct Write {
     /// Whoever proclaims waits for an answer until then; `None` for taking over.
     pub(super) proclaim: Option<Instant>,
     pub(super) asked: Instant,
-    pub(super) call: Option<WriteCall>,
-    pub(super) again: Option<Instant>,
-    pub(super) tries: u32,
+    pub(super) retry: Retry<WriteCall>,
 }
 
 impl Write {
     /// One that is wanted from now on.
     pub(super) const fn new(now: Instant, value: Bytes) -> Self {
-        Self { value, sent: None, proclaim: None, asked: now, call: None, again: None, tries: 0 }
+        Self { value, sent: None, proclaim: None, asked: now, retry: Retry::new(None) }
     }
 }
 
@@ -58,27 +57,30 @@ pub(super) enum WriteCall {
     Look(u64),
 }
 
+/// The holders of this client in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Turn {
+    /// The revision that proves ownership.
+    pub(super) revision: i64,
+    /// Grants since then.
+    pub(super) grants: u64,
+    /// When the lock is released even if others of this client wait.
+    end: Instant,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     pub(super) session: SessionId,
     pub(super) key: Seen,
     pub(super) value: Bytes,
-    /// The revision that proves ownership.
-    pub(super) revision: i64,
-    /// Grants since then.
-    pub(super) grants: u64,
+    pub(super) turn: Turn,
     pub(super) tenure: Tenure<Bid>,
-    pub(super) turn_end: Instant,
     /// The watch on the own key, and when it is to be opened.
     pub(super) own: Option<Watched>,
     pub(super) watch_at: Instant,
-    /// The revision up to which the key is known to be there, and the reading that is to find out.
-    pub(super) known: i64,
-    pub(super) look: Option<u64>,
-    /// Since when the watch had been telling when that reading was asked for.
-    pub(super) looked_for: i64,
-    pub(super) look_again: Option<Instant>,
+    /// Whether the key is still there, where the watch may have missed its end.
+    pub(super) reading: Reading,
     /// Somebody guards transactions by the key as it is.
     pub(super) guarded: bool,
     pub(super) write: Option<Write>,
@@ -101,16 +103,11 @@ impl Hold {
             session,
             key,
             value,
-            revision,
-            grants: 0,
+            turn: Turn { revision, grants: 0, end: ctx.now + ctx.config.turn },
             tenure,
-            turn_end: ctx.now + ctx.config.turn,
             own,
             watch_at: ctx.now + ctx.config.watch_own_after.unwrap_or(ttl / 3),
-            known: revision,
-            look: None,
-            looked_for: 0,
-            look_again: None,
+            reading: Reading::new(revision, 0),
             guarded: false,
             write: None,
             extending: Vec::new(),
@@ -128,15 +125,15 @@ impl Hold {
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
-        let write = self.write.as_ref().and_then(|write| write.call).is_some_and(|call| match call {
+        let write = self.write.as_ref().and_then(|write| write.retry.call()).is_some_and(|call| match call {
             WriteCall::Put(own) | WriteCall::Look(own) => own == serial,
         });
-        write || self.look == Some(serial)
+        write || self.reading.awaits(serial)
     }
 
     /// The fencing token: the proof's revision and the number of the grant since (requirement E8).
     pub(super) fn fence(&self) -> Fence {
-        Fence(self.revision.unsigned_abs() << GRANT_BITS | self.grants)
+        Fence(self.turn.revision.unsigned_abs() << GRANT_BITS | self.turn.grants)
     }
 
     pub(super) fn owner_key(&self, queue: &Queue, lease: LeaseId) -> OwnerKey {
@@ -144,7 +141,7 @@ impl Hold {
             key: queue.key(lease),
             create_revision: self.key.created,
             mod_revision: self.key.modified,
-            revision: self.revision,
+            revision: self.turn.revision,
             lease,
         }
     }
@@ -154,18 +151,14 @@ impl Hold {
         self.write.is_none()
             && self.tenure.waiter.terms.lease == LeaseKind::Shared
             && next.terms.lease == LeaseKind::Shared
-            && now < self.turn_end
-            && self.grants + 1 < 1 << GRANT_BITS
+            && now < self.turn.end
+            && self.turn.grants + 1 < 1 << GRANT_BITS
     }
 
     /// When the watch on the own key is to be opened, the key to be read, or written.
     pub(super) fn deadline(&self) -> Instant {
         let watch = if self.own.is_none() { self.watch_at } else { Instant::MAX };
-        let look = self.look_again.filter(|_| self.look.is_none()).unwrap_or(Instant::MAX);
-        let write = self.write.as_ref().map_or(Instant::MAX, |write| {
-            let again = write.again.filter(|_| write.call.is_none()).unwrap_or(Instant::MAX);
-            again.min(write.proclaim.unwrap_or(Instant::MAX))
-        });
-        watch.min(look).min(write)
+        let write = self.write.as_ref().and_then(|write| soonest([write.retry.deadline(), write.proclaim]));
+        soonest([Some(watch), self.reading.retry.deadline(), write]).unwrap_or(Instant::MAX)
     }
 }

@@ -227,7 +227,7 @@ impl Store for Etcd {
     fn hand_over(lock: &mut Lock, ctx: &mut Context<'_>, next: Waiter) {
         if let Some(hold) = &mut lock.hold {
             hold.tenure = Tenure::new(ctx.now, next);
-            hold.grants += 1;
+            hold.turn.grants += 1;
         }
         lock.take_over(ctx);
     }
@@ -235,7 +235,7 @@ impl Store for Etcd {
     // --- the end of a hold ---
 
     fn end(lock: &mut Lock, ctx: &mut Context<'_>, hold: &Hold, loss: Option<Loss>) -> Remains {
-        let put = match hold.write.as_ref().and_then(|write| write.call) {
+        let put = match hold.write.as_ref().and_then(|write| write.retry.call()) {
             Some(WriteCall::Put(serial)) => Some(serial),
             Some(WriteCall::Look(_)) | None => None,
         };

@@ -14,6 +14,7 @@ use super::{Contention, Context, Lock, Watched};
 #[cfg(test)]
 use crate::etcd::config::Flaw;
 use crate::etcd::message::KeyValue;
+use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::etcd::session::answer;
@@ -35,10 +36,8 @@ pub struct Contender {
     pub(super) session: SessionId,
     own: Seen,
     value: Bytes,
-    /// The revision of the last reading.
-    known: i64,
-    /// Something has happened at this revision.
-    news: i64,
+    /// What is known of the queue, and when it is read again, after a failure or while a watch is not open.
+    reading: Reading,
     own_watch: Watched,
     /// Who is next before us, and the watch on its key.
     older: Bytes,
@@ -47,19 +46,13 @@ pub struct Contender {
     prompt: bool,
     /// When that watch was opened, if it may tell late.
     doubted: Option<Instant>,
-    look: Option<u64>,
-    /// What had been heard of when that reading was asked for: it cannot be older.
-    heard: i64,
-    /// When to read the queue again, after a failure or while a watch is not open.
-    again: Option<Instant>,
     /// When to read it although nothing was heard: the server may have lost an event.
     recheck: Instant,
-    tries: u32,
 }
 
 impl Contender {
     pub(super) fn awaits(&self, serial: u64) -> bool {
-        self.look == Some(serial)
+        self.reading.awaits(serial)
     }
 
     /// The last change of the own key.
@@ -77,18 +70,17 @@ impl Contender {
 
     /// The latest revision that something was heard of.
     pub(super) fn heard_of(&mut self) -> i64 {
-        let news = self.news;
+        let news = self.reading.news;
         self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
     }
 
     /// A linearizable reading is never behind what was heard before it was asked for; a server that says so is not asked in a circle.
     pub(super) fn contradicted(&mut self, now: Instant, revision: i64) {
-        self.news = self.news.min(revision);
+        self.reading.news = self.reading.news.min(revision);
         for watched in self.watches() {
             watched.open = watched.open.map(|open| open.min(revision));
         }
-        self.tries = 1;
-        self.again = Some(now + POLL);
+        self.reading.retry.failed(now + POLL);
     }
 
     /// Whether the queue is to be read again.
@@ -100,14 +92,14 @@ impl Contender {
             self.doubted = None;
         }
         if own || older {
-            self.news = self.news.max(revision);
+            self.reading.hear(revision);
         }
         own || older
     }
 
     /// A watch is not open: read the queue now and then, should it stay so.
     pub(super) fn poll_later(&mut self, now: Instant) {
-        self.again.get_or_insert(now + POLL);
+        self.reading.poll_at(now + POLL);
     }
 
     /// A watch is open. That on the older key may tell late.
@@ -133,8 +125,8 @@ impl Contender {
         let proven = read.is_some() && self.older_watch.is_some_and(|older| older.open == read);
         if proven || at > since + LATE {
             self.doubted = None;
-        } else if self.tries == 0 {
-            self.again = Some(self.again.map_or(at, |again| again.min(at)));
+        } else if self.reading.retry.tries() == 0 {
+            self.reading.read_by(at);
         }
     }
 
@@ -157,11 +149,12 @@ impl Contender {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        if self.look.is_some() {
+        let Reading { retry, .. } = &self.reading;
+        if retry.is_in_flight() {
             return None;
         }
         // A failure has its own pause.
-        Some(self.again.map_or(self.recheck, |again| if self.tries > 0 { again } else { again.min(self.recheck) }))
+        Some(retry.due().map_or(self.recheck, |at| if retry.tries() > 0 { at } else { at.min(self.recheck) }))
     }
 
     pub(super) fn close(&mut self, ctx: &mut Context<'_>) {
@@ -194,18 +187,13 @@ impl Lock {
             session,
             own,
             value,
-            known: revision,
-            news: watching.news,
+            reading: Reading::new(revision, watching.news),
             own_watch: watching.own,
             older: older.key.clone(),
             older_watch: Some(watching.older),
             prompt: watching.prompt,
             doubted: None,
-            look: None,
-            heard: 0,
-            again: None,
             recheck: ctx.recheck_at(),
-            tries: 0,
         });
         self.notify_blocked(ctx, Blocked::Held);
         self.look(ctx);
@@ -215,23 +203,22 @@ impl Lock {
     pub(super) fn look(&mut self, ctx: &mut Context<'_>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= ctx.now);
-        let paused = contender.again.is_some() && contender.tries > 0;
-        let known = contender.known;
-        let missed = contender.news > known || contender.watches().any(|watched| watched.is_ahead_of(known));
-        if contender.look.is_some() || !(due || (missed && !paused)) {
+        let Reading { known, retry, .. } = contender.reading;
+        let paused = retry.due().is_some() && retry.tries() > 0;
+        let missed = contender.reading.is_behind() || contender.watches().any(|watched| watched.is_ahead_of(known));
+        if retry.is_in_flight() || !(due || (missed && !paused)) {
             return;
         }
         let Some(lease) = ctx.lease(contender.session) else { return };
-        contender.again = None;
         contender.recheck = ctx.recheck_at();
-        contender.heard = contender.heard_of();
+        let heard = contender.heard_of();
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created) };
-        contender.look = Some(ctx.send(contender.session, request));
+        contender.reading.sent(ctx.send(contender.session, request), heard);
     }
 
     pub(super) fn look_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        contender.look = None;
+        contender.reading.retry.forget_call();
         let session = contender.session;
         #[cfg(test)]
         let reply = &match (reply, ctx.config.flaw) {
@@ -243,7 +230,7 @@ impl Lock {
         };
         match reply {
             Reply::Done(Found::Queue { revision, own: Some(own), older, .. }) if *own == contender.own => {
-                contender.known = *revision;
+                contender.reading.known = *revision;
                 match older {
                     // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
                     None => {
@@ -267,8 +254,8 @@ impl Lock {
                         contender.older_watch = Some(Watched::new(ctx, older.key.clone()));
                     }
                 }
-                contender.tries = 0;
-                if contender.heard > *revision {
+                contender.reading.retry.succeeded();
+                if contender.reading.asked > *revision {
                     contender.contradicted(ctx.now, *revision);
                 }
                 contender.doubt(ctx.now, Some(*revision));
@@ -297,8 +284,8 @@ impl Lock {
                 self.fail_all(ctx, Failure::Refused);
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                contender.again = Some(ctx.now + ctx.pause(contender.tries));
-                contender.tries = contender.tries.saturating_add(1);
+                let retry = &mut contender.reading.retry;
+                retry.failed(ctx.now + ctx.pause(retry.tries()));
             }
         }
     }
