@@ -120,6 +120,10 @@ impl Hub for Etcd {
         Some(result)
     }
 
+    fn is_unsettled(shared: &Shared, now: Instant) -> bool {
+        shared.sessions.due(now).is_some() || shared.sessions.has_news() || !shared.queries.is_empty()
+    }
+
     /// Sessions come before the locks that hang on them.
     fn settle_first(locks: &mut Locks) -> bool {
         if let Some(session) = locks.shared.sessions.due(locks.locks.now()) {

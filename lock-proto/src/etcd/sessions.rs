@@ -80,6 +80,10 @@ impl Sessions {
         (at <= now && at < Instant::MAX).then_some(SessionId(slot))
     }
 
+    pub(crate) fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
     pub(crate) fn next_news(&mut self) -> Option<(SessionId, News)> {
         self.news.pop_front()
     }

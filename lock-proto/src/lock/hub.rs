@@ -34,6 +34,10 @@ pub trait Hub: Store {
         slot: u32,
         step: impl FnOnce(&mut Lock<Self>, &mut Self::Context<'_>) -> R,
     ) -> Option<R>;
+    /// Returns true if the shared part has something to do.
+    fn is_unsettled(_: &Self::Shared, _: Instant) -> bool {
+        false
+    }
     /// Does one thing that is due before all locks. Returns true if there was one.
     fn settle_first(_: &mut Locks<Self>) -> bool {
         false
@@ -165,13 +169,25 @@ impl<S: Hub> Locks<S> {
 
     /// Time never runs backwards (requirement M1), and what is due comes before any news: after a pause the first word is
     /// `Lost` (requirement T2).
+    #[inline]
     pub(crate) fn advance(&mut self, now: Instant) {
         self.locks.advance(now);
         self.settle();
     }
 
     /// Does all that is due or follows from what was done.
+    #[inline]
     pub(crate) fn settle(&mut self) {
+        if S::is_unsettled(&self.shared, self.locks.now()) || self.locks.due().is_some() {
+            self.settle_all();
+        }
+        if self.locks.is_stopping() {
+            self.check_stopped();
+        }
+    }
+
+    #[cold]
+    fn settle_all(&mut self) {
         loop {
             if S::settle_first(self) {
                 continue;
@@ -182,9 +198,6 @@ impl<S: Hub> Locks<S> {
             self.locks.served(slot);
         }
         S::settle_last(self);
-        if self.locks.is_stopping() {
-            self.check_stopped();
-        }
     }
 
     #[cold]

@@ -65,12 +65,16 @@ impl<T> Waiters<T> {
 
     /// Takes the head.
     pub(crate) fn pop(&mut self) -> Option<Waiter<T>> {
-        self.remove(0)
+        let waiter = self.queue.pop_front()?;
+        self.left(&waiter);
+        Some(waiter)
     }
 
     /// Takes the waiter that came last.
     pub(crate) fn pop_last(&mut self) -> Option<Waiter<T>> {
-        self.remove(self.queue.len().checked_sub(1)?)
+        let waiter = self.queue.pop_back()?;
+        self.left(&waiter);
+        Some(waiter)
     }
 
     /// The place of an acquisition in the queue. Scans the queue, which can be long.
@@ -80,6 +84,11 @@ impl<T> Waiters<T> {
 
     pub(crate) fn remove(&mut self, place: usize) -> Option<Waiter<T>> {
         let waiter = self.queue.remove(place)?;
+        self.left(&waiter);
+        Some(waiter)
+    }
+
+    fn left(&mut self, waiter: &Waiter<T>) {
         if self.queue.is_empty() {
             // A lock that is held quietly keeps no room for waiters.
             self.queue = VecDeque::new();
@@ -87,7 +96,6 @@ impl<T> Waiters<T> {
         if let Some(end) = waiter.deadline() {
             self.ends.remove(&(end, waiter.id));
         }
-        Some(waiter)
     }
 
     /// When the next wait ends.

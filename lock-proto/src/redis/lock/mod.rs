@@ -252,9 +252,12 @@ impl Store for Redis {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let yields = self.yields_until.map(|at| (at, "another's turn"));
         let deletes = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "compensating delete"));
-        [yields, deletes].into_iter().flatten().min_by_key(|(at, _)| *at)
+        match (self.yields_until, deletes) {
+            (Some(at), Some((delete, _))) if delete < at => deletes,
+            (Some(at), _) => Some((at, "another's turn")),
+            (None, deletes) => deletes,
+        }
     }
 
     fn shut_down(lock: &mut Lock, _: &mut Context<'_>) {
