@@ -96,7 +96,7 @@ mod fault;
 mod id;
 mod jitter;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
-mod lock;
+pub mod lock;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sim")]

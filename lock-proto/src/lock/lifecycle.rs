@@ -470,7 +470,8 @@ impl<S: Store> Lock<S> {
         let now = ctx.now();
         self.releases.retain(|release| {
             let outcome = S::released(&release.store, ctx.view());
-            let Some(outcome) = outcome.or((release.until <= now).then_some(Release::Unknown)) else { return true };
+            let timed_out = || (release.until <= now).then_some(Release::Unknown);
+            let Some(outcome) = outcome.or_else(timed_out) else { return true };
             ctx.end(release.id, Event::Released(outcome));
             false
         });

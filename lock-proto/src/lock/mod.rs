@@ -1,4 +1,7 @@
 //! What a lock is, whatever the store: requests, events, grants, and the lifecycle.
+//!
+//! Applications find the names that they need at the root of the crate. [`Locks`] is the hub behind
+//! `redis::Locks` and `etcd::Locks`, and [`Lock`] the machine of one name.
 
 mod answer;
 mod event;
@@ -19,11 +22,15 @@ pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
 pub use event::{Blocked, Event, Failure, Report};
 pub use grant::{Fence, Grant, Loss, Release, Token};
-pub(crate) use hub::{Hub, Locks};
-pub(crate) use lifecycle::{Ended, Lock};
+#[doc(hidden)]
+pub use hub::Hub;
+pub use hub::Locks;
+pub(crate) use lifecycle::Ended;
+pub use lifecycle::Lock;
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
-pub(crate) use store::{Store, Surroundings};
+#[doc(hidden)]
+pub use store::{Store, Surroundings};
 pub(crate) use tenure::{Phase, Tenure, Terms};
 pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MIN_TTL, Poll};
-pub(crate) use waiters::Waiter;
+pub use waiters::Waiter;

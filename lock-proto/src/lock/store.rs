@@ -56,7 +56,9 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
 
     // --- holding ---
 
+    /// The acquisition that has the hold.
     fn tenure(hold: &Self::Hold) -> &Tenure<Self::Terms>;
+    /// The same, to change it.
     fn tenure_mut(hold: &mut Self::Hold) -> &mut Tenure<Self::Terms>;
     /// What the times of the hold are computed from.
     fn terms(hold: &Self::Hold, view: Self::View<'_>) -> Terms;
