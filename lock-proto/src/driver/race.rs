@@ -8,8 +8,8 @@ use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use std::io;
 
-use super::Host;
 use super::address::{Address, Found, Route};
+use super::host::Host;
 use crate::time::Instant;
 
 /// How long one address is tried alone before the next one is tried as well (RFC 8305, section 8).

@@ -13,14 +13,18 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::address::Route;
+use super::clock::Clock as _;
+use super::connect::{ConnectError, identity};
 use super::engine::{Engine, Told, common};
+use super::fault;
+use super::handle::Client;
+use super::host::Host;
 use super::race::Race;
 use super::shared::{Batch, Shared};
 use super::turns::{Links, Turns};
-use super::{Host, fault};
 use crate::error::Misuse;
 use crate::fault::Fault;
-use crate::id::{ConnId, LockId, NodeId, Role};
+use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
 use crate::lock::{Acquire, Cause, ErrorClass, ServerError};
 use crate::redis::{self, Output};
 use crate::time::Instant;
@@ -30,6 +34,32 @@ use crate::url::Target;
 const READS: usize = 8;
 /// Size of the one buffer for reading.
 const BUFFER: usize = 16 * 1024;
+
+/// A client of the servers in `config`, and the driver that does its work.
+///
+/// The driver must be polled, normally by spawning it. Its id and seed are taken from the system's entropy.
+///
+/// # Errors
+///
+/// The settings are out of range, or the system has no entropy.
+pub fn client<H: Host>(host: H, config: redis::Config) -> Result<(Client, Driver<H>), ConnectError> {
+    let (id, seed) = identity()?;
+    with_identity(host, config, id, seed)
+}
+
+pub(super) fn with_identity<H: Host>(
+    host: H,
+    config: redis::Config,
+    id: ClientId,
+    seed: u64,
+) -> Result<(Client, Driver<H>), ConnectError> {
+    let targets: Vec<_> = config.nodes().iter().map(|node| node.target.clone()).collect();
+    let clock = host.clock();
+    let machine = redis::Client::new(clock.now(), config, id, seed)?;
+    let shared = Shared::new(id, Box::new(move || clock.now()), Redis::new(machine));
+    let handle = Client::new(shared.clone());
+    Ok((handle, Driver::new(host, shared, targets)))
+}
 
 /// The task that does a client's work: reads, writes, connects, and minds the time. It ends after the
 /// [shutdown](super::Client::shutdown).

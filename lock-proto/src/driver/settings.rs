@@ -5,7 +5,9 @@ use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::{Client, ConnectError, Host};
+use super::connect::ConnectError;
+use super::handle::Client;
+use super::host::Host;
 #[cfg(feature = "grpc")]
 use crate::etcd;
 use crate::redis::{self, Endpoint};

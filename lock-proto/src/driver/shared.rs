@@ -9,9 +9,9 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use super::engine::{Engine, Told};
-#[cfg(feature = "grpc")]
-use super::etcd::Questions;
 use super::handle::{AcquireError, Shutdown};
+#[cfg(feature = "grpc")]
+use super::question::Questions;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};

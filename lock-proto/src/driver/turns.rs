@@ -6,8 +6,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 
-use super::Host;
 use super::engine::Engine;
+use super::host::Host;
 use super::shared::{Batch, Shared};
 use crate::time::{Instant, soonest};
 

@@ -19,8 +19,10 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use tonic::body::Body;
 
 use super::super::address::Route;
+use super::super::clock::Clock as _;
+use super::super::fault;
+use super::super::host::Host;
 use super::super::race::Race;
-use super::super::{Clock as _, Host, fault};
 use super::BoxFuture;
 use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};

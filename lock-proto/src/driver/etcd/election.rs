@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::super::guard::{Guard, Hold, Releasing, loss};
 use super::super::handle::{AcquireError, Acquiring, Client, Lock};
+use super::super::question::Observation;
 use super::lead::Stop;
-use super::question::Observation;
 use crate::error::Misuse;
 use crate::etcd::{ElectionEvent, Leader, QueryId};
 use crate::lock::{Blocked, Loss, Report};

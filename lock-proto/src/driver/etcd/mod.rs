@@ -13,7 +13,6 @@ mod election;
 mod grpc;
 mod lead;
 mod outbox;
-mod question;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -22,14 +21,16 @@ mod wire;
 use alloc::boxed::Box;
 use core::pin::Pin;
 
+pub use super::question::Observation;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use lead::{Led, Overran, Resigner, StopSignal};
-pub use question::Observation;
-pub(super) use question::Questions;
 pub use run::Driver;
 
+use super::clock::Clock as _;
+use super::connect::{ConnectError, identity};
+use super::handle::Client;
+use super::host::Host;
 use super::shared::Shared;
-use super::{Client, Clock as _, ConnectError, Host, identity};
 use crate::etcd::{self, Config};
 use crate::id::ClientId;
 use run::Etcd;

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 use futures_io::AsyncWrite;
 
-use super::super::Clock;
+use super::super::clock::Clock;
 use super::super::ticket::locked;
 use super::acks::{ACK_WAITS, Acks};
 use super::wire::Timers;

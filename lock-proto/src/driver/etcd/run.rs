@@ -7,9 +7,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 
-use super::super::Host;
 use super::super::address::Route;
 use super::super::engine::{Engine, Told, common};
+use super::super::host::Host;
 use super::super::shared::{Batch, Shared};
 use super::super::turns::{Links, Turns};
 use super::connection::{Connection, Fact};

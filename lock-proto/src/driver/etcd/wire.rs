@@ -18,8 +18,9 @@ use std::time::Instant as StdInstant;
 use futures_io::AsyncRead;
 use hyper::rt::{Executor, Read, ReadBufCursor, Sleep, Timer, Write};
 
+use super::super::clock::Clock;
+use super::super::fault;
 use super::super::ticket::locked;
-use super::super::{Clock, fault};
 use super::BoxFuture;
 use super::acks::FRAME_HEAD;
 use super::outbox::Outbox;

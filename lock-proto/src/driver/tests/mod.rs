@@ -12,16 +12,21 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::panic::AssertUnwindSafe;
 use core::pin::{Pin, pin};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::io;
 use std::sync::Mutex;
 
+use super::run::with_identity;
 use super::*;
 use crate::error::{Invalid, Misuse};
+use crate::id::ClientId;
 use crate::lock::{Answer, Cause, Failure, Loss, Release};
+use crate::redis;
 use crate::time::Instant;
 use world::World;
 

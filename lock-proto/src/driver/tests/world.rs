@@ -16,8 +16,9 @@ use std::sync::Mutex;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
+use super::super::run::with_identity;
 use super::super::ticket::locked;
-use super::super::{Address, Client, Clock, Driver, Host, with_identity};
+use super::super::{Address, Client, Clock, Driver, Host};
 use crate::id::ClientId;
 use crate::redis::{Config, Endpoint, Protocol};
 use crate::sim::redis::{Node, NodeConfig};

@@ -7,14 +7,14 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
-use super::super::shared::{Batch, Owner};
-use super::super::ticket::locked;
+use super::shared::{Batch, Owner};
+use super::ticket::locked;
 use crate::etcd::{ElectionEvent, QueryId};
 use crate::lock::Failure;
 
 /// All questions that are open.
 #[derive(Default)]
-pub(in super::super) struct Questions(BTreeMap<QueryId, Arc<Slot>>);
+pub(super) struct Questions(BTreeMap<QueryId, Arc<Slot>>);
 
 /// What is known of one.
 #[derive(Default)]
@@ -30,14 +30,14 @@ struct State {
 }
 
 impl Questions {
-    pub(in super::super) fn tell(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
+    pub(super) fn tell(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
         if let Some(slot) = self.0.get(&query) {
             slot.tell(event, batch);
         }
     }
 
     /// The driver is gone.
-    pub(in super::super) fn close(&mut self, batch: &mut Batch) {
+    pub(super) fn close(&mut self, batch: &mut Batch) {
         // The handles have them as well: nothing is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
             slot.tell(ElectionEvent::Failed(Failure::ShuttingDown), batch);

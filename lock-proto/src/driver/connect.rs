@@ -1,0 +1,43 @@
+//! Setting a client up: its identity, and what can go wrong.
+
+use std::io;
+
+use crate::error::ConfigError;
+use crate::id::ClientId;
+use crate::url::UrlError;
+
+/// An id that is unique in the world, and a seed for jitter.
+pub(super) fn identity() -> Result<(ClientId, u64), ConnectError> {
+    let mut random = [0; 24];
+    getrandom::fill(&mut random).map_err(|error| ConnectError::Entropy(error.into()))?;
+    let (id, seed) = random.split_at(16);
+    let id = ClientId::from_bits(id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)));
+    Ok((id, seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))))
+}
+
+/// A client could not be set up. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A setting or a URL is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system gave no random bytes for the client's id.
+    #[error("no entropy for the client's id")]
+    Entropy(#[source] io::Error),
+    /// An etcd cluster has one URL.
+    #[cfg(feature = "grpc")]
+    #[error(
+        "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
+    )]
+    SeveralUrls,
+    /// There is no runtime to spawn the driver on.
+    #[error("no runtime to spawn the driver on: call this inside one")]
+    NoRuntime,
+}
+
+impl From<UrlError> for ConnectError {
+    fn from(error: UrlError) -> Self {
+        Self::Config(error.into())
+    }
+}
