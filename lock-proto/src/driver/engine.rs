@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use bytes::Bytes;
+
 use crate::error::Misuse;
 #[cfg(feature = "grpc")]
 use crate::etcd::{self, ElectionEvent, QueryId};
@@ -14,6 +16,10 @@ use crate::time::Instant;
 /// The driver knows which machine it has; to the handles it is a `dyn Engine`.
 pub(super) trait Engine: Send + 'static {
     fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse>;
+    /// Stands for election; `None` if the store has no elections.
+    fn campaign(&mut self, _: Instant, _: &Acquire, _: Bytes) -> Option<Result<LockId, Misuse>> {
+        None
+    }
     fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
     fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
     fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;

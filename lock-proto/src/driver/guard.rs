@@ -9,13 +9,9 @@ use core::time::Duration;
 
 use event_listener::EventListener;
 
-#[cfg(feature = "grpc")]
-use super::handle::AcquireError;
 use super::shared::{Owner, Shared};
 use super::ticket::{Standing, Ticket, locked, wait_for};
 use crate::error::Misuse;
-#[cfg(feature = "grpc")]
-use crate::etcd::OwnerKey;
 use crate::lock::{Fence, Loss, Release, Report, Token};
 use crate::time::Instant;
 
@@ -100,36 +96,6 @@ impl Guard {
     pub async fn lost(&self) -> Loss {
         let Hold { owner, ticket, .. } = &self.hold;
         wait_for(&ticket.changed, || loss(ticket, owner.shared.now())).await
-    }
-
-    /// The key that stands for this hold; `None` on Redis, or if the lock is lost. For who holds it now: a later turn of this client may
-    /// have the same key (see [`owner_guard`](Self::owner_guard)).
-    #[cfg(feature = "grpc")]
-    #[must_use]
-    pub fn owner(&self) -> Option<OwnerKey> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        if !self.is_held() {
-            return None;
-        }
-        owner.shared.verb(|core, _, _| core.engine.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
-    }
-
-    /// The key that stands for this hold, for transactions on the same etcd: one that compares its `mod_revision` is carried out only
-    /// while this guard holds the lock (requirement E8). From now on the key is changed before the lock is passed on inside the client.
-    ///
-    /// # Errors
-    ///
-    /// The lock is lost, or it is one of Redis.
-    #[cfg(feature = "grpc")]
-    pub fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        let asked = owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.owner_guard(now, ticket.lock)));
-        match (loss(ticket, owner.shared.now()), asked) {
-            (Some(loss), _) => Err(OwnerError::Lost(loss)),
-            (None, Ok(key)) => Ok(key),
-            (None, Err(AcquireError::NoElections)) => Err(OwnerError::NoKey),
-            (None, Err(_)) => Err(OwnerError::Lost(Loss::ShutDown)),
-        }
     }
 
     /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::lock::Renew::Manual) only.
@@ -220,19 +186,6 @@ pub enum ExtendError {
     Misuse(Misuse),
 }
 
-/// Why a lock has no key to compare.
-#[cfg(feature = "grpc")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum OwnerError {
-    /// The lock is lost.
-    #[error("the lock is lost: {0}")]
-    Lost(#[source] Loss),
-    /// Only etcd's locks have a key whose revision can be compared.
-    #[error("only locks on etcd have a key whose revision can be compared")]
-    NoKey,
-}
-
 /// The future of [`Guard::release`]. The release goes on if it is dropped.
 #[must_use = "without awaiting it, nothing is known of the release; to drop the guard would do"]
 pub struct Releasing {
@@ -260,8 +213,8 @@ impl fmt::Debug for Releasing {
 /// Watches a lock that somebody else's guard holds. Cheap to clone, and keeps neither the lock nor the client.
 #[derive(Clone)]
 pub struct Observer {
-    shared: Arc<Shared>,
-    ticket: Arc<Ticket>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) ticket: Arc<Ticket>,
 }
 
 impl Observer {
@@ -315,21 +268,6 @@ impl Observer {
     /// Waits for what the hold's changes may bring about.
     pub(super) async fn until(&self, mut holds: impl FnMut() -> bool) {
         wait_for(&self.ticket.changed, || holds().then_some(())).await;
-    }
-}
-
-#[cfg(feature = "grpc")]
-impl Observer {
-    pub(super) fn now(&self) -> Instant {
-        self.shared.now()
-    }
-
-    /// Has whoever watches this hold look again: now, and once more a TTL after `asked`.
-    pub(super) fn stir(&self, asked: Instant) {
-        self.shared.verb(|core, _, batch| {
-            batch.changed.push(Arc::clone(&self.ticket));
-            core.remind(asked + self.ticket.terms().ttl, &self.ticket);
-        });
     }
 }
 

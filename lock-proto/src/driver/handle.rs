@@ -157,7 +157,6 @@ impl fmt::Debug for Lock {
 pub struct Acquiring {
     lock: Lock,
     /// What a candidate for an office would proclaim.
-    #[cfg(feature = "grpc")]
     pub(super) value: Option<bytes::Bytes>,
     /// The end of the wait, counted from the first poll.
     deadline: Option<Instant>,
@@ -166,13 +165,7 @@ pub struct Acquiring {
 
 impl Acquiring {
     pub(super) fn new(lock: &Lock) -> Self {
-        Self {
-            lock: lock.clone(),
-            #[cfg(feature = "grpc")]
-            value: None,
-            deadline: None,
-            ticket: None,
-        }
+        Self { lock: lock.clone(), value: None, deadline: None, ticket: None }
     }
 
     /// Why it still waits, as far as is known.
@@ -184,7 +177,6 @@ impl Acquiring {
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireError> {
         let Lock { owner, name, ttl, wait, renew } = &self.lock;
         let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
-        #[cfg(feature = "grpc")]
         let value = self.value.clone();
         let deadline = &mut self.deadline;
         if owner.shared.is_forked() {
@@ -197,11 +189,13 @@ impl Acquiring {
                 Wait::Forever => Wait::Forever,
             };
             let want = want.wait(wait);
-            #[cfg(feature = "grpc")]
-            if let Some(value) = value {
-                return core.begin(now, name, batch, |core| core.ask(|etcd| etcd.campaign(now, &want, value)));
-            }
-            core.begin(now, name, batch, |core| Ok(core.engine.acquire(now, &want)?))
+            core.begin(now, name, batch, |core| match value {
+                None => Ok(core.engine.acquire(now, &want)?),
+                Some(value) => {
+                    let candidacy = core.engine.campaign(now, &want, value).ok_or(AcquireError::NoElections)?;
+                    Ok(candidacy?)
+                }
+            })
         })
     }
 
@@ -292,7 +286,6 @@ pub enum AcquireError {
     #[error("the client belongs to the process that forked this one: make a new client after the fork")]
     Forked,
     /// Only etcd has elections.
-    #[cfg(feature = "grpc")]
     #[error("elections need etcd, and this client is one of Redis")]
     NoElections,
 }

@@ -87,7 +87,7 @@ pub use address::Address;
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
 #[cfg(feature = "grpc")]
-pub use guard::OwnerError;
+pub use etcd::OwnerError;
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
 pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
 pub use host::Host;

@@ -7,10 +7,34 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
-use super::shared::{Batch, Owner};
-use super::ticket::locked;
+use super::engine::Engine;
+use super::handle::AcquireError;
+use super::shared::{Batch, Core, Owner};
+use super::ticket::{Ticket, locked};
+use crate::error::Misuse;
 use crate::etcd::{ElectionEvent, QueryId};
 use crate::lock::Failure;
+use crate::time::Instant;
+
+impl<E: Engine + ?Sized> Core<E> {
+    /// An answer of the machine, if it is one that knows elections.
+    pub(super) fn ask<R>(
+        &mut self,
+        ask: impl FnOnce(&mut crate::etcd::Client) -> Result<R, Misuse>,
+    ) -> Result<R, AcquireError> {
+        if self.is_closed() {
+            return Err(AcquireError::ShutDown);
+        }
+        Ok(ask(self.engine.etcd().ok_or(AcquireError::NoElections)?)?)
+    }
+
+    /// Has those who watch the ticket look at the clock at that time.
+    pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
+        if !self.is_closed() {
+            self.alarms.push((at, Arc::clone(ticket)));
+        }
+    }
+}
 
 /// All questions that are open.
 #[derive(Default)]

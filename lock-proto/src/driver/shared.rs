@@ -36,7 +36,7 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     #[cfg(feature = "grpc")]
     pub(super) questions: Questions,
     /// When whoever watches a ticket must look at the clock.
-    alarms: Vec<(Instant, Arc<Ticket>)>,
+    pub(super) alarms: Vec<(Instant, Arc<Ticket>)>,
     /// When the driver wakes up by itself.
     pub(super) armed: Instant,
     pub(super) waker: Option<Waker>,
@@ -287,26 +287,6 @@ impl<E: Engine + ?Sized> Core<E> {
             self.engine.handle_timeout(now);
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
-    }
-
-    /// Has those who watch the ticket look at the clock at that time.
-    #[cfg(feature = "grpc")]
-    pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
-        if !self.is_closed() {
-            self.alarms.push((at, Arc::clone(ticket)));
-        }
-    }
-
-    /// An answer of the machine, if it is one that knows elections.
-    #[cfg(feature = "grpc")]
-    pub(super) fn ask<R>(
-        &mut self,
-        ask: impl FnOnce(&mut crate::etcd::Client) -> Result<R, Misuse>,
-    ) -> Result<R, AcquireError> {
-        if self.is_closed() {
-            return Err(AcquireError::ShutDown);
-        }
-        Ok(ask(self.engine.etcd().ok_or(AcquireError::NoElections)?)?)
     }
 
     /// Begins an acquisition or a candidacy.

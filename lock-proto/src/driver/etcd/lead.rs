@@ -25,6 +25,20 @@ impl Stop {
     }
 }
 
+impl Observer {
+    pub(super) fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    /// Has whoever watches this hold look again: now, and once more a TTL after `asked`.
+    pub(super) fn stir(&self, asked: Instant) {
+        self.shared.verb(|core, _, batch| {
+            batch.changed.push(Arc::clone(&self.ticket));
+            core.remind(asked + self.ticket.terms().ttl, &self.ticket);
+        });
+    }
+}
+
 impl Leadership {
     /// Runs `work` for as long as the office is held, and then resigns.
     ///

@@ -13,6 +13,7 @@ mod election;
 mod grpc;
 mod lead;
 mod outbox;
+mod owner;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use core::pin::Pin;
 pub use super::question::Observation;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use owner::OwnerError;
 pub use run::Driver;
 
 use super::clock::Clock as _;

@@ -7,6 +7,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 
+use bytes::Bytes;
+
 use super::super::address::Route;
 use super::super::engine::{Engine, Told, common};
 use super::super::host::Host;
@@ -67,6 +69,10 @@ impl Etcd {
 
 impl Engine for Etcd {
     common!();
+
+    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Option<Result<LockId, Misuse>> {
+        Some(self.client.campaign(now, want, value))
+    }
 
     fn in_flight(&self) -> usize {
         // Each call is a message of its own to the server, whatever they are asked with.

@@ -1,0 +1,48 @@
+//! The key that stands for a hold, for transactions on the same etcd.
+
+use super::super::guard::{Guard, Hold, loss};
+use super::super::handle::AcquireError;
+use crate::etcd::OwnerKey;
+use crate::lock::Loss;
+
+impl Guard {
+    /// The key that stands for this hold; `None` on Redis, or if the lock is lost. For who holds it now: a later turn of this client may
+    /// have the same key (see [`owner_guard`](Self::owner_guard)).
+    #[must_use]
+    pub fn owner(&self) -> Option<OwnerKey> {
+        let Hold { owner, ticket, .. } = &self.hold;
+        if !self.is_held() {
+            return None;
+        }
+        owner.shared.verb(|core, _, _| core.engine.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
+    }
+
+    /// The key that stands for this hold, for transactions on the same etcd: one that compares its `mod_revision` is carried out only
+    /// while this guard holds the lock (requirement E8). From now on the key is changed before the lock is passed on inside the client.
+    ///
+    /// # Errors
+    ///
+    /// The lock is lost, or it is one of Redis.
+    pub fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
+        let Hold { owner, ticket, .. } = &self.hold;
+        let asked = owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.owner_guard(now, ticket.lock)));
+        match (loss(ticket, owner.shared.now()), asked) {
+            (Some(loss), _) => Err(OwnerError::Lost(loss)),
+            (None, Ok(key)) => Ok(key),
+            (None, Err(AcquireError::NoElections)) => Err(OwnerError::NoKey),
+            (None, Err(_)) => Err(OwnerError::Lost(Loss::ShutDown)),
+        }
+    }
+}
+
+/// Why a lock has no key to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum OwnerError {
+    /// The lock is lost.
+    #[error("the lock is lost: {0}")]
+    Lost(#[source] Loss),
+    /// Only etcd's locks have a key whose revision can be compared.
+    #[error("only locks on etcd have a key whose revision can be compared")]
+    NoKey,
+}
