@@ -1,4 +1,4 @@
-//! The async driver: runs a machine over real connections, on any executor: a [`redis::Client`], or with the feature `etcd` an
+//! The async driver: runs a machine over real connections, on any executor: a [`redis::Client`](crate::redis::Client), or with the feature `etcd` an
 //! [`etcd::Client`](crate::etcd::Client).
 //!
 //! It is written once for all runtimes (requirement D4). What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
