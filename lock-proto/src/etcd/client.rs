@@ -17,7 +17,7 @@ use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId};
-use crate::lock::Acquire;
+use crate::lock::{Acquire, Drift, Machine};
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
@@ -313,5 +313,59 @@ impl Client {
                 return;
             }
         }
+    }
+}
+
+impl Machine for Client {
+    fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
+        self.acquire(now, want)
+    }
+
+    fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.claim(now, lock)
+    }
+
+    fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.extend(now, lock)
+    }
+
+    fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.release(now, lock)
+    }
+
+    fn abandon(&mut self, now: Instant, lock: LockId) {
+        self.abandon(now, lock);
+    }
+
+    fn shutdown(&mut self, now: Instant, within: Duration) {
+        self.shutdown(now, within);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.handle_timeout(now);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        self.valid_until(lock)
+    }
+
+    fn holds_any(&self) -> bool {
+        self.holds_any()
+    }
+
+    fn release_within(&self) -> Duration {
+        self.config().release_within
+    }
+
+    fn drift(&self) -> Drift {
+        self.config().drift
+    }
+
+    fn prefix(&self) -> &[u8] {
+        &self.config().prefix
     }
 }

@@ -8,6 +8,7 @@ mod event;
 mod grant;
 mod hub;
 mod lifecycle;
+mod machine;
 mod registry;
 mod request;
 mod retry;
@@ -27,6 +28,7 @@ pub use hub::Hub;
 pub use hub::Locks;
 pub(crate) use lifecycle::Ended;
 pub use lifecycle::Lock;
+pub use machine::Machine;
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
