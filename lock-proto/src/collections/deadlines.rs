@@ -10,7 +10,7 @@ use crate::time::Instant;
 const NOWHERE: u32 = u32::MAX;
 
 /// Deadlines of numbered slots, earliest first; at equal times the lower slot first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Deadlines {
     heap: Vec<(Instant, u32)>,
     /// Where each slot stands in the heap.
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_sorted_map() {
-        let mut heap = Deadlines::default();
+        let mut heap = Deadlines::new();
         let mut model = BTreeMap::new();
         for n in 0..20_000 {
             let slot = (mix(1, n) % 64) as u32;

@@ -37,11 +37,11 @@
 
 mod channel;
 mod client;
+#[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
 mod election;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod locks;
 pub mod message;
 mod output;
@@ -51,7 +51,7 @@ mod request;
 mod rpc;
 mod seam;
 mod session;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
+#[expect(unnameable_types, reason = "a part of `Locks`, which applications need not name")]
 mod sessions;
 mod status;
 mod url;

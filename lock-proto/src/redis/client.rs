@@ -117,7 +117,7 @@ impl Client {
         let config = locks.config();
         let pipe = |index: usize, role: Role| {
             let pipe_config = PipeConfig {
-                endpoint: config.nodes[index].clone(),
+                endpoint: config.nodes()[index].clone(),
                 node: NodeId::new(index as u16),
                 role,
                 server_info: config.is_quorum() && role == Role::Commands,
@@ -128,7 +128,7 @@ impl Client {
             let stream = 2 * index as u64 + u64::from(role == Role::Wake);
             Pipe::new(pipe_config, locks.identity().clone(), mix(seed, stream))
         };
-        let links = (0..config.nodes.len())
+        let links = (0..config.nodes().len())
             .map(|index| Link {
                 commands: pipe(index, Role::Commands),
                 wake: pipe(index, Role::Wake),
@@ -333,7 +333,7 @@ impl Client {
     /// Where a node is, and how to log in to it.
     #[must_use]
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
-        self.config().nodes.get(node.index())
+        self.config().nodes().get(node.index())
     }
 
     /// Why there is no connection for commands to this node, during the pause before the next attempt. After an error of the class

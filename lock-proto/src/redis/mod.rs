@@ -2,11 +2,11 @@
 
 mod batch;
 mod client;
+#[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
 mod listener;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod locks;
 mod output;
 mod pipe;

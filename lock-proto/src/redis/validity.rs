@@ -35,8 +35,8 @@ impl Ttl {
             return Err(Invalid::Drift { ttl: given, validity });
         }
         if config.is_quorum() {
-            if given > config.quarantine {
-                return Err(Invalid::TtlOverQuarantine { given, quarantine: config.quarantine });
+            if given > config.store.quarantine {
+                return Err(Invalid::TtlOverQuarantine { given, quarantine: config.store.quarantine });
             }
             let round = ttl.round_timeout(config);
             if round > given / 4 {
@@ -91,7 +91,7 @@ impl Ttl {
     /// How long a round of a quorum waits for its nodes (requirement Q1).
     pub(crate) fn round_timeout(self, config: &Config) -> Duration {
         let default = (self.duration() / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        config.round_timeout.unwrap_or(default)
+        config.store.round_timeout.unwrap_or(default)
     }
 }
 

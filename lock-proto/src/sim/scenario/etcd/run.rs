@@ -103,7 +103,11 @@ fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
             .watch_quiet(store.watch_quiet)
             .recheck(store.recheck);
         #[cfg(test)]
-        let config = crate::etcd::Config { flaw: FLAW.get(), ..config };
+        let config = {
+            let mut config = config;
+            config.store.flaw = FLAW.get();
+            config
+        };
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
         if store.token_ttl.is_some() { config.user("app", "sesame") } else { config }
     });

@@ -63,11 +63,16 @@ fn build(plan: &Plan, store: &RedisStore, keep: Keep, traced: bool) -> World {
         let config = config.poll(settings.poll).wake(settings.wake).fencing(settings.fencing);
         let config = config
             .fence_block(settings.fence_block)
-            .turn(turn, pause)
+            .turn(turn)
+            .turn_pause(pause)
             .quarantine(settings.ttl)
             .round_timeout(settings.round);
         #[cfg(test)]
-        let config = Config { flaw: FLAW.get(), ..config };
+        let config = {
+            let mut config = config;
+            config.store.flaw = FLAW.get();
+            config
+        };
         config
     };
     let mut builder = World::redis(setup.nodes.len())
