@@ -8,7 +8,6 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::config::Config;
-use super::election::QueryId;
 use super::lock::{Bid, Context, Etcd, LeaseKind, Lock, OwnerKey, View};
 use super::message::KeyValue;
 use super::query::{Query, QueryContext};
@@ -18,7 +17,7 @@ use super::sessions::{Around, SessionId, Sessions, seconds};
 use crate::collections::Slots;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Acquire, Hub, Renew, ServerError, Surroundings as _};
+use crate::lock::{self, Acquire, Hub, QueryId, Renew, ServerError, Surroundings as _};
 use crate::lock::{MAX_NAME, MAX_TTL, MIN_TTL};
 use crate::time::Instant;
 

@@ -5,14 +5,13 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::config::Config;
-use super::election::{ElectionEvent, Leader, QueryId};
 use super::lock::Watched;
 use super::reading::Reading;
 use super::request::{Found, Queue, Refusal, Reply, Request};
 use super::seam::{LocksOutput, WatchId};
 use super::session::{answer, pause, recheck};
 use crate::id::{CallId, CallOwner, NodeId};
-use crate::lock::{Answer, ErrorClass, Failure, Report};
+use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
 
 /// How often an observer reads while its watch cannot be opened.

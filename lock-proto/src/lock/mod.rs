@@ -4,6 +4,7 @@
 //! `redis::Locks` and `etcd::Locks`, and [`Lock`] the machine of one name.
 
 mod answer;
+mod election;
 mod event;
 mod grant;
 mod hub;
@@ -21,6 +22,7 @@ mod waiters;
 pub(crate) use answer::MAX_TEXT;
 pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
+pub use election::{ElectionEvent, Elections, Leader, QueryId};
 pub use event::{Blocked, Event, Failure, Report};
 pub use grant::{Fence, Grant, Loss, Release, Token};
 #[doc(hidden)]
