@@ -73,18 +73,16 @@ pub use client::Client;
 pub use host::Tokio;
 pub use lock_proto;
 #[cfg(feature = "etcd")]
-pub use lock_proto::driver::OwnerError;
-#[cfg(feature = "etcd")]
-pub use lock_proto::driver::etcd::{
-    Campaigning, Election, Leadership, Led, Observation, Overran, ProclaimError, Resigner, StopSignal,
-};
+pub use lock_proto::driver::etcd::OwnerError;
 pub use lock_proto::driver::{
-    AcquireError, Acquiring, ConnectError, ExtendError, Guard, Lock, Observer, Protected, Releasing, Settings, Shutdown,
+    AcquireError, Acquiring, Campaigning, ConnectError, Election, ExtendError, Guard, Leadership, Led, Lock,
+    Observation, Observer, Overran, ProclaimError, Protected, Releasing, Resigner, Settings, Shutdown, StopSignal,
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Blocked, ConfigError, Failure, Fence, Invalid, Loss, Misuse, Release, Renew, Report, Token, UrlError, Wait,
+    Answer, Blocked, ConfigError, ElectionEvent, Failure, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report,
+    Token, UrlError, Wait,
 };
 pub use stream::Stream;

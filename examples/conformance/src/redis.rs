@@ -7,7 +7,8 @@ use core::task::Poll;
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_proto::driver::{AcquireError, Client, ExtendError, Guard, OwnerError, Shutdown};
+use lock_proto::driver::etcd::OwnerError;
+use lock_proto::driver::{AcquireError, Client, ExtendError, Guard, Shutdown};
 use lock_proto::redis::{Answer, Config, Endpoint, Failure, Loss, Protocol, Release, Renew, Target};
 use lock_testkit::{PATIENCE, Redis, Value};
 

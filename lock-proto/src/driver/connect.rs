@@ -26,7 +26,6 @@ pub enum ConnectError {
     #[error("no entropy for the client's id")]
     Entropy(#[source] io::Error),
     /// An etcd cluster has one URL.
-    #[cfg(feature = "grpc")]
     #[error(
         "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
     )]

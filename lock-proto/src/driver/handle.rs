@@ -190,11 +190,8 @@ impl Acquiring {
             };
             let want = want.wait(wait);
             core.begin(now, name, batch, |core| match value {
-                None => Ok(core.engine.acquire(now, &want)?),
-                Some(value) => {
-                    let candidacy = core.engine.campaign(now, &want, value).ok_or(AcquireError::NoElections)?;
-                    Ok(candidacy?)
-                }
+                None => Ok(core.engine.machine_mut().acquire(now, &want)?),
+                Some(value) => core.ask(|elections| elections.campaign(now, &want, value)),
             })
         })
     }
@@ -285,7 +282,7 @@ pub enum AcquireError {
     /// parent's identity.
     #[error("the client belongs to the process that forked this one: make a new client after the fork")]
     Forked,
-    /// Only etcd has elections.
+    /// The store has no elections. Only etcd has them.
     #[error("elections need etcd, and this client is one of Redis")]
     NoElections,
 }

@@ -65,6 +65,7 @@
 mod address;
 mod clock;
 mod connect;
+mod election;
 mod engine;
 #[cfg(feature = "grpc")]
 pub mod etcd;
@@ -72,8 +73,8 @@ mod fault;
 mod guard;
 mod handle;
 mod host;
-#[cfg(feature = "grpc")]
-mod question;
+mod lead;
+mod query;
 mod race;
 mod run;
 mod settings;
@@ -86,10 +87,11 @@ mod turns;
 pub use address::Address;
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
-#[cfg(feature = "grpc")]
-pub use etcd::OwnerError;
+pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
 pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
 pub use host::Host;
+pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use query::Observation;
 pub use run::{Driver, client};
 pub use settings::{AnyDriver, Settings, connect};

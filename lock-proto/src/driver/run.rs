@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use core::time::Duration;
 use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
@@ -15,17 +14,16 @@ use futures_io::{AsyncRead, AsyncWrite};
 use super::address::Route;
 use super::clock::Clock as _;
 use super::connect::{ConnectError, identity};
-use super::engine::{Engine, Told, common};
+use super::engine::{Engine, Notification};
 use super::fault;
 use super::handle::Client;
 use super::host::Host;
 use super::race::Race;
 use super::shared::{Batch, Shared};
 use super::turns::{Links, Turns};
-use crate::error::Misuse;
 use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
-use crate::lock::{Acquire, Cause, ErrorClass, ServerError};
+use crate::id::{ClientId, ConnId, NodeId, Role};
+use crate::lock::{Cause, ErrorClass, Machine, ServerError};
 use crate::redis::{self, Output};
 use crate::time::Instant;
 use crate::url::Target;
@@ -119,16 +117,18 @@ impl Redis {
 }
 
 impl Engine for Redis {
-    common!();
-
-    fn in_flight(&self) -> usize {
-        self.client.in_flight()
+    fn machine(&self) -> &dyn Machine {
+        &self.client
     }
 
-    fn poll_told(&mut self) -> Option<Told> {
+    fn machine_mut(&mut self) -> &mut dyn Machine {
+        &mut self.client
+    }
+
+    fn poll_notification(&mut self) -> Option<Notification> {
         loop {
             match self.client.poll_output()? {
-                Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
+                Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
                 output @ Output::Disconnect { conn } => {
                     let node = conn.node();
                     if let Some(Cause::Server(ServerError { class: ErrorClass::Reconnect, .. })) =

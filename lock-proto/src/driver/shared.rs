@@ -8,10 +8,9 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
-use super::engine::{Engine, Told};
+use super::engine::{Engine, Notification};
 use super::handle::{AcquireError, Shutdown};
-#[cfg(feature = "grpc")]
-use super::question::Questions;
+use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
@@ -33,8 +32,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
 /// What the mutex protects. No user code (wakers, subscribers of logs, drops of tasks) runs while it is locked.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
-    #[cfg(feature = "grpc")]
-    pub(super) questions: Questions,
+    pub(super) queries: Queries,
     /// When whoever watches a ticket must look at the clock.
     pub(super) alarms: Vec<(Instant, Arc<Ticket>)>,
     /// When the driver wakes up by itself.
@@ -138,8 +136,7 @@ impl<E: Engine> Shared<E> {
     pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, engine: E) -> Arc<Self> {
         let core = Core {
             tickets: Vec::new(),
-            #[cfg(feature = "grpc")]
-            questions: Questions::default(),
+            queries: Queries::default(),
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
@@ -214,8 +211,7 @@ impl<E: Engine + ?Sized> Shared<E> {
             left += u32::from(ticket.close(&mut batch));
         }
         core.stopping = true;
-        #[cfg(feature = "grpc")]
-        core.questions.close(&mut batch);
+        core.queries.close(&mut batch);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
@@ -237,16 +233,15 @@ impl<E: Engine + ?Sized> Core<E> {
 
     /// Gives the machine's events to their tickets, and keeps the rest for the driver.
     pub(super) fn drain(&mut self, batch: &mut Batch) {
-        while let Some(told) = self.engine.poll_told() {
-            match told {
-                Told::Lock(lock, event) => self.tell(lock, event, batch),
-                #[cfg(feature = "grpc")]
-                Told::Election(query, event) => self.questions.tell(query, event, batch),
+        while let Some(notification) = self.engine.poll_notification() {
+            match notification {
+                Notification::Lock(lock, event) => self.notify(lock, event, batch),
+                Notification::Election(query, event) => self.queries.notify(query, event, batch),
             }
         }
     }
 
-    fn tell(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
+    fn notify(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
         if let Event::Granted(grant) = &event
@@ -278,13 +273,13 @@ impl<E: Engine + ?Sized> Core<E> {
 
     /// When something is due.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.next_deadline()).min()
+        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
     }
 
     /// Does what is due.
     pub(super) fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
-        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.engine.handle_timeout(now);
+        if self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.engine.machine_mut().handle_timeout(now);
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
     }
@@ -301,7 +296,7 @@ impl<E: Engine + ?Sized> Core<E> {
             return Err(AcquireError::ShutDown);
         }
         // What is due is told first: it may be the end of another acquisition, whose place in the machine this one is then given.
-        self.engine.handle_timeout(now);
+        self.engine.machine_mut().handle_timeout(now);
         self.drain(batch);
         let lock = ask(self)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
@@ -318,7 +313,7 @@ impl<E: Engine + ?Sized> Core<E> {
     /// Takes the offer; false if it no longer stands.
     pub(super) fn claim(&mut self, now: Instant, ticket: &Ticket) -> bool {
         let Some(valid_until) = ticket.offer() else { return false };
-        if self.is_closed() || now >= valid_until || self.engine.claim(now, ticket.lock).is_err() {
+        if self.is_closed() || now >= valid_until || self.engine.machine_mut().claim(now, ticket.lock).is_err() {
             return false;
         }
         ticket.hold(valid_until);
@@ -330,13 +325,13 @@ impl<E: Engine + ?Sized> Core<E> {
             // The lock is lost, which answers it.
             return Ok(Extension::default());
         }
-        self.engine.extend(now, ticket.lock)?;
+        self.engine.machine_mut().extend(now, ticket.lock)?;
         Ok(ticket.extension())
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
         ticket.give_back(batch);
-        if self.is_closed() || self.engine.release(now, ticket.lock).is_err() {
+        if self.is_closed() || self.engine.machine_mut().release(now, ticket.lock).is_err() {
             ticket.release_failed();
             self.forget(ticket, batch);
         }
@@ -346,7 +341,7 @@ impl<E: Engine + ?Sized> Core<E> {
         ticket.give_back(batch);
         self.forget(ticket, batch);
         if !self.is_closed() {
-            self.engine.abandon(now, ticket.lock);
+            self.engine.machine_mut().abandon(now, ticket.lock);
         }
     }
 
@@ -360,14 +355,14 @@ impl<E: Engine + ?Sized> Core<E> {
     pub(super) fn shutdown(&mut self, now: Instant, within: Duration) {
         if !self.is_closed() {
             self.stopping = true;
-            self.engine.shutdown(now, within);
+            self.engine.machine_mut().shutdown(now, within);
         }
     }
 
     /// The last handle is gone.
     fn orphaned(&mut self, now: Instant) {
         if !self.stopping {
-            let within = self.engine.release_within();
+            let within = self.engine.machine().release_within();
             self.shutdown(now, within);
         }
     }

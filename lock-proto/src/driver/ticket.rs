@@ -54,7 +54,6 @@ pub(super) type Extension = Arc<Mutex<Option<Result<(), Report>>>>;
 
 /// The answers to proclamations: a later one answers the earlier ones as well, which it overtook.
 #[derive(Default)]
-#[cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "asked for by leaders alone"))]
 struct Proclaimed {
     answered: u32,
     /// What the last answer said: the revision, or why it is not known to stand.
@@ -370,7 +369,6 @@ impl Ticket {
     }
 }
 
-#[cfg(feature = "grpc")]
 impl Ticket {
     /// How many proclamations were answered.
     pub(super) fn proclamations(&self) -> u32 {

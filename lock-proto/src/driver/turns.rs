@@ -108,7 +108,7 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
         let sleep = self.sleep.as_ref().map(|(until, _)| *until);
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
-            *in_flight = core.engine.in_flight();
+            *in_flight = core.engine.machine().in_flight();
             // A connection that was looked at may have been given something by one that was looked at after it.
             if busy || core.called || core.engine.needs_driver() {
                 return Turn::Busy;
@@ -117,7 +117,7 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
             if wanted.is_some_and(|deadline| deadline <= now) {
                 return Turn::Busy;
             }
-            if core.engine.holds_any() {
+            if core.engine.machine().holds_any() {
                 let latest = now + LONGEST_SLEEP;
                 wanted = Some(wanted.map_or(latest, |deadline| deadline.min(latest)));
             }

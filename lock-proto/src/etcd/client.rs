@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::channel::{Channel, ChannelOutput};
 use super::config::Config;
-use super::election::QueryId;
 use super::lock::OwnerKey;
 use super::locks::Locks;
 use super::output::Output;
@@ -17,7 +16,7 @@ use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId};
-use crate::lock::{Acquire, Drift, Machine};
+use crate::lock::{Acquire, Drift, Elections, Machine, QueryId};
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
@@ -367,5 +366,30 @@ impl Machine for Client {
 
     fn prefix(&self) -> &[u8] {
         &self.config().prefix
+    }
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        Some(self)
+    }
+}
+
+impl Elections for Client {
+    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        self.campaign(now, want, value)
+    }
+
+    fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {
+        self.proclaim(now, lock, value)
+    }
+
+    fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.leader(now, name)
+    }
+
+    fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.observe(now, name)
+    }
+
+    fn close_query(&mut self, now: Instant, query: QueryId) {
+        self.close_query(now, query);
     }
 }

@@ -5,7 +5,6 @@ use alloc::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::config::Config;
-use super::election::QueryId;
 use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 use super::message::KeyValue;
 use super::query::Query;
@@ -17,7 +16,7 @@ use super::sessions::Sessions;
 use crate::collections::Slots;
 use crate::error::{ConfigError, Misuse};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Acquire, ServerError, check_name};
+use crate::lock::{self, Acquire, QueryId, ServerError, check_name};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.

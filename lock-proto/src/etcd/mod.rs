@@ -39,7 +39,6 @@ mod channel;
 mod client;
 #[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
-mod election;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
 mod locks;
@@ -56,12 +55,12 @@ mod sessions;
 mod status;
 mod url;
 
+pub use crate::lock::{ElectionEvent, Leader, QueryId};
 pub use channel::{Channel, ChannelConfig, ChannelOutput};
 pub use client::Client;
 #[cfg(all(test, feature = "sim"))]
 pub(crate) use config::Flaw;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
-pub use election::{ElectionEvent, Leader, QueryId};
 pub use lock::OwnerKey;
 pub use locks::Locks;
 pub use output::{Output, Token};

@@ -3,14 +3,13 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::election::{ElectionEvent, Leader, QueryId};
 use super::lock::{Context, Watched, Watcher};
 use super::reading::Reading;
 use super::request::{Found, Queue, Refusal, Reply, Request};
 use super::seam::LocksOutput;
 use super::session::{answer, pause, recheck};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{Answer, ErrorClass, Failure, Report};
+use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
 
 /// How often an observer reads while its watch cannot be opened.

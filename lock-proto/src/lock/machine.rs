@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::election::Elections;
 use super::request::Acquire;
 use super::tuning::Drift;
 use crate::error::Misuse;
@@ -80,5 +81,10 @@ pub trait Machine {
     /// What the key of every lock begins with.
     fn prefix(&self) -> &[u8] {
         &[]
+    }
+
+    /// Elections; `None` if the store has none.
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        None
     }
 }

@@ -6,6 +6,7 @@
 mod answer;
 mod config;
 mod context;
+mod election;
 mod event;
 mod grant;
 mod hub;
@@ -26,6 +27,7 @@ pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
 pub use config::Config;
 pub(crate) use config::{DAY, check_targets};
 pub use context::Context;
+pub use election::{ElectionEvent, Elections, Leader, QueryId};
 pub use event::{Blocked, Event, Failure, Report};
 pub use grant::{Fence, Grant, Loss, Release, Token};
 pub use hub::Locks;

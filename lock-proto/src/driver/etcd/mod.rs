@@ -1,7 +1,7 @@
-//! etcd: gRPC over HTTP/2 on any [`Host`], and elections.
+//! etcd: gRPC over HTTP/2 on any [`Host`].
 //!
-//! The handles of locks are those of every back end: [`Client`], [`Guard`](super::Guard) and the rest. What is added here is
-//! [`Client::election`], and [`Guard::owner_guard`](super::Guard::owner_guard) for transactions on the same etcd.
+//! The handles are those of every store: [`Client`], [`Guard`](super::Guard) and the rest. This module adds
+//! [`Guard::owner_guard`](super::Guard::owner_guard), for transactions on the same etcd.
 //!
 //! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is polled by the [`Driver`].
 
@@ -9,9 +9,7 @@ mod acks;
 mod alarm;
 mod bound;
 mod connection;
-mod election;
 mod grpc;
-mod lead;
 mod outbox;
 mod owner;
 mod run;
@@ -22,9 +20,9 @@ mod wire;
 use alloc::boxed::Box;
 use core::pin::Pin;
 
-pub use super::question::Observation;
-pub use election::{Campaigning, Election, Leadership, ProclaimError};
-pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use super::election::{Campaigning, Election, Leadership, ProclaimError};
+pub use super::lead::{Led, Overran, Resigner, StopSignal};
+pub use super::query::Observation;
 pub use owner::OwnerError;
 pub use run::Driver;
 

@@ -1,9 +1,20 @@
 //! The key that stands for a hold, for transactions on the same etcd.
 
+use core::any::Any;
+
 use super::super::guard::{Guard, Hold, loss};
-use super::super::handle::AcquireError;
-use crate::etcd::OwnerKey;
+use super::super::shared::Core;
+use super::run::Etcd;
+use crate::etcd::{self, OwnerKey};
 use crate::lock::Loss;
+
+impl Core {
+    /// The machine, if it is etcd's.
+    fn etcd(&mut self) -> Option<&mut etcd::Client> {
+        let engine: &mut dyn Any = &mut self.engine;
+        engine.downcast_mut::<Etcd>().map(|etcd| &mut etcd.client)
+    }
+}
 
 impl Guard {
     /// The key that stands for this hold; `None` on Redis, or if the lock is lost. For who holds it now: a later turn of this client may
@@ -14,7 +25,7 @@ impl Guard {
         if !self.is_held() {
             return None;
         }
-        owner.shared.verb(|core, _, _| core.engine.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
+        owner.shared.verb(|core, _, _| core.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
     }
 
     /// The key that stands for this hold, for transactions on the same etcd: one that compares its `mod_revision` is carried out only
@@ -25,13 +36,14 @@ impl Guard {
     /// The lock is lost, or it is one of Redis.
     pub fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
         let Hold { owner, ticket, .. } = &self.hold;
-        let asked = owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.owner_guard(now, ticket.lock)));
-        match (loss(ticket, owner.shared.now()), asked) {
-            (Some(loss), _) => Err(OwnerError::Lost(loss)),
-            (None, Ok(key)) => Ok(key),
-            (None, Err(AcquireError::NoElections)) => Err(OwnerError::NoKey),
-            (None, Err(_)) => Err(OwnerError::Lost(Loss::ShutDown)),
-        }
+        let asked = owner.shared.verb(|core, now, _| {
+            if core.is_closed() {
+                return Err(OwnerError::Lost(Loss::ShutDown));
+            }
+            let etcd = core.etcd().ok_or(OwnerError::NoKey)?;
+            etcd.owner_guard(now, ticket.lock).map_err(|_| OwnerError::Lost(Loss::ShutDown))
+        });
+        loss(ticket, owner.shared.now()).map_or(asked, |loss| Err(OwnerError::Lost(loss)))
     }
 }
 

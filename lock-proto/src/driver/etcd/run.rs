@@ -5,20 +5,16 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use core::time::Duration;
-
-use bytes::Bytes;
 
 use super::super::address::Route;
-use super::super::engine::{Engine, Told, common};
+use super::super::engine::{Engine, Notification};
 use super::super::host::Host;
 use super::super::shared::{Batch, Shared};
 use super::super::turns::{Links, Turns};
 use super::connection::{Connection, Fact};
-use crate::error::Misuse;
 use crate::etcd::{self, Endpoint, Output};
-use crate::id::{ConnId, LockId};
-use crate::lock::Acquire;
+use crate::id::ConnId;
+use crate::lock::Machine;
 use crate::time::Instant;
 
 /// The task that does an etcd client's work: connects, calls, keeps streams, and minds the time. It ends after the
@@ -56,7 +52,7 @@ impl<H: Host> fmt::Debug for Driver<H> {
 
 /// The machine, and what it left for the driver.
 pub(in super::super) struct Etcd {
-    client: etcd::Client,
+    pub(super) client: etcd::Client,
     /// What only the driver can do. Never an event.
     duties: Vec<Output>,
 }
@@ -68,22 +64,19 @@ impl Etcd {
 }
 
 impl Engine for Etcd {
-    common!();
-
-    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Option<Result<LockId, Misuse>> {
-        Some(self.client.campaign(now, want, value))
+    fn machine(&self) -> &dyn Machine {
+        &self.client
     }
 
-    fn in_flight(&self) -> usize {
-        // Each call is a message of its own to the server, whatever they are asked with.
-        0
+    fn machine_mut(&mut self) -> &mut dyn Machine {
+        &mut self.client
     }
 
-    fn poll_told(&mut self) -> Option<Told> {
+    fn poll_notification(&mut self) -> Option<Notification> {
         loop {
             match self.client.poll_told()? {
-                Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
-                Output::Election { query, event } => return Some(Told::Election(query, event)),
+                Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
+                Output::Election { query, event } => return Some(Notification::Election(query, event)),
                 output @ (Output::Connect { .. }
                 | Output::Disconnect { .. }
                 | Output::Call { .. }
@@ -97,10 +90,6 @@ impl Engine for Etcd {
 
     fn needs_driver(&mut self) -> bool {
         !self.duties.is_empty()
-    }
-
-    fn etcd(&mut self) -> Option<&mut etcd::Client> {
-        Some(&mut self.client)
     }
 }
 

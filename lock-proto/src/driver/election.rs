@@ -9,13 +9,12 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::guard::{Guard, Hold, Releasing, loss};
-use super::super::handle::{AcquireError, Acquiring, Client, Lock};
-use super::super::question::Observation;
+use super::guard::{Guard, Hold, Releasing, loss};
+use super::handle::{AcquireError, Acquiring, Client, Lock};
 use super::lead::Stop;
+use super::query::Observation;
 use crate::error::Misuse;
-use crate::etcd::{ElectionEvent, Leader, QueryId};
-use crate::lock::{Blocked, Loss, Report};
+use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};
 use crate::time::Instant;
 
 impl Client {
@@ -80,7 +79,7 @@ impl Election {
     ///
     /// Nothing is lost by dropping it.
     pub async fn leader(&self) -> Result<Option<Leader>, AcquireError> {
-        let mut answer = self.ask(|etcd, now, name| etcd.leader(now, name))?;
+        let mut answer = self.ask(|elections, now, name| elections.leader(now, name))?;
         loop {
             match answer.next().await {
                 Some(ElectionEvent::Leader(leader)) => return Ok(Some(leader)),
@@ -99,17 +98,17 @@ impl Election {
     ///
     /// The wish cannot be carried out, whatever the servers say. What they say comes from the observation.
     pub fn observe(&self) -> Result<Observation, AcquireError> {
-        self.ask(|etcd, now, name| etcd.observe(now, name))
+        self.ask(|elections, now, name| elections.observe(now, name))
     }
 
     fn ask(
         &self,
-        ask: impl FnOnce(&mut crate::etcd::Client, Instant, &[u8]) -> Result<QueryId, Misuse>,
+        ask: impl FnOnce(&mut dyn Elections, Instant, &[u8]) -> Result<QueryId, Misuse>,
     ) -> Result<Observation, AcquireError> {
         let owner = &self.lock.owner;
         owner.shared.verb(|core, now, _| {
-            let query = core.ask(|etcd| ask(etcd, now, self.lock.name()))?;
-            Ok(Observation::new(owner, &mut core.questions, query))
+            let query = core.ask(|elections| ask(elections, now, self.lock.name()))?;
+            Ok(Observation::new(owner, &mut core.queries, query))
         })
     }
 }
@@ -176,7 +175,8 @@ impl Leadership {
         let ticket = &hold.ticket;
         let value = value.into();
         let before = ticket.proclamations();
-        let asked = hold.owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.proclaim(now, ticket.lock, value)));
+        let asked =
+            hold.owner.shared.verb(|core, now, _| core.ask(|elections| elections.proclaim(now, ticket.lock, value)));
         if let Err(error) = asked {
             return Err(match (loss(ticket, hold.now()), error) {
                 (Some(loss), _) => ProclaimError::Lost(loss),

@@ -1,4 +1,4 @@
-//! Questions about an election, and observations of it.
+//! Queries about an election, and observations of it.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -12,20 +12,19 @@ use super::handle::AcquireError;
 use super::shared::{Batch, Core, Owner};
 use super::ticket::{Ticket, locked};
 use crate::error::Misuse;
-use crate::etcd::{ElectionEvent, QueryId};
-use crate::lock::Failure;
+use crate::lock::{ElectionEvent, Elections, Failure, QueryId};
 use crate::time::Instant;
 
 impl<E: Engine + ?Sized> Core<E> {
-    /// An answer of the machine, if it is one that knows elections.
+    /// Calls the machine, if its store has elections.
     pub(super) fn ask<R>(
         &mut self,
-        ask: impl FnOnce(&mut crate::etcd::Client) -> Result<R, Misuse>,
+        ask: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
     ) -> Result<R, AcquireError> {
         if self.is_closed() {
             return Err(AcquireError::ShutDown);
         }
-        Ok(ask(self.engine.etcd().ok_or(AcquireError::NoElections)?)?)
+        Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireError::NoElections)?)?)
     }
 
     /// Has those who watch the ticket look at the clock at that time.
@@ -36,9 +35,9 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 }
 
-/// All questions that are open.
+/// All queries that are open.
 #[derive(Default)]
-pub(super) struct Questions(BTreeMap<QueryId, Arc<Slot>>);
+pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
 
 /// What is known of one.
 #[derive(Default)]
@@ -53,10 +52,10 @@ struct State {
     waker: Option<Waker>,
 }
 
-impl Questions {
-    pub(super) fn tell(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
+impl Queries {
+    pub(super) fn notify(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
         if let Some(slot) = self.0.get(&query) {
-            slot.tell(event, batch);
+            slot.notify(event, batch);
         }
     }
 
@@ -64,13 +63,13 @@ impl Questions {
     pub(super) fn close(&mut self, batch: &mut Batch) {
         // The handles have them as well: nothing is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
-            slot.tell(ElectionEvent::Failed(Failure::ShuttingDown), batch);
+            slot.notify(ElectionEvent::Failed(Failure::ShuttingDown), batch);
         }
     }
 }
 
 impl Slot {
-    fn tell(&self, event: ElectionEvent, batch: &mut Batch) {
+    fn notify(&self, event: ElectionEvent, batch: &mut Batch) {
         let mut state = locked(&self.0);
         if state.ended {
             return;
@@ -109,9 +108,9 @@ pub struct Observation {
 
 impl Observation {
     /// Registers an open question of the machine.
-    pub(super) fn new(owner: &Arc<Owner>, questions: &mut Questions, query: QueryId) -> Self {
+    pub(super) fn new(owner: &Arc<Owner>, queries: &mut Queries, query: QueryId) -> Self {
         let slot = Arc::<Slot>::default();
-        questions.0.insert(query, Arc::clone(&slot));
+        queries.0.insert(query, Arc::clone(&slot));
         Self { owner: Arc::clone(owner), query, slot }
     }
 
@@ -129,10 +128,10 @@ impl Observation {
 impl Drop for Observation {
     fn drop(&mut self) {
         let slot = self.owner.shared.verb(|core, now, _| {
-            if let Some(etcd) = core.engine.etcd() {
-                etcd.close_query(now, self.query);
+            if let Some(elections) = core.engine.machine_mut().elections() {
+                elections.close_query(now, self.query);
             }
-            core.questions.0.remove(&self.query)
+            core.queries.0.remove(&self.query)
         });
         drop(slot);
     }

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::guard::{Observer, loss};
 use super::election::Leadership;
+use super::guard::{Observer, loss};
 use crate::lock::{Loss, Release};
 use crate::time::Instant;
 
