@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use lock_proto::redis::{Client, Config, Endpoint, Output};
-//! use lock_proto::{Acquire, ClientId, Event, Instant, Release};
+//! use lock_proto::{Acquire, ClientId, Event, Instant, Machine, Release};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let now = Instant::from_millis(1); // your clock
@@ -108,8 +108,9 @@ pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
-    Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ElectionEvent, ErrorClass, Event, Expiry, Failure, Fence,
-    Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Poll, QueryId, Release, Renew, Report, ServerError, Token, Wait,
+    Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass, Event, Expiry, Failure,
+    Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, QueryId, Release, Renew, Report,
+    ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use url::{Secret, Target, UrlError};

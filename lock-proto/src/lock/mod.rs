@@ -4,6 +4,7 @@
 //! `redis::Locks` and `etcd::Locks`, and [`Lock`] the machine of one name.
 
 mod answer;
+mod client;
 mod config;
 mod context;
 mod election;
@@ -24,6 +25,9 @@ mod waiters;
 pub(crate) use answer::MAX_TEXT;
 pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
+pub use client::Client;
+#[doc(hidden)]
+pub use client::Transport;
 pub use config::Config;
 pub(crate) use config::{DAY, check_targets};
 pub use context::Context;

@@ -1,5 +1,6 @@
 //! What goes wrong in a world.
 
+use crate::lock::Machine;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString as _;

@@ -8,6 +8,7 @@ mod process;
 mod pump;
 mod server;
 
+use crate::lock::Machine;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;

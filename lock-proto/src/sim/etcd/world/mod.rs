@@ -14,6 +14,8 @@ mod resource;
 mod told;
 mod wire;
 
+use crate::lock::Elections;
+use crate::lock::Machine;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;

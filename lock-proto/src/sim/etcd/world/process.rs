@@ -1,5 +1,6 @@
 //! A client process: the machine, its clock, and what its application was told.
 
+use crate::lock::Machine;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -1,5 +1,6 @@
 //! The event loop: what a host does for a machine, and the network for both sides.
 
+use crate::lock::Machine;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
