@@ -10,7 +10,7 @@ use crate::time::Instant;
 const NOWHERE: u32 = u32::MAX;
 
 /// Deadlines of numbered slots, earliest first; at equal times the lower slot first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Deadlines {
     heap: Vec<(Instant, u32)>,
     /// Where each slot stands in the heap.
@@ -18,10 +18,6 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    pub(crate) const fn new() -> Self {
-        Self { heap: Vec::new(), place: Vec::new() }
-    }
-
     /// The earliest deadline, and whose it is.
     pub(crate) fn first(&self) -> Option<(Instant, u32)> {
         self.heap.first().copied()
@@ -112,7 +108,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_sorted_map() {
-        let mut heap = Deadlines::new();
+        let mut heap = Deadlines::default();
         let mut model = BTreeMap::new();
         for n in 0..20_000 {
             let slot = (mix(1, n) % 64) as u32;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 const NOBODY: u32 = u32::MAX;
 
 /// Which owner each id belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -18,10 +18,6 @@ struct Slot {
 }
 
 impl Slots {
-    pub(crate) const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
-    }
-
     /// How many ids are in use.
     pub(crate) const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -62,7 +58,7 @@ mod tests {
 
     #[test]
     fn m6_a_slot_is_used_again_and_an_id_never() {
-        let mut slots = Slots::new();
+        let mut slots = Slots::default();
         let first = slots.take(7);
         assert_eq!(slots.owner(first.0, first.1), Some(7));
         slots.end(first.0);

@@ -1,7 +1,5 @@
 //! The hub: many locks and elections, typed requests in and out.
 
-use alloc::collections::BTreeMap;
-
 use bytes::Bytes;
 
 use super::config::Config;
@@ -12,8 +10,6 @@ use super::request::{Queue, Reply};
 #[cfg(doc)]
 use super::seam::LocksOutput;
 use super::seam::WatchId;
-use super::sessions::Sessions;
-use crate::collections::Slots;
 use crate::error::{ConfigError, Misuse};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
 use crate::lock::{self, Acquire, QueryId, ServerError, check_name};
@@ -37,15 +33,7 @@ impl Locks {
     /// The first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let shared = Shared {
-            client,
-            sessions: Sessions::new(),
-            queries: BTreeMap::new(),
-            query_ids: Slots::new(),
-            watchers: BTreeMap::new(),
-            watch: 0,
-        };
-        Ok(Self::with(Context::with(now, config, seed, shared)))
+        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
     }
 
     /// Lets the numbers of calls and watches begin after these, for a search that tells numbers apart by their size: see

@@ -18,7 +18,7 @@ use crate::time::Instant;
 pub struct SessionId(u32);
 
 /// All sessions of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sessions {
     list: BTreeMap<SessionId, Session>,
     free: u32,
@@ -41,22 +41,6 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    pub(crate) const fn new() -> Self {
-        Self {
-            list: BTreeMap::new(),
-            free: 0,
-            shared: None,
-            opened: Vec::new(),
-            left: Vec::new(),
-            extend: Vec::new(),
-            retired: Vec::new(),
-            deadlines: Deadlines::new(),
-            news: VecDeque::new(),
-            leases: 0,
-            unknown: 0,
-        }
-    }
-
     pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
         self.list.get(&id)
     }
@@ -286,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_in_use_is_not_given_twice() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::default();
         let mut open = |free: Option<u32>| {
             sessions.free = free.unwrap_or(sessions.free);
             sessions.open(Instant::ZERO, fresh(ClientId::from_bits(1), 1), false, 5).0

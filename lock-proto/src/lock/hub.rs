@@ -22,7 +22,7 @@ pub struct Locks<S: Store> {
 }
 
 impl<S: Store> Locks<S> {
-    pub(crate) const fn with(ctx: Context<S>) -> Self {
+    pub(crate) fn with(ctx: Context<S>) -> Self {
         Self { ctx, locks: Registry::new(), is_stopped: false }
     }
 

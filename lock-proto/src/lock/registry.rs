@@ -40,13 +40,13 @@ pub(crate) struct Registry<M: Entry> {
 }
 
 impl<M: Entry> Registry<M> {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             names: BTreeMap::new(),
             machines: Vec::new(),
             free: Vec::new(),
-            acquisitions: Slots::new(),
-            deadlines: Deadlines::new(),
+            acquisitions: Slots::default(),
+            deadlines: Deadlines::default(),
             held: 0,
             drained: 0,
         }
@@ -189,7 +189,7 @@ impl<M: Entry> Registry<M> {
     pub(crate) fn clear(&mut self) -> Vec<(u32, Box<M>)> {
         self.names.clear();
         self.free.clear();
-        self.deadlines = Deadlines::new();
+        self.deadlines = Deadlines::default();
         self.drained = 0;
         let all = core::mem::take(&mut self.machines);
         all.into_iter().enumerate().filter_map(|(slot, machine)| Some((slot as u32, machine?))).collect()

@@ -375,7 +375,7 @@ impl Store for Etcd {
         locks.drop_locks();
         let shared = &mut locks.ctx.shared;
         let unreleased = unreleased + shared.sessions.len() as u32;
-        shared.sessions = Sessions::new();
+        shared.sessions = Sessions::default();
         LocksOutput::Stopped { unreleased }
     }
 

@@ -128,8 +128,8 @@ impl Pipe {
             phase: Phase::Closed,
             generation: 0,
             failures: 0,
-            waiting: Waiting::new(),
-            wire: Wire::new(),
+            waiting: Waiting::default(),
+            wire: Wire::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -365,7 +365,7 @@ impl Pipe {
 
     fn connect(&mut self) {
         self.generation += 1;
-        self.wire = Wire::new();
+        self.wire = Wire::default();
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
         if let Some(conn) = self.current() {
             self.outputs.push_back(PipeOutput::Connect(conn));
@@ -562,7 +562,7 @@ impl Pipe {
         while let Some((job, _)) = self.waiting.pop() {
             self.answer_unsent(job, false, cause);
         }
-        self.wire = Wire::new();
+        self.wire = Wire::default();
     }
 
     fn answer_unsent(&mut self, job: Job, left: bool, cause: &Cause) {

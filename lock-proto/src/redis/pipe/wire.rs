@@ -80,7 +80,7 @@ impl Called {
 
 /// One open connection. Commands go from `queued` (or `again`) through `outbox` to `flight`, and leave it when they are
 /// answered. They are encoded when the host takes bytes, so that what never left is known not to have left (requirement M8).
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
     outbox: Outbox,
     /// Bytes encoded and bytes taken by the host since the connection was opened.
@@ -105,25 +105,6 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new() -> Self {
-        Self {
-            outbox: Outbox::default(),
-            encoded: 0,
-            consumed: 0,
-            inbox: Vec::new(),
-            scanner: Scanner::default(),
-            missing: 0,
-            flight: Patient::new(),
-            again: Patient::new(),
-            queued: Patient::new(),
-            together: Vec::new(),
-            evals: [None; script::ALL.len()],
-            one_by_one: false,
-            overtakers: Overtakers::default(),
-            pushes: 0,
-        }
-    }
-
     // Out.
 
     pub(super) fn queue(&mut self, job: Job, deadline: Instant) {
@@ -322,17 +303,9 @@ impl Wire {
         self.pushes = 0;
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
             // Servers say good-bye by an error that nobody asked for: too many clients, protected mode.
-            return Err(match answer {
-                Answer::Error(text) => ServerError::classify(text).into(),
-                Answer::Nil
-                | Answer::Int(_)
-                | Answer::Text(_)
-                | Answer::Ints { .. }
-                | Answer::List(_)
-                | Answer::Map(_)
-                | Answer::Push
-                | Answer::Other => breach(Breach::Unasked),
-            });
+            let good_bye =
+                if let Answer::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
+            return Err(good_bye.unwrap_or_else(|| breach(Breach::Unasked)));
         }
         Ok(true)
     }
@@ -544,7 +517,7 @@ mod tests {
     #[test]
     fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
-        let mut flight = Patient::new();
+        let mut flight = Patient::default();
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
             let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
@@ -557,7 +530,7 @@ mod tests {
         overtakers.sent(&c, 30);
         for start in [0, 10, 20] {
             overtakers.answered(start);
-            assert!(overtakers.any(&c, 20, &Patient::new(), 40), "{start}");
+            assert!(overtakers.any(&c, 20, &Patient::default(), 40), "{start}");
         }
         overtakers.answered(30);
         assert_eq!(overtakers.last, BTreeMap::new());
