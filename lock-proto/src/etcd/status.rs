@@ -6,8 +6,7 @@
 
 use super::request::Refusal;
 use super::rpc::{Code, Status};
-use crate::lock::printable;
-use crate::lock::{ErrorClass, ServerError};
+use crate::lock::{ErrorClass, ServerError, printable};
 
 /// What a status means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,8 +5,7 @@ use core::time::Duration;
 use super::config::Config;
 use crate::error::Invalid;
 use crate::jitter::jitter_nanos;
-use crate::lock::Renew;
-use crate::lock::{MAX_TTL, MIN_TTL};
+use crate::lock::{MAX_TTL, MIN_TTL, Renew};
 use crate::time::{Instant, millis_up, nanos};
 
 /// The times that follow from a TTL and the settings.

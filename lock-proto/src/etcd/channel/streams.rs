@@ -14,8 +14,7 @@ use crate::etcd::status::Meaning;
 use crate::fault::Fault;
 use crate::id::CallId;
 use crate::jitter::{doubled, jitter, mix};
-use crate::lock::Poll;
-use crate::lock::{Cause, ErrorClass};
+use crate::lock::{Cause, ErrorClass, Poll};
 use crate::time::Instant;
 
 /// A stream that ends this often in a row, at once each time, is a reason to try another endpoint.

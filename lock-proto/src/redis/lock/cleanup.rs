@@ -348,8 +348,7 @@ impl Debts {
 mod tests {
     use super::*;
     use crate::fault::Fault;
-    use crate::lock::ServerError;
-    use crate::lock::{Expiry, Renew};
+    use crate::lock::{Expiry, Renew, ServerError};
     use crate::redis::Config;
 
     const BUSY: Reply = Reply::Busy { expires: Expiry::Never };

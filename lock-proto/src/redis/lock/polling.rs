@@ -5,8 +5,7 @@ use super::attempt::NOTIFIED_POLL_FACTOR;
 use super::context::Context;
 use super::redlock::Round;
 use crate::jitter::{doubled, jitter};
-use crate::lock::Expiry;
-use crate::lock::{Answer, Blocked};
+use crate::lock::{Answer, Blocked, Expiry};
 use crate::time::Instant;
 use core::time::Duration;
 

@@ -3,12 +3,10 @@
 use alloc::vec::Vec;
 
 use super::cleanup::Take;
-use super::context::NodeSet;
-use super::per_node::PerNode;
+use super::context::{NodeSet, PerNode};
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
-use crate::lock::Answer;
-use crate::lock::{Cause, ErrorClass, Expiry};
+use crate::lock::{Answer, Cause, ErrorClass, Expiry};
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
@@ -161,8 +159,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::lock::Renew;
-    use crate::lock::ServerError;
+    use crate::lock::{Renew, ServerError};
     use crate::redis::Config;
 
     fn ms(n: u64) -> Instant {

@@ -1,5 +1,6 @@
 //! One open connection: its buffers, its line of commands, and which scripts the server has seen on it.
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
@@ -241,13 +242,13 @@ impl Wire {
         self.inbox.is_empty()
     }
 
-    /// Takes the next complete frame off `bytes`. If there is none, `bytes` is kept until more comes.
+    /// Takes the next complete frame off `bytes`: still in the host's buffer, or put together in ours. If there is none, `bytes` is kept until more comes.
     pub(super) fn take_frame<'b>(
         &mut self,
         bytes: &mut &'b [u8],
         protocol: Protocol,
         limits: &Limits,
-    ) -> Result<Option<Frame<'b>>, Breach> {
+    ) -> Result<Option<Cow<'b, [u8]>>, Breach> {
         if self.inbox.is_empty() {
             if bytes.is_empty() {
                 return Ok(None);
@@ -256,7 +257,7 @@ impl Wire {
                 Scan::Complete(len) => {
                     let (frame, rest) = bytes.split_at(len);
                     *bytes = rest;
-                    Ok(Some(Frame::Passing(frame)))
+                    Ok(Some(Cow::Borrowed(frame)))
                 }
                 Scan::Missing(missing) => {
                     self.missing = missing;
@@ -275,7 +276,7 @@ impl Wire {
                     // The frame ends in the part just read: before, it was incomplete.
                     *bytes = &bytes[len.saturating_sub(had)..];
                     self.inbox.truncate(len);
-                    return Ok(Some(Frame::Kept(core::mem::take(&mut self.inbox))));
+                    return Ok(Some(Cow::Owned(core::mem::take(&mut self.inbox))));
                 }
                 Scan::Missing(missing) => {
                     self.missing = missing;
@@ -287,8 +288,8 @@ impl Wire {
     }
 
     /// Takes the buffer of a frame back, so that the next one needs no allocation.
-    pub(super) fn recycle(&mut self, frame: Frame<'_>) {
-        if let Frame::Kept(mut buffer) = frame {
+    pub(super) fn recycle(&mut self, frame: Cow<'_, [u8]>) {
+        if let Cow::Owned(mut buffer) = frame {
             buffer.clear();
             self.inbox = buffer;
         }
@@ -423,21 +424,6 @@ impl Outbox {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
             self.taken = 0;
-        }
-    }
-}
-
-/// A frame: still in the host's buffer, or put together in ours.
-pub(super) enum Frame<'b> {
-    Passing(&'b [u8]),
-    Kept(Vec<u8>),
-}
-
-impl Frame<'_> {
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Passing(bytes) => bytes,
-            Self::Kept(bytes) => bytes,
         }
     }
 }
