@@ -348,12 +348,6 @@ impl Client {
         self.locks.config()
     }
 
-    /// Who it is in the store.
-    #[cfg(feature = "sim")]
-    pub(crate) const fn identity(&self) -> &super::Identity {
-        self.locks.identity()
-    }
-
     // --- inside ---
 
     /// Time never runs backwards here (requirement M1), and what is due for the locks comes before any news (requirement T2).

@@ -143,11 +143,7 @@ impl Play {
             Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
                 let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                if let Some(lock) = self.ask(&wish, None)
-                    && let Some(every) = write_every
-                {
-                    self.w.write_every(client, lock, *every);
-                }
+                self.ask(&wish, None, *write_every);
             }
             Action::Claim(tag) => {
                 if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
@@ -208,7 +204,7 @@ impl Play {
             EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
                 let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&wish, Some(format!("#{tag}")));
+                self.ask(&wish, Some(format!("#{tag}")), None);
             }
             EtcdAction::Proclaim(tag) => {
                 if let Some((client, lock)) = self.held(*tag) {
@@ -252,25 +248,26 @@ impl Play {
         }
     }
 
-    fn ask(&mut self, wish: &Wish, value: Option<String>) -> Option<LockId> {
+    fn ask(&mut self, wish: &Wish, value: Option<String>, write_every: Option<Duration>) {
         if !self.acts(wish.client) {
-            return None;
+            return;
         }
         let mut want = Acquire::new(wish.name).wait(wish.wait).renew(wish.renew);
         if let Some(ttl) = wish.ttl {
             want = want.ttl(ttl);
             self.longest = self.longest.max(ttl);
         }
-        self.w.auto_claim(wish.claim);
         let (client, hold) = (wish.client, wish.hold.filter(|_| wish.claim));
+        self.w.auto_claim(wish.claim);
         let lock = match (value, hold) {
-            (None, None) => self.w.acquire(client, want),
-            (None, Some(hold)) => self.w.acquire_for(client, want, hold),
-            (Some(value), None) => self.w.campaign(client, want, value),
-            (Some(value), Some(hold)) => self.w.campaign_for(client, want, value, hold),
+            (None, hold) => self.w.try_acquire(client, &want, wish.claim, hold, write_every),
+            (Some(value), None) => Ok(self.w.campaign(client, want, value)),
+            (Some(value), Some(hold)) => Ok(self.w.campaign_for(client, want, value, hold)),
         };
         self.w.auto_claim(true);
-        self.locks.insert(wish.tag, (client, lock));
-        Some(lock)
+        match lock {
+            Ok(lock) => _ = self.locks.insert(wish.tag, (client, lock)),
+            Err(misuse) => self.w.report(Rule::Contract, format!("client {client} cannot acquire: {misuse}")),
+        }
     }
 }

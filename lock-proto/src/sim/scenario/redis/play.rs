@@ -15,7 +15,7 @@ use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
 use crate::sim::scenario::{Action, Outcome, Plan, Store, text_of};
 use crate::sim::trace::Trace;
-use crate::sim::world::World;
+use crate::sim::world::redis::World;
 use crate::time::Instant;
 use crate::url::Secret;
 
