@@ -109,7 +109,7 @@ pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
     Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant, Loss,
-    MAX_NAME, MAX_TTL, MIN_TTL, Poll, Release, Renew, Report, ServerError, Token, Wait,
+    MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use url::{Secret, Target, UrlError};

@@ -79,7 +79,7 @@ use connection::{Connection, Inbound, Pending};
 use members::Member;
 use store::Store;
 
-pub use super::world::etcd::{Builder, World};
+pub use super::world::etcd::{Builder, EtcdClient, World};
 pub use config::{ClusterConfig, Fate};
 pub use hand::Lease;
 pub use user::User;

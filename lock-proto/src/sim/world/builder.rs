@@ -15,12 +15,15 @@ use super::super::rng::Rng;
 use super::super::trace::Recorder;
 use super::World;
 use super::process::{Host, Process};
-use super::store::Servers;
+use super::store::{Servers, Store};
+use crate::error::ConfigError;
 use crate::id::ClientId;
 use crate::time::{Instant, nanos};
 
 /// A change of the settings of one client, or of all.
 type Change<C> = Box<dyn Fn(C) -> C>;
+/// Makes a client: its own time, its settings, id and seed.
+type Make<S> = Box<dyn Fn(Instant, <S as Store>::Config, ClientId, u64) -> Result<<S as Store>::Client, ConfigError>>;
 
 /// A [`World`] to be. What is not said has a default: one client, latencies from 100 to 500 µs, clocks that agree.
 #[must_use = "a Builder does nothing until `build`"]
@@ -28,6 +31,7 @@ pub struct Builder<S: Servers> {
     seed: u64,
     clients: usize,
     latency: Range<Duration>,
+    make: Make<S>,
     config: Change<S::Config>,
     overrides: Vec<(usize, Change<S::Config>)>,
     clocks: Vec<(usize, u64, i32)>,
@@ -37,11 +41,15 @@ pub struct Builder<S: Servers> {
 }
 
 impl<S: Servers> Builder<S> {
-    pub(super) fn new(setup: S::Setup) -> Self {
+    pub(super) fn new(
+        setup: S::Setup,
+        make: impl Fn(Instant, S::Config, ClientId, u64) -> Result<S::Client, ConfigError> + 'static,
+    ) -> Self {
         Self {
             seed: 0,
             clients: 1,
             latency: Duration::from_micros(100)..Duration::from_micros(500),
+            make: Box::new(make),
             config: Box::new(|config| config),
             overrides: Vec::new(),
             clocks: Vec::new(),
@@ -105,6 +113,25 @@ impl<S: Servers> Builder<S> {
         self
     }
 
+    /// The same with other clients.
+    pub(super) fn with<T: Servers<Setup = S::Setup, Config = S::Config>>(
+        self,
+        make: impl Fn(Instant, T::Config, ClientId, u64) -> Result<T::Client, ConfigError> + 'static,
+    ) -> Builder<T> {
+        Builder {
+            seed: self.seed,
+            clients: self.clients,
+            latency: self.latency,
+            make: Box::new(make),
+            config: self.config,
+            overrides: self.overrides,
+            clocks: self.clocks,
+            keep: self.keep,
+            traced: self.traced,
+            setup: self.setup,
+        }
+    }
+
     /// Makes the world, at time zero.
     ///
     /// # Panics
@@ -151,7 +178,7 @@ impl<S: Servers> Builder<S> {
         let (offset, drift) = set.map_or((anywhere, 0), |(_, offset, drift)| (*offset, *drift));
         let id = ClientId::from_bits(u128::from(rng.next()) << 64 | u128::from(rng.next()));
         let own = S::own(id, &config);
-        match S::client(Instant::from_nanos(offset), config, id, rng.next()) {
+        match (self.make)(Instant::from_nanos(offset), config, id, rng.next()) {
             Ok(machine) => Process::new(machine, Clock::new(Instant::ZERO, offset, drift), own),
             Err(error) => panic!("client {i} cannot be configured like this: {error}"),
         }

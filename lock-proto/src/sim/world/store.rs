@@ -11,7 +11,6 @@ use super::super::rng::Rng;
 use super::super::way::Way;
 use super::World;
 use super::process::{Fact, Process};
-use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Event, Machine};
@@ -48,7 +47,6 @@ pub(crate) trait Servers: Store + Sized {
 
     /// How many servers there are, and the settings of a client that nobody has changed.
     fn plain(setup: &mut Self::Setup, rng: &mut Rng) -> (usize, Self::Config);
-    fn client(now: Instant, config: Self::Config, id: ClientId, seed: u64) -> Result<Self::Client, ConfigError>;
     fn own(id: ClientId, config: &Self::Config) -> Self::Own;
     fn servers(setup: Self::Setup, keep: Keep, clients: &[Process<Self>]) -> Self;
     /// The world is there.

@@ -4,11 +4,14 @@ use alloc::boxed::Box;
 use alloc::format;
 use core::time::Duration;
 
-use super::Etcd;
+use super::{Etcd, EtcdClient};
+use crate::error::ConfigError;
 use crate::etcd::{Config, Endpoint};
+use crate::id::ClientId;
 use crate::sim::etcd::ClusterConfig;
 use crate::sim::rng::Rng;
 use crate::sim::world::Builder;
+use crate::time::Instant;
 
 /// How much later than it comes a healthy member looks at a call.
 pub(super) const LATE: Duration = Duration::from_millis(2);
@@ -50,7 +53,7 @@ impl Setup {
     }
 }
 
-impl Builder<Etcd> {
+impl<C: EtcdClient> Builder<Etcd<C>> {
     /// How long the kernel of a client goes on trying to deliver what was sent over a connection that the client has closed since. Default: 1 s.
     /// What a lock has sent and given up may be executed when it arrives; a client looks out for that for one TTL.
     // E3
@@ -70,5 +73,14 @@ impl Builder<Etcd> {
     pub fn cluster(mut self, change: impl FnOnce(ClusterConfig) -> ClusterConfig + 'static) -> Self {
         self.setup.change = Box::new(change);
         self
+    }
+
+    /// Runs other clients than [`etcd::Client`](crate::etcd::Client): what `make` gives for a client's first time, settings, id and
+    /// seed. What it makes of the settings is its own business.
+    pub fn machine<D: EtcdClient>(
+        self,
+        make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
+    ) -> Builder<Etcd<D>> {
+        self.with(make)
     }
 }

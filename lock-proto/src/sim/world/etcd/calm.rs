@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Etcd;
 use super::builder::LATE;
+use super::{Etcd, EtcdClient};
 use crate::etcd::ElectionEvent;
 use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
@@ -17,7 +17,7 @@ use crate::sim::world::World;
 const ELSE: &str = "something else";
 
 /// The end.
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// Members run with their data and hear each other, nothing is refused, no call waits long to be looked at, nothing is cut.
     pub(super) fn calm_members(&mut self) {
         // A connection on which answers stay out is closed and opened anew, again and again: that is not rest.

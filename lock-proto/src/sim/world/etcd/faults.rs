@@ -2,7 +2,7 @@
 
 use alloc::format;
 
-use super::Etcd;
+use super::{Etcd, EtcdClient};
 use crate::etcd::Queue;
 use crate::fault::Fault;
 use crate::sim::etcd::{Cluster, Condition};
@@ -14,7 +14,7 @@ use crate::sim::world::process::Fact;
 use crate::time::Instant;
 
 /// What goes wrong with members.
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     // ---- members ----
 
     /// The member's process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes. The others go on without it.

@@ -2,6 +2,7 @@
 
 mod builder;
 mod calm;
+mod client;
 mod faults;
 mod label;
 mod member;
@@ -17,6 +18,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 use core::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +26,6 @@ use bytes::Bytes;
 use super::World as AnyWorld;
 use super::process::Process;
 use super::store::{Servers, Store};
-use crate::error::ConfigError;
 use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, RpcId, StreamId};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
@@ -41,6 +42,8 @@ use queue_log::QueueLog;
 use record::Recorded;
 use resource::{Resource, Write};
 use wire::Wire;
+
+pub use client::EtcdClient;
 
 /// A [`world::World`](crate::sim::world::World) of the members of an etcd cluster and of [`Client`] machines.
 ///
@@ -71,13 +74,13 @@ use wire::Wire;
 /// w.kill_client(0);
 /// w.expect(Duration::from_secs(12), "the second holds", |w| w.is_held(1, second));
 /// ```
-pub type World = AnyWorld<Etcd>;
+pub type World<C = Client> = AnyWorld<Etcd<C>>;
 /// A [`World`] to be.
-pub type Builder = super::Builder<Etcd>;
+pub type Builder<C = Client> = super::Builder<Etcd<C>>;
 
 /// The members of an etcd cluster, as a part of a [`World`].
 #[derive(Clone, Debug)]
-pub struct Etcd {
+pub struct Etcd<C = Client> {
     cluster: Cluster,
     /// When the cluster wants to be called: asked after every call.
     cluster_due: Option<Instant>,
@@ -102,6 +105,7 @@ pub struct Etcd {
     /// Who reacted to the deletion of a key.
     woken: BTreeMap<(Bytes, i64), Vec<usize>>,
     told_of: Recorded,
+    clients: PhantomData<C>,
 }
 
 /// What is known of a client process.
@@ -131,12 +135,12 @@ struct Observed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteAgain(LockId);
 
-impl Store for Etcd {
-    type Client = Client;
+impl<C: EtcdClient> Store for Etcd<C> {
+    type Client = C;
     type Config = Config;
 }
 
-impl Servers for Etcd {
+impl<C: EtcdClient> Servers for Etcd<C> {
     type Setup = Setup;
     type Packet = Wire;
     type Own = Own;
@@ -150,10 +154,6 @@ impl Servers for Etcd {
 
     fn plain(setup: &mut Setup, rng: &mut Rng) -> (usize, Config) {
         setup.plain(rng)
-    }
-
-    fn client(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Client, ConfigError> {
-        Client::new(now, config, id, seed)
     }
 
     fn own(_: ClientId, config: &Config) -> Own {
@@ -181,85 +181,88 @@ impl Servers for Etcd {
             resource: Resource::default(),
             woken: BTreeMap::new(),
             told_of: Recorded::default(),
+            clients: PhantomData,
         }
     }
 
-    fn begin(w: &mut World) {
+    fn begin(w: &mut World<C>) {
         w.record_cluster();
     }
 
-    fn next_due(w: &World) -> Option<Instant> {
+    fn next_due(w: &World<C>) -> Option<Instant> {
         w.members_due()
     }
 
-    fn act_first(w: &mut World) -> bool {
+    fn act_first(w: &mut World<C>) -> bool {
         w.act_first()
     }
 
-    fn act(w: &mut World) {
+    fn act(w: &mut World<C>) {
         if w.members_due().is_some_and(|at| at <= w.now) {
             w.wake_cluster();
         }
     }
 
-    fn server_takes(w: &mut World, link: u64, member: usize, packet: Packet<Wire>) {
+    fn server_takes(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
         w.member_takes(link, member, packet);
     }
 
-    fn connected(client: &mut Client, now: Instant, conn: ConnId) {
+    fn connected(client: &mut C, now: Instant, conn: ConnId) {
         client.handle_connected(now, conn);
     }
 
-    fn disconnected(client: &mut Client, now: Instant, conn: ConnId, why: Fault) {
+    fn disconnected(client: &mut C, now: Instant, conn: ConnId, why: Fault) {
         client.handle_disconnected(now, conn, why);
     }
 
-    fn client_takes(w: &mut World, client: usize, _: ConnId, wire: Wire) {
+    fn client_takes(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
         w.hear(client, wire);
     }
 
-    fn pump_client(w: &mut World, client: usize) {
+    fn pump_client(w: &mut World<C>, client: usize) {
         w.pump_calls(client);
     }
 
-    fn do_chore(w: &mut World, client: usize, WriteAgain(lock): WriteAgain) {
+    fn do_chore(w: &mut World<C>, client: usize, WriteAgain(lock): WriteAgain) {
         w.write_again(client, lock);
     }
 
-    fn write_arrives(w: &mut World, write: Write) {
+    fn write_arrives(w: &mut World<C>, write: Write) {
         w.write_lands(write);
     }
 
-    fn calm(w: &mut World) {
+    fn calm(w: &mut World<C>) {
         w.calm_members();
     }
 
-    fn order(w: &World, client: usize, lock: LockId, event: &Event) -> Option<u64> {
+    fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // The store's order of grants is that of the revisions that prove them.
         let owner = w.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)))?;
         Some(owner.revision.unsigned_abs())
     }
 
-    fn was_told(w: &mut World, client: usize, lock: LockId, event: &Event) {
+    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         w.was_told(client, lock, event);
     }
 
-    fn ended(w: &mut World, client: usize, link: u64, by_client: bool) {
+    fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
         w.ended(client, link, by_client);
     }
 
-    fn reason(client: &Client) -> Option<(Instant, &'static str)> {
+    fn reason(client: &C) -> Option<(Instant, &'static str)> {
         client.next_deadline_reason()
     }
 }
 
-/// Elections.
 impl World {
     /// A world with a cluster of this many members.
     pub fn cluster(members: usize) -> Builder {
-        Builder::new(Setup::new(members))
+        Builder::new(Setup::new(members), Client::new)
     }
+}
 
+/// Elections.
+impl<C: EtcdClient> World<C> {
     /// Client `client` stands for election with this value.
     pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
         self.stand(client, &want, value.as_ref(), None)

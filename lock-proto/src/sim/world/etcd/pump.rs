@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::Etcd;
 use super::wire::{Wire, ends, looked_at};
+use super::{Etcd, EtcdClient};
 use crate::etcd::{Output, Rpc, Token};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -21,7 +21,7 @@ use crate::sim::world::World;
 use crate::time::Instant;
 
 /// Members.
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// When a member looks at a call, or a kernel gives up a connection.
     pub(super) fn members_due(&self) -> Option<Instant> {
         let next = [
@@ -203,7 +203,7 @@ impl World<Etcd> {
 }
 
 /// Clients.
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// A client has closed a connection, or is told that it has ended.
     pub(super) fn ended(&mut self, client: usize, id: u64, by_client: bool) {
         if let Some(conn) = self.network.links.get(&id).map(|link| link.conn) {

@@ -3,13 +3,13 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Etcd;
+use super::{Etcd, EtcdClient};
 use crate::etcd::{ElectionEvent, QueryId};
 use crate::sim::etcd::Cluster;
 use crate::sim::world::World;
 
 /// Questions.
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// What a question or an observation was told so far.
     #[must_use]
     pub fn observed(&self, client: usize, query: QueryId) -> &[ElectionEvent] {

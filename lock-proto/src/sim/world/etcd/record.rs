@@ -3,9 +3,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 
-use super::Etcd;
 use super::label::lease;
 use super::wire::Wire;
+use super::{Etcd, EtcdClient};
 use crate::etcd::{ElectionEvent, Rpc};
 use crate::sim::trace::Lane;
 use crate::sim::world::World;
@@ -20,7 +20,7 @@ pub(super) struct Recorded {
     owners: BTreeMap<i64, usize>,
 }
 
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// What somebody who observes an election hears of it.
     pub(super) fn heard(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
         let name = || name.escape_ascii();

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::{Etcd, WriteAgain};
+use super::{Etcd, EtcdClient, WriteAgain};
 use crate::etcd::OwnerKey;
 use crate::id::LockId;
 use crate::sim::check::{Permit, Rule};
@@ -39,7 +39,7 @@ impl Resource {
 }
 
 /// Writes.
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// The holder writes to what the lock protects, by a transaction that is executed only while its key is as it was
     /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)). It may take long to arrive, whatever becomes of the lock and of the client
     /// meanwhile. No lock is needed to see what it must not do: an older grant never writes after a newer one has.

@@ -2,7 +2,7 @@
 
 use alloc::format;
 
-use super::{Etcd, WriteAgain};
+use super::{Etcd, EtcdClient, WriteAgain};
 use crate::etcd::{ElectionEvent, QueryId, Queue};
 use crate::id::LockId;
 use crate::lock::{Event, Loss};
@@ -10,7 +10,7 @@ use crate::sim::check::Rule;
 use crate::sim::world::World;
 use crate::sim::world::process::Fact;
 
-impl World<Etcd> {
+impl<C: EtcdClient> World<Etcd<C>> {
     /// A grant must be proven by the queue.
     pub(super) fn was_told(&mut self, client: usize, lock: LockId, event: &Event) {
         if matches!(event, Event::Lost(Loss::Gone)) {

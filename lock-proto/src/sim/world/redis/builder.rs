@@ -4,10 +4,13 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Redis;
-use crate::redis::{Endpoint, Protocol};
+use super::{Redis, RedisClient};
+use crate::error::ConfigError;
+use crate::id::ClientId;
+use crate::redis::{Config, Endpoint, Protocol};
 use crate::sim::redis::NodeConfig;
 use crate::sim::world::Builder;
+use crate::time::Instant;
 use crate::url::Target;
 
 /// The nodes of a world to be, and how clients reach them.
@@ -40,7 +43,7 @@ impl Setup {
     }
 }
 
-impl Builder<Redis> {
+impl<C: RedisClient> Builder<Redis<C>> {
     /// Changes the settings of node `i`.
     pub fn node(mut self, i: usize, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
         if let Some(config) = self.setup.nodes.get_mut(i) {
@@ -62,5 +65,14 @@ impl Builder<Redis> {
     pub fn gather(mut self, span: Duration) -> Self {
         self.setup.gather = span;
         self
+    }
+
+    /// Runs other clients than [`redis::Client`](crate::redis::Client): what `make` gives for a client's first time, settings, id and
+    /// seed. What it makes of the settings is its own business.
+    pub fn machine<D: RedisClient>(
+        self,
+        make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
+    ) -> Builder<Redis<D>> {
+        self.with(make)
     }
 }

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Redis;
+use super::{Redis, RedisClient};
 use crate::id::LockId;
 use crate::sim::check::{Rule, Stage};
 use crate::sim::redis::Condition;
@@ -16,7 +16,7 @@ const CONDITIONS: [Condition; 4] =
     [Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError, Condition::Loading];
 
 /// The end.
-impl World<Redis> {
+impl<C: RedisClient> World<Redis<C>> {
     /// Nodes run with their data and refuse nothing, addresses lead where they should, nothing is cut.
     pub(super) fn calm_nodes(&mut self) {
         for node in 0..self.hosts.len() {

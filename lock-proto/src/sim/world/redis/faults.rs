@@ -6,7 +6,7 @@ use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Redis;
+use super::{Redis, RedisClient};
 use crate::fault::Fault;
 use crate::sim::network::{Link, Packet};
 use crate::sim::redis::{Condition, Node};
@@ -20,7 +20,7 @@ use crate::sim::world::process::Fact;
 const PER_FAULT: u64 = 50;
 
 /// What goes wrong with nodes.
-impl World<Redis> {
+impl<C: RedisClient> World<Redis<C>> {
     // ---- nodes ----
 
     /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes.

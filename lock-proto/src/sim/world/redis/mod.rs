@@ -2,6 +2,7 @@
 
 mod builder;
 mod calm;
+mod client;
 mod faults;
 mod label;
 mod pump;
@@ -12,15 +13,15 @@ use alloc::string::String;
 use alloc::string::ToString as _;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 use core::time::Duration;
 
 use super::World as AnyWorld;
 use super::process::{Fact, Process};
 use super::store::{Servers, Store};
-use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{Event, Machine as _};
+use crate::lock::Event;
 use crate::redis::{CLIENT_PART, Client, Config, Identity};
 use crate::sim::check::Permit;
 use crate::sim::journal::Keep;
@@ -32,16 +33,18 @@ use crate::time::Instant;
 use builder::Setup;
 use server::Server;
 
+pub use client::RedisClient;
+
 /// A [`world::World`](super::World) of Redis nodes and [`Client`] machines.
 ///
 /// One checker more is on: no key's life is shortened by a client.
-pub type World = AnyWorld<Redis>;
+pub type World<C = Client> = AnyWorld<Redis<C>>;
 /// A [`World`] to be.
-pub type Builder = super::Builder<Redis>;
+pub type Builder<C = Client> = super::Builder<Redis<C>>;
 
 /// Redis nodes, as a part of a [`World`].
 #[derive(Clone, Debug)]
-pub struct Redis {
+pub struct Redis<C = Client> {
     nodes: Vec<Server>,
     /// Every key that somebody wanted to lock.
     names: BTreeSet<Arc<[u8]>>,
@@ -51,6 +54,7 @@ pub struct Redis {
     leads: BTreeMap<(usize, usize), usize>,
     /// How long hosts gather what they write.
     gather: Duration,
+    clients: PhantomData<C>,
 }
 
 /// What is known of a client process.
@@ -81,12 +85,12 @@ pub(crate) struct Write {
     message: Option<MessageId>,
 }
 
-impl Store for Redis {
-    type Client = Client;
+impl<C: RedisClient> Store for Redis<C> {
+    type Client = C;
     type Config = Config;
 }
 
-impl Servers for Redis {
+impl<C: RedisClient> Servers for Redis<C> {
     type Setup = Setup;
     type Packet = Vec<u8>;
     type Own = Own;
@@ -100,10 +104,6 @@ impl Servers for Redis {
 
     fn plain(setup: &mut Setup, _: &mut Rng) -> (usize, Config) {
         (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()))
-    }
-
-    fn client(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Client, ConfigError> {
-        Client::new(now, config, id, seed)
     }
 
     fn own(id: ClientId, config: &Config) -> Own {
@@ -123,58 +123,59 @@ impl Servers for Redis {
             counters: clients.iter().map(counter).collect(),
             leads: BTreeMap::new(),
             gather: setup.gather,
+            clients: PhantomData,
         }
     }
 
-    fn begin(w: &mut World) {
+    fn begin(w: &mut World<C>) {
         for client in 0..w.clients.len() {
             w.pump_client(client);
         }
     }
 
-    fn next_due(w: &World) -> Option<Instant> {
+    fn next_due(w: &World<C>) -> Option<Instant> {
         (0..w.hosts.len()).filter_map(|node| w.node_deadline(node)).min()
     }
 
-    fn act(w: &mut World) {
+    fn act(w: &mut World<C>) {
         if let Some(node) = w.due_node() {
             w.wake_node(node);
         }
     }
 
-    fn server_takes(w: &mut World, link: u64, node: usize, packet: Packet<Vec<u8>>) {
+    fn server_takes(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
         w.node_takes(link, node, packet);
         w.pump_node(node);
     }
 
-    fn connected(client: &mut Client, now: Instant, conn: ConnId) {
+    fn connected(client: &mut C, now: Instant, conn: ConnId) {
         client.handle_connected(now, conn);
     }
 
-    fn disconnected(client: &mut Client, now: Instant, conn: ConnId, why: Fault) {
+    fn disconnected(client: &mut C, now: Instant, conn: ConnId, why: Fault) {
         client.handle_disconnected(now, conn, why);
     }
 
-    fn client_takes(w: &mut World, client: usize, conn: ConnId, bytes: Vec<u8>) {
+    fn client_takes(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
         w.steps += 1;
         let process = &mut w.clients[client];
         let local = process.local(w.now);
         process.machine.handle_received(local, conn, &bytes);
     }
 
-    fn pump_client(w: &mut World, client: usize) {
+    fn pump_client(w: &mut World<C>, client: usize) {
         w.pump_bytes(client);
     }
 
-    fn do_chore(w: &mut World, client: usize, chore: Chore) {
+    fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
         w.do_chore(client, chore);
     }
 
-    fn write_arrives(w: &mut World, write: Write) {
+    fn write_arrives(w: &mut World<C>, write: Write) {
         w.write_arrives(write);
     }
 
-    fn calm(w: &mut World) {
+    fn calm(w: &mut World<C>) {
         w.calm_nodes();
     }
 
@@ -184,14 +185,14 @@ impl Servers for Redis {
         }
     }
 
-    fn order(w: &World, client: usize, lock: LockId, event: &Event) -> Option<u64> {
+    fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // A quorum has no one order.
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1)?;
         w.checker.order(&record.name, grant.token.to_string().as_bytes())
     }
 
-    fn was_told(w: &mut World, client: usize, lock: LockId, event: &Event) {
+    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         let Some(record) = w.clients[client].records.get(&lock) else { return };
         if let Some(every) = record.habits.write_every
             && record.habits.claim
@@ -205,18 +206,20 @@ impl Servers for Redis {
         self.leads.get(&(client, node)).copied().unwrap_or(node)
     }
 
-    fn reason(client: &Client) -> Option<(Instant, &'static str)> {
+    fn reason(client: &C) -> Option<(Instant, &'static str)> {
         client.next_deadline_reason()
     }
 }
 
-/// Redis nodes.
 impl World {
     /// A world with this many Redis nodes: one, or an odd number for a quorum.
     pub fn redis(nodes: usize) -> Builder {
-        Builder::new(Setup::new(nodes))
+        Builder::new(Setup::new(nodes), Client::new)
     }
+}
 
+/// Redis nodes.
+impl<C: RedisClient> World<C> {
     /// The application looks whether it holds the lock, and if so writes a moment later to what it protects: the write may come late, as when the
     /// process is stopped in between. What takes the write looks at the fencing token, if there is one.
     pub fn write(&mut self, client: usize, lock: LockId) {

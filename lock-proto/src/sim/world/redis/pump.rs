@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::label::command;
-use super::{Chore, Redis, Write};
+use super::{Chore, Redis, RedisClient, Write};
 use crate::fault::Fault;
 use crate::redis::Output;
 use crate::sim::check::{Permit, Rule, Stage};
@@ -22,7 +22,7 @@ use crate::time::Instant;
 const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 
 /// Nodes.
-impl World<Redis> {
+impl<C: RedisClient> World<Redis<C>> {
     /// When a node wants to be called; `None` while it does not run.
     pub(super) fn node_deadline(&self, node: usize) -> Option<Instant> {
         self.store.nodes[node].next.filter(|_| self.hosts[node].state == State::Running)
@@ -132,13 +132,13 @@ impl World<Redis> {
 }
 
 /// Whether a process has nothing to do, and `value` is one of its tokens.
-fn has_forgotten(process: &Process<Redis>, value: &[u8]) -> bool {
+fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
     let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
     is_idle && value.starts_with(&process.own.mark)
 }
 
 /// Clients.
-impl World<Redis> {
+impl<C: RedisClient> World<Redis<C>> {
     /// A write reaches what a lock protects.
     pub(super) fn write_arrives(&mut self, write: Write) {
         let Write { name, permit, message } = write;
