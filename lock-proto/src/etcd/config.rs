@@ -38,19 +38,6 @@ pub struct Config {
     pub(crate) recheck: Duration,
     pub(crate) reconnect: Poll,
     pub(crate) max_locks: u32,
-    #[cfg(test)]
-    pub(crate) flaw: Option<Flaw>,
-}
-
-/// What a client of a test does wrong on purpose: the checkers of a simulation must find it (requirement S4).
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "found in the simulated world"))]
-pub(crate) enum Flaw {
-    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is there.
-    SkipsOwnKey,
-    /// An unlock deletes the key, whatever its revision.
-    DeletesAnyRevision,
 }
 
 impl Config {
@@ -72,8 +59,6 @@ impl Config {
             recheck: Duration::from_secs(30),
             reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
-            #[cfg(test)]
-            flaw: None,
         }
     }
 

@@ -59,8 +59,6 @@ pub struct Config {
     pub(crate) unknown_age: UnknownAge,
     pub(crate) reconnect: Poll,
     pub(crate) max_locks: u32,
-    #[cfg(test)]
-    pub(crate) flaw: Option<super::request::Flaw>,
 }
 
 impl Config {
@@ -85,8 +83,6 @@ impl Config {
             unknown_age: UnknownAge::default(),
             reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
-            #[cfg(test)]
-            flaw: None,
         }
     }
 

@@ -92,14 +92,8 @@ impl Locks {
     /// The first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests have flaws"))]
-        let mut identity = Identity::new(client, &config.prefix);
-        #[cfg(test)]
-        {
-            identity.flaw = config.flaw;
-        }
         let shared = Shared {
-            identity,
+            identity: Identity::new(client, &config.prefix),
             nodes: config.nodes.iter().map(|_| Node::default()).collect(),
             equal: None,
             quiet: NodeSet::default(),

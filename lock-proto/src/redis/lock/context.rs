@@ -13,8 +13,6 @@ use crate::lock::{Answer, ErrorClass, Event, ServerError, Surroundings};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
-#[cfg(test)]
-use crate::redis::request::Flaw;
 use crate::redis::request::{Identity, Key, Request};
 use crate::time::Instant;
 
@@ -59,8 +57,6 @@ impl Node {
         if !config.is_quorum() {
             return;
         }
-        #[cfg(test)]
-        let (first, before) = if config.flaw == Some(Flaw::TrustsUptime) { (true, None) } else { (first, before) };
         self.age_refused = None;
         match server {
             // The uptime comes from the server's wall clock. It counts at first sight only; what happens to

@@ -99,12 +99,6 @@ fn run_clients<C: EtcdClient>(
     (outcome, trace)
 }
 
-#[cfg(test)]
-std::thread_local! {
-    /// What all clients of this thread's runs do wrong.
-    pub(super) static FLAW: core::cell::Cell<Option<crate::etcd::Flaw>> = const { core::cell::Cell::new(None) };
-}
-
 fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     let setup = &plan.setup;
     let mut builder = World::cluster(setup.nodes.len())
@@ -128,8 +122,6 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
             .request_timeout(store.request_timeout)
             .watch_quiet(store.watch_quiet)
             .recheck(store.recheck);
-        #[cfg(test)]
-        let config = crate::etcd::Config { flaw: FLAW.get(), ..config };
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
         if store.token_ttl.is_some() { config.user("app", "sesame") } else { config }
     })

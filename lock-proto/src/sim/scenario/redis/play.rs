@@ -42,6 +42,7 @@ impl Plan {
         keep: Keep,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
     ) -> Outcome {
+        // requirement S4: clients with planted flaws
         assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
         self.judge(run_clients(self, keep, false, make).0)
     }
@@ -80,25 +81,16 @@ fn run_clients<C: RedisClient>(
     (outcome, world.take_trace())
 }
 
-#[cfg(test)]
-std::thread_local! {
-    /// What all clients of this thread's runs do wrong.
-    pub(super) static FLAW: core::cell::Cell<Option<crate::redis::Flaw>> = const { core::cell::Cell::new(None) };
-}
-
 fn build(plan: &Plan, store: &RedisStore) -> Builder {
     let (setup, settings) = (&plan.setup, store.clone());
     let change = move |config: Config| {
         let (turn, pause) = settings.turn;
         let config = config.poll(settings.poll).wake(settings.wake).fencing(settings.fencing);
-        let config = config
+        config
             .fence_block(settings.fence_block)
             .turn(turn, pause)
             .quarantine(settings.ttl)
-            .round_timeout(settings.round);
-        #[cfg(test)]
-        let config = Config { flaw: FLAW.get(), ..config };
-        config
+            .round_timeout(settings.round)
     };
     let mut builder = World::redis(setup.nodes.len())
         .seed(setup.seed)

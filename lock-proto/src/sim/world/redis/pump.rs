@@ -181,7 +181,7 @@ impl<C: RedisClient> World<Redis<C>> {
 
     /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or outputs go first is left to
     /// chance: nothing may depend on it.
-    // M2
+    // requirement M2
     pub(super) fn pump_bytes(&mut self, client: usize) {
         let bytes_first = self.rng.one_in(2);
         if bytes_first {
