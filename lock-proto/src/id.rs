@@ -104,6 +104,12 @@ pub struct ConnId {
 }
 
 impl ConnId {
+    /// For a client of your own: the caller sees to it that no id is used twice.
+    #[must_use]
+    pub const fn new(node: NodeId, role: Role, generation: u64) -> Self {
+        Self { node, role, generation }
+    }
+
     /// The server it goes to.
     #[must_use]
     pub const fn node(self) -> NodeId {

@@ -29,19 +29,6 @@ pub struct Settings {
     pub(crate) watch_own_after: Option<Duration>,
     pub(crate) watch_quiet: Duration,
     pub(crate) recheck: Duration,
-    #[cfg(test)]
-    pub(crate) flaw: Option<Flaw>,
-}
-
-/// What a client of a test does wrong on purpose: the checkers of a simulation must find it (requirement S4).
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "found in the simulated world"))]
-pub(crate) enum Flaw {
-    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is there.
-    SkipsOwnKey,
-    /// An unlock deletes the key, whatever its revision.
-    DeletesAnyRevision,
 }
 
 impl Config {
@@ -54,8 +41,6 @@ impl Config {
             watch_own_after: None,
             watch_quiet: Duration::from_secs(10),
             recheck: Duration::from_secs(30),
-            #[cfg(test)]
-            flaw: None,
         };
         Self::with(Duration::from_secs(1), store)
     }

@@ -58,8 +58,6 @@ mod url;
 pub use crate::lock::{ElectionEvent, Leader, QueryId};
 pub use channel::{Channel, ChannelConfig, ChannelOutput};
 pub use client::Client;
-#[cfg(all(test, feature = "sim"))]
-pub(crate) use config::Flaw;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
 pub use lock::OwnerKey;
 pub use locks::Locks;

@@ -190,10 +190,6 @@ pub enum Request {
     },
 }
 
-/// What a flawed client of a test guards its deletes by.
-#[cfg(test)]
-pub(crate) const ANY_REVISION: i64 = i64::MIN;
-
 /// A key as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
@@ -296,13 +292,7 @@ impl Request {
                 let count = RangeRequest { count_only: true, ..whole(queue) };
                 let delete = DeleteRangeRequest { key: key.clone(), range_end: Bytes::new() };
                 Rpc::Txn(TxnRequest {
-                    #[cfg(not(test))]
                     compare: vec![unchanged(key.clone(), *modified)],
-                    #[cfg(test)]
-                    compare: match *modified {
-                        ANY_REVISION => Vec::new(),
-                        modified => vec![unchanged(key.clone(), modified)],
-                    },
                     success: vec![RequestOp { request: Some(Op::Delete(delete)) }],
                     failure: vec![op_range(one(key)), op_range(count)],
                 })

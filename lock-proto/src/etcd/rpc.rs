@@ -18,6 +18,12 @@ pub struct RpcId {
 }
 
 impl RpcId {
+    /// For a client of your own: the caller sees to it that no `serial` is used twice.
+    #[must_use]
+    pub const fn new(conn: ConnId, serial: u64) -> Self {
+        Self { conn, serial }
+    }
+
     /// The connection that carries it.
     #[must_use]
     pub const fn conn(self) -> ConnId {
@@ -34,6 +40,12 @@ pub struct StreamId {
 }
 
 impl StreamId {
+    /// For a client of your own: the caller sees to it that no `serial` is used twice.
+    #[must_use]
+    pub const fn new(conn: ConnId, kind: StreamKind, serial: u64) -> Self {
+        Self { conn, kind, serial }
+    }
+
     /// The connection that carries it.
     #[must_use]
     pub const fn conn(self) -> ConnId {

@@ -85,15 +85,6 @@ impl<S: Transport> Client<S> {
         burst::pop(&mut self.out)
     }
 
-    /// [`next_deadline`](Machine::next_deadline), and what it is for.
-    #[must_use]
-    pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        if !self.out.is_empty() {
-            return Some((self.now, "output is queued"));
-        }
-        [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
-    }
-
     /// The settings.
     pub const fn config(&self) -> &Config<S::Settings> {
         self.locks.config()
@@ -151,6 +142,13 @@ impl<S: Transport> Machine for Client<S> {
             return Some(self.now);
         }
         soonest([self.locks.next_deadline(), S::links_deadline(&self.links).map(|(at, _)| at)])
+    }
+
+    fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
+        if !self.out.is_empty() {
+            return Some((self.now, "output is queued"));
+        }
+        [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
     }
 
     fn valid_until(&self, lock: LockId) -> Option<Instant> {

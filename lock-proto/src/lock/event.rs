@@ -116,6 +116,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// What a lock of your own has heard.
+    #[must_use]
+    pub fn new(waited: Duration, nodes: impl Into<Box<[Answer]>>) -> Self {
+        Self { waited, nodes: nodes.into() }
+    }
+
     /// Whether somebody was last seen holding the lock: on some node, or in this client.
     #[must_use]
     pub fn is_busy(&self) -> bool {

@@ -40,6 +40,12 @@ impl fmt::Display for Token {
 pub struct Fence(pub(crate) u64);
 
 impl Fence {
+    /// A token of a lock of your own.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
     /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
@@ -68,6 +74,14 @@ pub struct Grant {
     pub ttl: Duration,
     /// Until when the lock is certainly held if nothing more is heard.
     pub valid_until: Instant,
+}
+
+impl Grant {
+    /// What a lock of your own grants.
+    #[must_use]
+    pub const fn new(token: Token, fence: Option<Fence>, ttl: Duration, valid_until: Instant) -> Self {
+        Self { token, fence, fence_ahead_ms: 0, ttl, valid_until }
+    }
 }
 
 /// Why a lock was lost.

@@ -60,6 +60,11 @@ pub trait Machine {
     /// something else happens.
     fn next_deadline(&self) -> Option<Instant>;
 
+    /// [`next_deadline`](Self::next_deadline) and what it is for, to find out why a machine is called so often.
+    fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
+        self.next_deadline().map(|at| (at, "a timer"))
+    }
+
     /// The end of the validity of a lock that is held; `None` if it is not held.
     fn valid_until(&self, lock: LockId) -> Option<Instant>;
 

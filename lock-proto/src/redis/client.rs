@@ -221,12 +221,6 @@ impl Client {
         self.links.get(node.index())?.commands.down_cause()
     }
 
-    /// Who it is in the store.
-    #[cfg(feature = "sim")]
-    pub(crate) const fn identity(&self) -> &super::Identity {
-        self.locks.identity()
-    }
-
     // --- inside ---
 
     /// Carries what the parts have for each other, until none has anything left: within the call that caused it, not when the host

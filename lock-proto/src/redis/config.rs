@@ -50,8 +50,6 @@ pub struct Settings {
     pub(crate) turn_pause: Duration,
     pub(crate) quarantine: Duration,
     pub(crate) unknown_age: UnknownAge,
-    #[cfg(test)]
-    pub(crate) flaw: Option<super::request::Flaw>,
 }
 
 impl Config {
@@ -67,8 +65,6 @@ impl Config {
             turn_pause: Duration::from_millis(5),
             quarantine: DEFAULT_TTL,
             unknown_age: UnknownAge::default(),
-            #[cfg(test)]
-            flaw: None,
         };
         Self::with(Duration::from_millis(500), store)
     }

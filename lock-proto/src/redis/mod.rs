@@ -30,8 +30,6 @@ pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;
 pub use output::LocksOutput;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
-#[cfg(all(test, feature = "sim"))]
-pub(crate) use request::Flaw;
 pub use request::{
     FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,
 };

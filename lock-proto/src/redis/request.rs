@@ -77,24 +77,6 @@ pub struct Identity {
     client: ClientId,
     pub(super) client_part: [u8; CLIENT_PART],
     fence: Bytes,
-    #[cfg(test)]
-    pub(crate) flaw: Option<Flaw>,
-}
-
-/// What a client of a test does wrong on purpose: the checkers of a simulation must find it (requirement S4).
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Flaw {
-    /// Every attempt writes the same token.
-    SameToken,
-    /// The watchdog goes on after a release.
-    RenewsForEver,
-    /// A release deletes the key, whoever has it.
-    DeletesAnything,
-    /// A hold counts nodes that are one server as several.
-    CountsEqualNodes,
-    /// A node that has become another server votes if that one has been running for long enough.
-    TrustsUptime,
 }
 
 impl Identity {
@@ -107,13 +89,7 @@ impl Identity {
             *digit = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
         }
         let fence = [prefix, FENCE_NAME.as_bytes()].concat();
-        Self {
-            client,
-            client_part,
-            fence: Bytes::from(fence),
-            #[cfg(test)]
-            flaw: None,
-        }
+        Self { client, client_part, fence: Bytes::from(fence) }
     }
 
     /// The token of this client with `number`.
@@ -295,8 +271,6 @@ impl Request {
         let client = &identity.client_part;
         let (mut first, mut second, mut third) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
         match self {
-            #[cfg(test)]
-            Self::Release { key, .. } if identity.flaw == Some(Flaw::DeletesAnything) => f(&[b"DEL", key.lock()]),
             Self::Take { key, number, ttl_ms, fence_block: 0, clean: true, waiting_ms: 0, .. } => {
                 let token = TokenText::new(client, *number);
                 let ttl = first.format(*ttl_ms).as_bytes();

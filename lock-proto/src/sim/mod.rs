@@ -9,6 +9,8 @@
 //!   seed. It delays, cuts and resets connections, stops and kills processes and servers, and sets clocks wrong. Its checkers are always
 //!   on (see [`World`]). An hour of a quiet lock takes a blink; the same seed gives the same log, byte for byte.
 //! * [`etcd::World`] does the same for an etcd cluster and [`etcd::Client`](crate::etcd::Client) machines.
+//! * A lock of your own fits into both: implement [`Machine`](crate::Machine) and [`RedisClient`] or [`etcd::EtcdClient`] for it, and hand
+//!   it to [`world::Builder::machine`]. [`Plan::run_redis`] and [`Plan::run_etcd`] run it through the scenarios.
 //! * [`Checker`] knows the promises ([`Rule`]) and watches any world that tells it what happens, also one of yours.
 //! * [`Chance`] draws decisions from a seed or from a byte string, so that a fuzzer can search and minimise; [`Trace`] is a run as
 //!   data, for pictures; [`Clock`] runs at a pace of its own.
@@ -63,7 +65,6 @@ mod agenda;
 mod chance;
 pub mod check;
 mod clock;
-mod common;
 pub mod etcd;
 mod fingerprint;
 mod journal;
@@ -75,7 +76,7 @@ pub mod scenario;
 pub mod search;
 pub mod trace;
 mod way;
-mod world;
+pub mod world;
 
 pub use chance::Chance;
 pub use check::{Checker, Rule, Violation};
@@ -85,4 +86,4 @@ pub use rng::Rng;
 pub use scenario::{Outcome, Plan, Scenario, scenarios};
 pub use trace::Trace;
 pub use way::Way;
-pub use world::{Builder, World};
+pub use world::redis::{Builder, RedisClient, World};

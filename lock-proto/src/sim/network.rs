@@ -2,7 +2,9 @@
 //! if its sender has long given up.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt::Debug;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -15,15 +17,12 @@ use crate::id::ConnId;
 use crate::time::Instant;
 
 /// What is said over a connection, in either direction.
-pub(crate) trait Payload {
+pub(crate) trait Payload: Clone + Debug {
     /// How much of the sender's window it takes.
     fn size(&self) -> usize;
-}
 
-impl Payload for Vec<u8> {
-    fn size(&self) -> usize {
-        self.len()
-    }
+    /// It in few words, for pictures.
+    fn label(&self, way: Way) -> String;
 }
 
 /// What travels over a connection.

@@ -19,35 +19,31 @@ pub(super) struct Record {
     /// In true time, as many as `events`.
     pub(super) times: Vec<Instant>,
     pub(super) grant: Option<Grant>,
-    /// Claim an offer as soon as it comes.
-    pub(super) claim: bool,
-    /// Give it back this long after the grant.
-    pub(super) hold: Option<Duration>,
-    /// Look and write this often while it is held.
-    pub(super) write_every: Option<Duration>,
+    pub(super) habits: Habits,
     /// The TTL that was asked for; zero if none was, or if the hold ends by itself.
     pub(super) ttl: Duration,
     /// Extends that are not answered: until when each must count at least, on the client's own clock.
     pub(super) extends: VecDeque<Instant>,
 }
 
+/// What its application does by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Habits {
+    /// Claim an offer as soon as it comes.
+    pub(super) claim: bool,
+    /// Give it back this long after the grant.
+    pub(super) hold: Option<Duration>,
+    /// Look and write this often while it is held.
+    pub(super) write_every: Option<Duration>,
+}
+
 impl Record {
-    pub(super) fn new(name: Arc<[u8]>, want: &Acquire, claim: bool, hold: Option<Duration>) -> Self {
+    pub(super) fn new(name: Arc<[u8]>, want: &Acquire, habits: Habits) -> Self {
         let ttl = match want.renew {
             Renew::Auto | Renew::Manual => want.ttl.unwrap_or_default(),
             Renew::AtMost(_) => Duration::ZERO,
         };
-        Self {
-            name,
-            events: Vec::new(),
-            times: Vec::new(),
-            grant: None,
-            claim,
-            hold,
-            write_every: None,
-            ttl,
-            extends: VecDeque::new(),
-        }
+        Self { name, events: Vec::new(), times: Vec::new(), grant: None, habits, ttl, extends: VecDeque::new() }
     }
 
     /// Its name, to be shown.

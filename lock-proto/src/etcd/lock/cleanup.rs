@@ -185,15 +185,7 @@ impl Lock {
     fn work(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.key.clone(), ctx.now);
-        #[cfg(test)]
-        let flawed = ctx.config.store.flaw == Some(crate::etcd::config::Flaw::DeletesAnyRevision);
         let debt = self.debt(session);
-        #[cfg(test)]
-        if let Todo::Delete(modified) = &mut debt.todo
-            && flawed
-        {
-            *modified = crate::etcd::request::ANY_REVISION;
-        }
         if !debt.retry.is_ready(now) {
             return;
         }

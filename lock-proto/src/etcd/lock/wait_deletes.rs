@@ -11,8 +11,6 @@ use core::time::Duration;
 use super::hold::Hold;
 use super::watch_cache::Kept;
 use super::{Contention, Context, Lock, Watched};
-#[cfg(test)]
-use crate::etcd::config::Flaw;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
@@ -220,14 +218,6 @@ impl Lock {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         contender.reading.retry.forget_call();
         let session = contender.session;
-        #[cfg(test)]
-        let reply = &match (reply, ctx.config.store.flaw) {
-            (Reply::Done(Found::Queue { revision, own: None, older, .. }), Some(Flaw::SkipsOwnKey)) => {
-                let (revision, own, older) = (*revision, Some(contender.own), older.clone());
-                Reply::Done(Found::Queue { revision, done: true, own, older, others: false })
-            }
-            (reply, _) => reply.clone(),
-        };
         match reply {
             Reply::Done(Found::Queue { revision, own: Some(own), older, .. }) if *own == contender.own => {
                 contender.reading.known = *revision;

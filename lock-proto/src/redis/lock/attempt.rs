@@ -40,10 +40,6 @@ impl Lock {
         // Whatever came before is spent; from here on the new number is alive.
         let spent = self.spent(ctx);
         ctx.number += 1;
-        #[cfg(test)]
-        if ctx.shared.identity.flaw == Some(crate::redis::request::Flaw::SameToken) {
-            ctx.number = 1;
-        }
         let number = ctx.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);

@@ -14,8 +14,6 @@ use crate::lock::{self, Answer, ErrorClass, ServerError};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
-#[cfg(test)]
-use crate::redis::request::Flaw;
 use crate::redis::request::{Identity, Key, Request};
 use crate::redis::verify::Verifications;
 use crate::time::Instant;
@@ -61,9 +59,6 @@ impl Node {
         if !config.is_quorum() {
             return;
         }
-        #[cfg(test)]
-        let (first, before) =
-            if config.store.flaw == Some(Flaw::TrustsUptime) { (true, None) } else { (first, before) };
         self.age_refused = None;
         match server {
             // The uptime comes from the server's wall clock. It counts at first sight only; what happens to
@@ -124,14 +119,8 @@ impl Context {
     /// The first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests have flaws"))]
-        let mut identity = Identity::new(client, &config.prefix);
-        #[cfg(test)]
-        {
-            identity.flaw = config.store.flaw;
-        }
         let shared = Shared {
-            identity,
+            identity: Identity::new(client, &config.prefix),
             nodes: config.nodes().iter().map(|_| Node::default()).collect(),
             equal: None,
             quiet: NodeSet::default(),

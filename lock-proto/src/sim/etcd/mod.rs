@@ -66,7 +66,6 @@ mod streams;
 mod txn;
 mod user;
 mod watch;
-pub mod world;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -80,10 +79,10 @@ use connection::{Connection, Inbound, Pending};
 use members::Member;
 use store::Store;
 
+pub use super::world::etcd::{Builder, EtcdClient, World};
 pub use config::{ClusterConfig, Fate};
 pub use hand::Lease;
 pub use user::User;
-pub use world::World;
 
 /// A state of a cluster in which it refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

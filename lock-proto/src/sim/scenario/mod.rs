@@ -20,6 +20,8 @@ mod plan;
 mod redis;
 mod show;
 mod shrink;
+#[cfg(test)]
+mod tests;
 
 use alloc::boxed::Box;
 use alloc::string::String;

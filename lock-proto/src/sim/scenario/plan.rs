@@ -289,7 +289,7 @@ impl Plan {
         (self.judge(outcome), trace)
     }
 
-    fn judge(&self, mut outcome: Outcome) -> Outcome {
+    pub(super) fn judge(&self, mut outcome: Outcome) -> Outcome {
         let (broken, excused) = outcome.violations.into_iter().partition(|found| self.promises(found.rule));
         (outcome.violations, outcome.excused) = (broken, excused);
         outcome

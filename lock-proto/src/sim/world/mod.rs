@@ -1,119 +1,97 @@
-//! A world of servers, clients and a network in virtual time.
+//! Servers, clients and a network in virtual time, whatever the servers are.
+//!
+//! A [`World`] holds what is the same for all stores: clients, the network, checkers, the log. What is particular to the
+//! servers of a store is a value inside it, [`Redis`] or [`Etcd`].
+#![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
 mod calm;
+mod check;
+pub(super) mod etcd;
 mod faults;
-mod label;
 mod process;
-mod pump;
-mod server;
+mod questions;
+pub(super) mod redis;
+mod run;
+mod store;
+mod told;
 
-use crate::lock::Machine;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::agenda::Agenda;
-use super::check::{Checker, Permit, Rule, Stage, Violation};
-use super::common::{MAX_SPINS, MAX_VIOLATIONS, common, signed};
+use super::check::{Checker, Stage, Violation};
 use super::journal::Journal;
 use super::network::Network;
-use super::record::Record;
-use super::redis::Node;
+use super::record::{Habits, Record};
 use super::rng::Rng;
-use super::trace::{Lane, Point, Recorder, State, Trace, What};
+use super::trace::{Lane, Point, Recorder};
 use crate::error::Misuse;
 use crate::id::LockId;
-use crate::lock::{Acquire, Event, Grant, Wait};
-use crate::redis::Client;
+use crate::lock::{Acquire, Machine as _, Wait};
 use crate::time::Instant;
-use process::{Chore, Process};
-use server::Server;
+use process::{Host, Process};
+use store::{Planned, Servers};
 
 pub use builder::Builder;
+pub use etcd::Etcd;
+pub use redis::Redis;
+pub use store::Store;
 
 /// Servers, clients and a network between them, in virtual time and from one seed.
 ///
-/// Clients and nodes are named by their index. Time jumps from one event or deadline exactly to the next. Checkers are always
-/// on: no two valid holders of a name in true time, fencing tokens that grow, every acquisition told a legal sequence of events with
-/// one end, every end of validity told in time, and no key's life shortened by a client. What they find ends the run with the seed
-/// and the end of the log, unless [`expect_violation`](Self::expect_violation) is called.
+/// Clients and servers are named by their index. Time jumps from one event or deadline exactly to the next. Checkers are
+/// always on (see [`Rule`](super::Rule)): no two valid holders of a name in true time, fencing tokens that grow, every
+/// acquisition told a legal sequence of events with one end, every end of validity told in time, and more for each kind
+/// of store. What they find ends the run with the seed and the end of the log, unless
+/// [`expect_violation`](Self::expect_violation) is called.
+///
+/// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the two stores.
 ///
 /// # Panics
 ///
-/// Every method panics for a client or node that does not exist, and verbs for a [`Misuse`], with the log's end.
+/// Every method panics for a client or server that does not exist, and verbs for a [`Misuse`], with the log's end.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct World<S: Servers> {
     seed: u64,
     now: Instant,
     rng: Rng,
-    network: Network<Vec<u8>>,
-    nodes: Vec<Server>,
-    clients: Vec<Process>,
+    network: Network<S::Packet>,
+    hosts: Vec<Host<S::Packet>>,
+    clients: Vec<Process<S>>,
     checker: Checker,
     journal: Journal,
     auto_claim: bool,
     expect_violation: bool,
     violations: Vec<Violation>,
     recorder: Recorder,
-    /// Every key that somebody wanted to lock.
-    names: BTreeSet<Arc<[u8]>>,
-    /// The key of every client's counter of fencing tokens.
-    counters: BTreeSet<Vec<u8>>,
-    /// Where the address of a node leads a client, if not to that node.
-    leads: BTreeMap<(usize, usize), usize>,
     /// What will happen by itself.
-    agenda: Agenda<Planned>,
+    agenda: Agenda<Planned<S>>,
     /// Steps since time last moved.
     spins: u32,
     /// How often a machine was called.
     steps: u64,
     /// A machine broke its contract: nothing happens any more.
     halted: bool,
-    /// How long hosts gather what they write.
-    gather: Duration,
+    store: S,
 }
 
-/// What happens by itself when its time comes.
-#[derive(Clone, Debug)]
-enum Planned {
-    /// An application does something.
-    Chore(usize, Chore),
-    /// A write reaches what a lock protects.
-    Write(Arc<[u8]>, Permit, Option<super::trace::MessageId>),
-}
-
-impl World {
-    /// A world with this many Redis nodes: one, or an odd number for a quorum.
-    pub fn redis(nodes: usize) -> Builder {
-        Builder::new(nodes)
-    }
-
-    // ---- what applications do ----
-
+/// What applications do.
+impl<S: Servers> World<S> {
     /// Client `client` asks for a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
-        self.start(client, want, None)
+        self.start(client, &want, "acquire", None, |machine, now| machine.acquire(now, &want))
     }
 
     /// The same, and gives it back `hold` after the grant, held or lost.
     pub fn acquire_for(&mut self, client: usize, want: Acquire, hold: Duration) -> LockId {
-        self.start(client, want, Some(hold))
-    }
-
-    fn start(&mut self, client: usize, want: Acquire, hold: Option<Duration>) -> LockId {
-        let claim = self.auto_claim || hold.is_some();
-        match self.try_acquire(client, &want, claim, hold, None) {
-            Ok(lock) => lock,
-            Err(misuse) => self.fail(&format!("client {client} cannot acquire {}: {misuse}", want.name.escape_ascii())),
-        }
+        self.start(client, &want, "acquire", Some(hold), |machine, now| machine.acquire(now, &want))
     }
 
     /// Client `client` asks for a lock, which may be refused. `claim`: take it as soon as it is offered. `hold`: give it back so long after the
-    /// grant. `write_every`: while it is held, write to what it protects this often (see [`write`](Self::write)).
+    /// grant. `write_every`: while it is held, write to what it protects this often.
     ///
     /// # Errors
     ///
@@ -126,29 +104,95 @@ impl World {
         hold: Option<Duration>,
         write_every: Option<Duration>,
     ) -> Result<LockId, Misuse> {
+        let habits = Habits { claim, hold, write_every };
+        self.ask(client, want, "acquire", habits, |machine, now| machine.acquire(now, want))
+    }
+
+    fn start(
+        &mut self,
+        client: usize,
+        want: &Acquire,
+        verb: &str,
+        hold: Option<Duration>,
+        asks: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
+    ) -> LockId {
+        let habits = Habits { claim: self.auto_claim || hold.is_some(), hold, write_every: None };
+        match self.ask(client, want, verb, habits, asks) {
+            Ok(lock) => lock,
+            Err(misuse) => self.fail(&format!("client {client} cannot {verb} {}: {misuse}", want.name.escape_ascii())),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        client: usize,
+        want: &Acquire,
+        verb: &str,
+        habits: Habits,
+        asks: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
+    ) -> Result<LockId, Misuse> {
         let name = self.full_name(client, &want.name);
-        let lock = self.verb(client, |machine, now| machine.acquire(now, want))?;
-        self.journal.write(self.now, format_args!("c{client} {lock} acquire {}", name.escape_ascii()));
+        let lock = self.verb(client, asks)?;
+        self.journal.write(self.now, format_args!("c{client} {lock} {verb} {}", name.escape_ascii()));
+        // No time to wait is one attempt, which takes as long as an answer takes.
         let wait_ends = match want.wait {
             Wait::For(time) if !time.is_zero() => Some(self.after(client, time)),
             Wait::For(_) | Wait::Try | Wait::Forever => None,
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
-        if !self.names.contains(&name) {
-            self.names.insert(name.clone());
-        }
-        let record = Record { write_every, ..Record::new(name, want, claim, hold) };
-        self.clients[client].records.insert(lock, record);
+        self.store.asked(&name);
+        self.clients[client].records.insert(lock, Record::new(name, want, habits));
         self.point(client, lock, || Point::Asked);
         self.check();
         self.pump_client(client);
         Ok(lock)
     }
 
-    /// The application looks whether it holds the lock, and if so writes a moment later to what it protects: the write may come late, as when the
-    /// process is stopped in between. What takes the write looks at the fencing token, if there is one.
-    pub fn write(&mut self, client: usize, lock: LockId) {
-        self.tell_process(client, process::Fact::Chore(Chore::Look(lock, None)));
+    /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
+    pub fn claim(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} claim"));
+        self.take(client, lock);
+        self.pump_client(client);
+    }
+
+    /// The application takes what it is offered.
+    fn take(&mut self, client: usize, lock: LockId) {
+        self.must(client, lock, |machine, now| machine.claim(now, lock));
+        self.checker.claimed(client, lock);
+        self.point(client, lock, || Point::Claimed);
+    }
+
+    /// Gives a lock back.
+    pub fn release(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} release"));
+        let answer_by = self.after(client, self.clients[client].machine.release_within());
+        self.checker.gives_back(client, lock, Some(answer_by));
+        self.point(client, lock, || Point::GaveBack);
+        self.must(client, lock, |machine, now| machine.release(now, lock));
+        self.pump_client(client);
+    }
+
+    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
+    pub fn abandon(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
+        if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
+            self.point(client, lock, || Point::GaveBack);
+        }
+        self.checker.abandoned(client, lock);
+        self.tell_machine(client, |machine, now| machine.abandon(now, lock));
+    }
+
+    /// Asks for more time.
+    pub fn extend(&mut self, client: usize, lock: LockId) {
+        self.journal.write(self.now, format_args!("c{client} {lock} extend"));
+        self.must(client, lock, |machine, now| machine.extend(now, lock));
+        let process = &mut self.clients[client];
+        let (local, drift) = (process.local(self.now), process.machine.drift());
+        if let Some(record) = process.records.get_mut(&lock) {
+            let slack = record.ttl / drift.divisor + drift.margin;
+            record.extends.push_back(local + record.ttl.saturating_sub(slack));
+        }
+        self.pump_client(client);
     }
 
     /// Shuts the client down, with this time to release what it holds. Its applications give back everything by that.
@@ -166,46 +210,43 @@ impl World {
         self.tell_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
-    // ---- questions ----
-
-    /// A node, to look at.
-    #[must_use]
-    pub fn node(&self, node: usize) -> &Node {
-        &self.nodes[node].node
+    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.
+    ///
+    /// # Errors
+    ///
+    /// What the verb answers.
+    pub fn try_verb<T>(
+        &mut self,
+        client: usize,
+        verb: impl FnOnce(&mut S::Client, Instant) -> Result<T, Misuse>,
+    ) -> Result<T, Misuse> {
+        let done = self.verb(client, verb);
+        self.pump_client(client);
+        done
     }
 
-    /// The string under `key` on a node now.
-    #[must_use]
-    pub fn get(&self, node: usize, key: impl AsRef<[u8]>) -> Option<&[u8]> {
-        self.nodes[node].node.get(self.now, key)
-    }
-
-    /// The names of all keys on a node now, as text.
-    #[must_use]
-    pub fn keys(&self, node: usize) -> Vec<String> {
-        self.nodes[node].node.keys(self.now).iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
-    }
-
-    /// How often clients sent this command to a node.
-    #[must_use]
-    pub fn calls(&self, node: usize, command: &str) -> u64 {
-        self.nodes[node].node.calls().get(command).copied().unwrap_or(0)
-    }
-
-    /// How many commands clients sent to a node, but for those that open a connection.
-    #[must_use]
-    pub fn total_calls(&self, node: usize) -> u64 {
-        let opening = ["hello", "auth", "select", "client|setname", "client|setinfo", "client|id", "info", "ping"];
-        let calls = self.nodes[node].node.calls();
-        calls.iter().filter(|(name, _)| !opening.contains(&name.as_str())).map(|(_, count)| *count).sum()
+    /// Whether locks are claimed as soon as they are offered. Default: yes.
+    pub const fn auto_claim(&mut self, on: bool) {
+        self.auto_claim = on;
     }
 
     // ---- inside ----
 
+    /// The key under which a client locks `name`.
+    fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
+        [self.clients[client].machine.prefix(), name].concat().into()
+    }
+
+    /// True time at which the client's clock will have gone on by this.
+    fn after(&self, client: usize, by: Duration) -> Instant {
+        let process = &self.clients[client];
+        process.when(process.local(self.now) + by)
+    }
+
     fn verb<T>(
         &mut self,
         client: usize,
-        verb: impl FnOnce(&mut Client, Instant) -> Result<T, Misuse>,
+        verb: impl FnOnce(&mut S::Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
         self.steps += 1;
         let process = &mut self.clients[client];
@@ -213,18 +254,17 @@ impl World {
         verb(&mut process.machine, local)
     }
 
-    fn must(&mut self, client: usize, lock: LockId, verb: impl FnOnce(&mut Client, Instant) -> Result<(), Misuse>) {
+    fn must(&mut self, client: usize, lock: LockId, verb: impl FnOnce(&mut S::Client, Instant) -> Result<(), Misuse>) {
         if let Err(misuse) = self.verb(client, verb) {
             self.halt(format!("client {client} {lock}: {misuse}"));
         }
     }
 
-    fn set_node(&mut self, node: usize, state: State) {
-        self.nodes[node].state = state;
-        self.recorder.note(self.now, || What::State { lane: Lane::Node(node), state });
+    /// A verb that cannot be refused; what it asks for is carried out.
+    fn tell_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
+        let _ = self.try_verb(client, |machine, now| {
+            verb(machine, now);
+            Ok(())
+        });
     }
-}
-
-impl World {
-    common!();
 }

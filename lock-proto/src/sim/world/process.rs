@@ -1,23 +1,20 @@
-//! A client process: the machine, its clock, and what its application was told.
+//! The processes: a client with its clock and what its application was told, and what a server's kernel knows.
 
-use crate::lock::Machine;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::ToString as _;
-use alloc::vec::Vec;
-use core::time::Duration;
 
-use super::super::check::Permit;
 use super::super::clock::Clock;
+use super::super::network::Packet;
 use super::super::record::Record;
 use super::super::trace::State;
+use super::store::Servers;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
-use crate::redis::{CLIENT_PART, Client};
+use crate::lock::Machine as _;
 use crate::time::Instant;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) machine: Client,
+#[derive(Clone, Debug)]
+pub(crate) struct Process<S: Servers> {
+    pub(super) machine: S::Client,
     pub(super) clock: Clock,
     pub(super) state: State,
     /// When the machine wants to be called, in true time.
@@ -25,45 +22,29 @@ pub(super) struct Process {
     /// Its clock has been standing still since this true time.
     pub(super) asleep: Option<Instant>,
     /// What happened while it was stopped.
-    pub(super) inbox: VecDeque<Fact>,
+    pub(super) inbox: VecDeque<Fact<S>>,
     pub(super) records: BTreeMap<LockId, Record>,
-    /// Told that the shutdown is over, with the number of locks that could not be released.
+    /// Told that the shutdown is over, with what may be left.
     pub(super) stopped: Option<u32>,
-    /// Its host will write in a moment.
-    pub(super) gathers: bool,
-    /// What the values of its keys begin with.
-    mark: Vec<u8>,
+    /// What else its store wants to know of it.
+    pub(super) own: S::Own,
 }
 
 /// Something that reaches a process from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fact {
+#[derive(Clone, Debug)]
+pub(crate) enum Fact<S: Servers> {
     Connected(ConnId),
-    Received(ConnId, Vec<u8>),
+    Received(ConnId, S::Packet),
     Disconnected(ConnId, Fault),
-    /// Its application has something to do.
-    Chore(Chore),
-}
-
-/// What an application does by itself when its time comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chore {
-    /// Gives a lock back, held or lost.
+    /// Its application gives a lock back, held or lost.
     Release(LockId),
-    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an interval is given.
-    Look(LockId, Option<Duration>),
-    /// Writes to what the lock protects, without another look.
-    Write(Permit),
-    /// Its host writes what was gathered.
-    Flush,
+    /// Its application or its host does something else.
+    Chore(S::Chore),
 }
 
-impl Process {
-    pub(super) fn new(machine: Client, clock: Clock) -> Self {
-        let mut mark = machine.identity().token(0).to_string().into_bytes();
-        mark.truncate(CLIENT_PART);
-        Self {
-            mark,
+impl<S: Servers> Process<S> {
+    pub(super) fn new(machine: S::Client, clock: Clock, own: S::Own) -> Self {
+        let mut process = Self {
             machine,
             clock,
             state: State::Running,
@@ -72,8 +53,10 @@ impl Process {
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             stopped: None,
-            gathers: false,
-        }
+            own,
+        };
+        process.look();
+        process
     }
 
     /// The process's own time.
@@ -88,20 +71,26 @@ impl Process {
 
     /// True time at which the machine wants to be called; `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.state {
-            State::Running => self.next,
-            State::Paused | State::Down => None,
-        }
-    }
-
-    /// Whether it has nothing to do, and `value` is one of its tokens.
-    pub(super) fn has_forgotten(&self, value: &[u8]) -> bool {
-        let is_idle = self.state == State::Running && self.stopped.is_none() && self.next.is_none();
-        is_idle && value.starts_with(&self.mark)
+        self.next.filter(|_| self.state == State::Running)
     }
 
     /// Asks the machine when it wants to be called: after every call.
     pub(super) fn look(&mut self) {
         self.next = self.machine.next_deadline().map(|at| self.when(at));
+    }
+}
+
+/// A server's process.
+#[derive(Clone, Debug)]
+pub(super) struct Host<P> {
+    pub(super) state: State,
+    /// What has come while it was stopped, by connection. Its kernel took it, so it is executed when the process goes on,
+    /// even if the client has hung up meanwhile.
+    pub(super) inbox: VecDeque<(u64, Packet<P>)>,
+}
+
+impl<P> Host<P> {
+    pub(super) const fn new() -> Self {
+        Self { state: State::Running, inbox: VecDeque::new() }
     }
 }

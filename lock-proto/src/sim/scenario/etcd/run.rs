@@ -10,11 +10,12 @@ use std::panic::catch_unwind;
 
 use super::super::{Action, Outcome, Plan, Store, text_of};
 use super::{EtcdAction, EtcdStore};
-use crate::etcd::QueryId;
-use crate::id::LockId;
+use crate::error::ConfigError;
+use crate::etcd::{Client, Config, QueryId};
+use crate::id::{ClientId, LockId};
 use crate::lock::{Acquire, Renew, Wait};
 use crate::sim::check::Rule;
-use crate::sim::etcd::{User, World};
+use crate::sim::etcd::{Builder, EtcdClient, User, World};
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 use crate::time::Instant;
@@ -31,8 +32,8 @@ struct Wish {
     hold: Option<Duration>,
 }
 
-struct Play {
-    w: World,
+struct Play<C: EtcdClient> {
+    w: World<C>,
     locks: BTreeMap<u32, (usize, LockId)>,
     queries: BTreeMap<u32, (usize, QueryId)>,
     /// Who was told to shut down.
@@ -40,11 +41,38 @@ struct Play {
     longest: Duration,
 }
 
+impl Plan {
+    /// Runs it with other clients than [`etcd::Client`](Client): see [`Builder::machine`](crate::sim::etcd::Builder::machine).
+    /// No rule is excused for what they cannot do.
+    ///
+    /// # Panics
+    ///
+    /// If it is not a plan for etcd.
+    #[must_use]
+    pub fn run_etcd<C: EtcdClient>(
+        &self,
+        keep: Keep,
+        make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
+    ) -> Outcome {
+        assert!(matches!(self.setup.store, Store::Etcd(_)), "not a plan for etcd: {self}");
+        self.judge(run_clients(self, keep, false, make).0)
+    }
+}
+
 /// Plays `plan`, both phases.
-pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
+pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+    run_clients(plan, keep, traced, Client::new)
+}
+
+fn run_clients<C: EtcdClient>(
+    plan: &Plan,
+    keep: Keep,
+    traced: bool,
+    make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
+) -> (Outcome, Trace) {
     let Store::Etcd(store) = &plan.setup.store else { return Default::default() };
     let mut play = Play {
-        w: world(plan, store, keep, trace),
+        w: build(plan, store).keep(keep).traced(traced).machine(make).build(),
         locks: BTreeMap::new(),
         queries: BTreeMap::new(),
         stopping: plan.setup.clients.iter().map(|_| false).collect(),
@@ -71,21 +99,13 @@ pub(super) fn run(plan: &Plan, keep: Keep, trace: bool) -> (Outcome, Trace) {
     (outcome, trace)
 }
 
-#[cfg(test)]
-std::thread_local! {
-    /// What all clients of this thread's runs do wrong.
-    pub(super) static FLAW: core::cell::Cell<Option<crate::etcd::Flaw>> = const { core::cell::Cell::new(None) };
-}
-
-fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
+fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     let setup = &plan.setup;
     let mut builder = World::cluster(setup.nodes.len())
         .clients(setup.clients.len())
         .seed(setup.seed)
         .latency(setup.latency.clone())
-        .late(store.late)
-        .keep(keep)
-        .traced(trace);
+        .late(store.late);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
     }
@@ -95,26 +115,19 @@ fn world(plan: &Plan, store: &EtcdStore, keep: Keep, trace: bool) -> World {
         None => cluster,
     });
     let store = store.clone();
-    let builder = builder.config(move |config| {
+    builder.config(move |config| {
         let config = config
             .session_ttl(store.session_ttl)
             .turn(store.turn)
             .request_timeout(store.request_timeout)
             .watch_quiet(store.watch_quiet)
             .recheck(store.recheck);
-        #[cfg(test)]
-        let config = {
-            let mut config = config;
-            config.store.flaw = FLAW.get();
-            config
-        };
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
         if store.token_ttl.is_some() { config.user("app", "sesame") } else { config }
-    });
-    builder.build()
+    })
 }
 
-impl Play {
+impl<C: EtcdClient> Play<C> {
     fn both_phases(&mut self, plan: &Plan) {
         for step in &plan.steps {
             let at = Instant::ZERO + step.at;
@@ -147,11 +160,7 @@ impl Play {
             Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
                 let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                if let Some(lock) = self.ask(&wish, None)
-                    && let Some(every) = write_every
-                {
-                    self.w.write_every(client, lock, *every);
-                }
+                self.ask(&wish, None, *write_every);
             }
             Action::Claim(tag) => {
                 if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
@@ -212,7 +221,7 @@ impl Play {
             EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
                 let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&wish, Some(format!("#{tag}")));
+                self.ask(&wish, Some(format!("#{tag}")), None);
             }
             EtcdAction::Proclaim(tag) => {
                 if let Some((client, lock)) = self.held(*tag) {
@@ -256,25 +265,26 @@ impl Play {
         }
     }
 
-    fn ask(&mut self, wish: &Wish, value: Option<String>) -> Option<LockId> {
+    fn ask(&mut self, wish: &Wish, value: Option<String>, write_every: Option<Duration>) {
         if !self.acts(wish.client) {
-            return None;
+            return;
         }
         let mut want = Acquire::new(wish.name).wait(wish.wait).renew(wish.renew);
         if let Some(ttl) = wish.ttl {
             want = want.ttl(ttl);
             self.longest = self.longest.max(ttl);
         }
-        self.w.auto_claim(wish.claim);
         let (client, hold) = (wish.client, wish.hold.filter(|_| wish.claim));
+        self.w.auto_claim(wish.claim);
         let lock = match (value, hold) {
-            (None, None) => self.w.acquire(client, want),
-            (None, Some(hold)) => self.w.acquire_for(client, want, hold),
-            (Some(value), None) => self.w.campaign(client, want, value),
-            (Some(value), Some(hold)) => self.w.campaign_for(client, want, value, hold),
+            (None, hold) => self.w.try_acquire(client, &want, wish.claim, hold, write_every),
+            (Some(value), None) => Ok(self.w.campaign(client, want, value)),
+            (Some(value), Some(hold)) => Ok(self.w.campaign_for(client, want, value, hold)),
         };
         self.w.auto_claim(true);
-        self.locks.insert(wish.tag, (client, lock));
-        Some(lock)
+        match lock {
+            Ok(lock) => _ = self.locks.insert(wish.tag, (client, lock)),
+            Err(misuse) => self.w.report(Rule::Contract, format!("client {client} cannot acquire: {misuse}")),
+        }
     }
 }

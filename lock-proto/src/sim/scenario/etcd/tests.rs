@@ -1,10 +1,11 @@
 //! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be caught.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use super::run::FLAW;
-use crate::etcd::Flaw;
-use crate::sim::scenario::{Plan, Scenario};
+mod flawed;
+
+use crate::sim::scenario::{Backend, Plan, Scenario, scenarios};
 use crate::sim::{Keep, Rule};
+use flawed::{Flaw, clients};
 
 /// Within this many seeds a flaw must be found.
 const BUDGET: u64 = 60;
@@ -14,16 +15,25 @@ fn caught(name: &str, flaw: Flaw, rule: Rule) {
     let scenario = Scenario::named(name).unwrap();
     for seed in 0..BUDGET {
         let plan = Plan::from_seed(scenario, seed);
-        FLAW.set(Some(flaw));
-        let outcome = plan.run_keeping(Keep::Nothing);
-        FLAW.set(None);
+        let outcome = plan.run_etcd(Keep::Nothing, clients(flaw));
         if outcome.violations.iter().any(|found| found.rule == rule) {
-            let sound = plan.run();
-            assert!(sound.violations.is_empty(), "{plan}\n{sound}");
+            for sound in [plan.run(), plan.run_etcd(Keep::Nothing, clients(Flaw::None))] {
+                assert!(sound.violations.is_empty(), "{plan}\n{sound}");
+            }
             return;
         }
     }
     panic!("{flaw:?} was not found in {BUDGET} seeds");
+}
+
+/// What is rewritten for nothing breaks nothing.
+#[test]
+fn the_rewriter_alone_is_never_caught() {
+    for scenario in scenarios().iter().filter(|scenario| scenario.backend == Backend::Etcd) {
+        let plan = Plan::from_seed(scenario, 1);
+        let outcome = plan.run_etcd(Keep::Lines(200), clients(Flaw::None));
+        assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
+    }
 }
 
 #[test]

@@ -7,15 +7,16 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use super::{MEETING, RedisAction, RedisStore};
-use crate::id::LockId;
+use crate::error::ConfigError;
+use crate::id::{ClientId, LockId};
 use crate::lock::Acquire;
 use crate::lock::Wait;
-use crate::redis::Config;
+use crate::redis::{Client, Config};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
 use crate::sim::scenario::{Action, Outcome, Plan, Store, text_of};
 use crate::sim::trace::Trace;
-use crate::sim::world::World;
+use crate::sim::world::redis::{Builder, RedisClient, World};
 use crate::time::Instant;
 use crate::url::Secret;
 
@@ -28,9 +29,39 @@ const SERVED: u32 = 20;
 /// And this on top: what back-off and quarantine take.
 const GRACE: Duration = Duration::from_secs(20);
 
+impl Plan {
+    /// Runs it with other clients than [`redis::Client`](Client): see [`Builder::machine`](crate::sim::Builder::machine).
+    /// No rule is excused for what they cannot do.
+    ///
+    /// # Panics
+    ///
+    /// If it is not a plan for Redis.
+    #[must_use]
+    pub fn run_redis<C: RedisClient>(
+        &self,
+        keep: Keep,
+        make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
+    ) -> Outcome {
+        // requirement S4: clients with planted flaws
+        assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
+        self.judge(run_clients(self, keep, false, make).0)
+    }
+}
+
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+    run_clients(plan, keep, traced, Client::new)
+}
+
+fn run_clients<C: RedisClient>(
+    plan: &Plan,
+    keep: Keep,
+    traced: bool,
+    make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
+) -> (Outcome, Trace) {
     let Store::Redis(store) = &plan.setup.store else { return Default::default() };
-    let mut game = Game { world: build(plan, store, keep, traced), tags: BTreeMap::new(), set_back: Duration::ZERO };
+    let mut world = build(plan, store).keep(keep).traced(traced).machine(make).build();
+    world.expect_violation();
+    let mut game = Game { world, tags: BTreeMap::new(), set_back: Duration::ZERO };
     // A panic in a machine is a finding like any other.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| game.play(plan, store))) {
         game.world.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
@@ -50,38 +81,23 @@ pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     (outcome, world.take_trace())
 }
 
-#[cfg(test)]
-std::thread_local! {
-    /// What all clients of this thread's runs do wrong.
-    pub(super) static FLAW: core::cell::Cell<Option<crate::redis::Flaw>> = const { core::cell::Cell::new(None) };
-}
-
-fn build(plan: &Plan, store: &RedisStore, keep: Keep, traced: bool) -> World {
+fn build(plan: &Plan, store: &RedisStore) -> Builder {
     let (setup, settings) = (&plan.setup, store.clone());
     let change = move |config: Config| {
         let (turn, pause) = settings.turn;
         let config = config.poll(settings.poll).wake(settings.wake).fencing(settings.fencing);
-        let config = config
+        config
             .fence_block(settings.fence_block)
             .turn(turn)
             .turn_pause(pause)
             .quarantine(settings.ttl)
-            .round_timeout(settings.round);
-        #[cfg(test)]
-        let config = {
-            let mut config = config;
-            config.store.flaw = FLAW.get();
-            config
-        };
-        config
+            .round_timeout(settings.round)
     };
     let mut builder = World::redis(setup.nodes.len())
         .seed(setup.seed)
         .clients(setup.clients.len())
         .latency(setup.latency.clone())
         .gather(store.gather)
-        .keep(keep)
-        .traced(traced)
         .config(change);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
@@ -93,19 +109,17 @@ fn build(plan: &Plan, store: &RedisStore, keep: Keep, traced: bool) -> World {
             builder = builder.endpoint(i, |at| at.password = Some(Secret::new(PASSWORD)));
         }
     }
-    let mut world = builder.build();
-    world.expect_violation();
-    world
+    builder
 }
 
-struct Game {
-    world: World,
+struct Game<C: RedisClient> {
+    world: World<C>,
     tags: BTreeMap<u32, (usize, LockId)>,
     /// By how much clocks of nodes were set back, all in all: keys live longer by so much.
     set_back: Duration,
 }
 
-impl Game {
+impl<C: RedisClient> Game<C> {
     fn play(&mut self, plan: &Plan, store: &RedisStore) {
         let ttl = store.ttl;
         if store.met {

@@ -3,12 +3,13 @@
 
 use alloc::string::ToString as _;
 
-use super::play::FLAW;
 use super::*;
-use crate::redis::Flaw;
 use crate::sim::redis::FIXED_BLOCKS;
 use crate::sim::scenario::Plan;
 use crate::sim::{Keep, scenario};
+use flawed::{Flaw, clients};
+
+mod flawed;
 
 /// Within this many seeds a flaw must be found.
 const BUDGET: u64 = 60;
@@ -17,25 +18,33 @@ const BUDGET: u64 = 60;
 fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
     let scenario = Scenario::named(name).unwrap();
     let breaks = |plan: &Plan| {
-        let outcome = plan.run_keeping(Keep::Nothing);
+        let outcome = plan.run_redis(Keep::Nothing, clients(flaw));
         outcome.violations.iter().any(|found| rules.contains(&found.rule))
     };
     for seed in 0..BUDGET {
         let plan = Plan::from_seed(scenario, seed);
-        FLAW.set(Some(flaw));
-        let found = breaks(&plan);
-        let small = found.then(|| plan.shrink(breaks));
-        FLAW.set(None);
-        if let Some(small) = small {
+        if breaks(&plan) {
+            let small = plan.shrink(breaks);
             assert!(small.len() <= plan.len());
             for plan in [&plan, &small] {
-                let sound = plan.run();
-                assert!(sound.violations.is_empty(), "{plan}\n{sound}");
+                for sound in [plan.run(), plan.run_redis(Keep::Nothing, clients(Flaw::None))] {
+                    assert!(sound.violations.is_empty(), "{plan}\n{sound}");
+                }
             }
             return small;
         }
     }
     panic!("{flaw:?} was not found in {BUDGET} seeds");
+}
+
+/// What is rewritten for nothing breaks nothing.
+#[test]
+fn the_rewriter_alone_is_never_caught() {
+    for scenario in scenario::scenarios().iter().filter(|scenario| scenario.backend == Backend::Redis) {
+        let plan = Plan::from_seed(scenario, 1);
+        let outcome = plan.run_redis(Keep::Lines(200), clients(Flaw::None));
+        assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
+    }
 }
 
 #[test]

@@ -5,7 +5,22 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::redis::script;
+use crate::sim::network::Payload;
 use crate::sim::redis::input::{self, Limits, Parsed};
+use crate::sim::way::Way;
+
+impl Payload for Vec<u8> {
+    fn size(&self) -> usize {
+        self.len()
+    }
+
+    fn label(&self, way: Way) -> String {
+        match way {
+            Way::ToNode => requests(self),
+            Way::ToClient => replies(self),
+        }
+    }
+}
 
 /// A command for the log: scripts by their name, the rest as text.
 pub(super) fn command(args: &[Vec<u8>]) -> String {
@@ -25,7 +40,7 @@ pub(super) fn command(args: &[Vec<u8>]) -> String {
 }
 
 /// The requests in what a client sends, in short; what does not begin here is shown by dots.
-pub(super) fn requests(bytes: &[u8]) -> String {
+fn requests(bytes: &[u8]) -> String {
     let limits = Limits { max_bulk: bytes.len(), authenticated: true };
     let (mut rest, mut text) = (bytes, String::new());
     while !rest.is_empty() && text.len() < 80 {
@@ -61,7 +76,7 @@ fn request(args: &[&[u8]]) -> String {
 }
 
 /// The beginning of what a node answers.
-pub(super) fn replies(bytes: &[u8]) -> String {
+fn replies(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace("\r\n", " ");
     // A piece of an answer may be the end of a line.
     String::from(if text.trim().is_empty() { "…" } else { text.trim_end() })

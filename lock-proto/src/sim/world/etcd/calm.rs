@@ -1,40 +1,35 @@
-//! The end of all faults, and what must be true then (requirement S2).
+//! The end of all faults, and what must be true then.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::World;
 use super::builder::LATE;
-use super::process::Fact;
+use super::{Etcd, EtcdClient};
 use crate::etcd::ElectionEvent;
-use crate::id::LockId;
-use crate::sim::check::{Rule, Stage};
+use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
 use crate::sim::trace::State;
+use crate::sim::world::World;
 
-/// How long an application holds a lock once there is nothing to do but to come to an end.
-const SHORT: Duration = Duration::from_millis(10);
 /// What no lock has made.
 const ELSE: &str = "something else";
 
-impl World {
-    /// Ends every fault: what is cut is healed, who is stopped goes on, members that are down start with their data and hear each other,
-    /// nothing is refused, packets travel as fast as at first, and no call waits long to be looked at. Clients that are dead stay so.
-    pub fn calm(&mut self) {
-        self.note("calm");
-        self.recorder.calm(self.now);
-        self.network.quick();
+/// The end.
+impl<C: EtcdClient> World<Etcd<C>> {
+    /// Members run with their data and hear each other, nothing is refused, no call waits long to be looked at, nothing is cut.
+    pub(super) fn calm_members(&mut self) {
         // A connection on which answers stay out is closed and opened anew, again and again: that is not rest.
-        self.late = self.late.min(LATE);
-        for member in 0..self.members.len() {
-            match self.members[member].state {
+        self.store.late = self.store.late.min(LATE);
+        for member in 0..self.hosts.len() {
+            match self.hosts[member].state {
                 State::Running => {}
                 State::Paused => self.resume_member(member),
                 State::Down => self.start_member(member),
             }
             self.rejoin_member(member);
-            if self.cluster.loses_events(member) {
+            if self.store.cluster.loses_events(member) {
                 self.keep_events(member);
             }
         }
@@ -43,35 +38,20 @@ impl World {
             self.change_condition(condition, false);
         }
         self.heal_all();
-        for client in 0..self.clients.len() {
-            if self.clients[client].state == State::Paused {
-                self.resume_client(client);
-            }
-        }
     }
 
     /// From now on every application wants to come to an end: what is held or lost is given back, what is offered is taken, whatever is
     /// granted later is given back in a moment, and nobody asks who leads.
     pub fn wind_down(&mut self) {
-        self.wind_locks_down();
+        self.end_holds();
         self.close_queries();
     }
 
-    fn wind_locks_down(&mut self) {
-        for client in 0..self.clients.len() {
-            for record in self.clients[client].records.values_mut() {
-                (record.claim, record.hold) = (true, Some(record.hold.map_or(SHORT, |hold| hold.min(SHORT))));
-                record.write_every = None;
-            }
-            for (lock, stage) in self.checker.live(client).collect::<Vec<(LockId, Stage)>>() {
-                match stage {
-                    Stage::Waiting | Stage::Releasing | Stage::Over => continue,
-                    Stage::Offered if self.is_running(client) => self.claim(client, lock),
-                    Stage::Offered | Stage::Held | Stage::Lost => {}
-                }
-                self.agenda.plan(self.now + SHORT, (client, Fact::Release(lock)));
-            }
+    fn end_holds(&mut self) {
+        for process in &mut self.clients {
+            process.records.values_mut().for_each(|record| record.habits.write_every = None);
         }
+        self.wind_locks_down();
     }
 
     fn close_queries(&mut self) {
@@ -90,24 +70,12 @@ impl World {
         (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
     }
 
-    /// Whether nothing will ever happen again by itself: no timer runs, nothing is under way.
-    #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        self.network.is_quiet()
-            && self.dawdling.is_empty()
-            && self.lingering.is_empty()
-            && self.agenda.is_empty()
-            && self.resource.on_the_way.is_empty()
-            && self.clients.iter().all(|process| process.deadline().is_none())
-            && self.cluster_due.is_none()
-    }
-
     /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down) everybody is served, then every key goes, then
     /// each client sends no more than what keeps its session alive; then all are shut down, and no key, lease, connection or timer is left.
     /// `ttl` is the longest that any lease was asked for with. What is not so is reported.
     pub fn come_to_an_end(&mut self, ttl: Duration) {
         self.calm();
-        self.wind_locks_down();
+        self.end_holds();
         let served = ttl * 3 + Duration::from_secs(30);
         if !self.run_until(served, Self::is_idle) {
             let waiting: Vec<_> = (0..self.clients.len())
@@ -131,8 +99,7 @@ impl World {
 
     /// With no key left, everybody who observes an election has heard that nobody leads, whatever was missed before.
     fn observers_agree(&mut self, within: Duration) {
-        let recheck =
-            self.clients.iter().map(|process| process.machine.config().store.recheck).max().unwrap_or_default();
+        let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
         if self.run_until(within + recheck, |w| w.misled().next().is_none()) {
             return;
         }
@@ -141,10 +108,10 @@ impl World {
         }
     }
 
-    fn misled(&self) -> impl Iterator<Item = alloc::string::String> {
+    fn misled(&self) -> impl Iterator<Item = String> {
         let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
         running.flat_map(move |client| {
-            let open = self.clients[client].queries.values().filter(|observed| observed.observes && !observed.over);
+            let open = self.clients[client].own.queries.values().filter(|observed| observed.observes && !observed.over);
             let wrong = open.filter(|observed| observed.events.last() != Some(&ElectionEvent::NoLeader));
             wrong.map(move |observed| {
                 let name = observed.name.escape_ascii();
@@ -156,7 +123,7 @@ impl World {
         })
     }
 
-    fn queue_keys_left(&self) -> impl Iterator<Item = alloc::string::String> {
+    fn queue_keys_left(&self) -> impl Iterator<Item = String> {
         self.keys().into_iter().filter(|key| key != ELSE)
     }
 
@@ -164,13 +131,13 @@ impl World {
     fn stay_quiet(&mut self, ttl: Duration) {
         // A key whose delete timed out is watched on, even if it is gone.
         self.run_for(ttl);
-        let before: Vec<u64> = self.clients.iter().map(|process| process.sent).collect();
+        let before: Vec<u64> = self.clients.iter().map(|process| process.own.sent).collect();
         self.run_for(ttl * 10);
         for (client, before) in before.into_iter().enumerate() {
-            let sent = self.clients[client].sent - before;
+            let sent = self.clients[client].own.sent - before;
             // Three signs of life a TTL, less jitter and drift, and what tends the connection. Who waits for an answer for less than it can
             // take opens a connection for each of them, with a login and its watches.
-            let config = self.clients[client].machine.config();
+            let config = &self.clients[client].own.config;
             let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
             let lives = (ttl * 10).as_millis() / config.store.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
             if u128::from(sent) > lives * each + 20 {
@@ -200,15 +167,14 @@ impl World {
         }
         self.on_cluster("cleared", |cluster, now| cluster.delete(now, ELSE));
         // The lease of a process that died, or one whose grant was executed late, ends by itself.
-        self.run_until(ttl + Duration::from_secs(5), |w| w.cluster.leases().is_empty());
+        self.run_until(ttl + Duration::from_secs(5), |w| w.store.cluster.leases().is_empty());
         if !self.run_until(Duration::from_secs(60), Self::is_quiet) {
-            let timers: Vec<_> = self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect();
-            let text =
-                format!("no rest at the end: timers {timers:?}, the cluster's {:?}", self.cluster.next_deadline());
+            let (timers, cluster) = (self.timers(), self.store.cluster.next_deadline());
+            let text = format!("no rest at the end: timers {timers:?}, the cluster's {cluster:?}");
             self.report(Rule::Leftover, text);
         }
-        let (keys, leases) = (self.keys(), self.cluster.leases().len());
-        let (connections, streams) = (self.cluster.connection_count(), self.cluster.stream_count());
+        let (keys, leases) = (self.keys(), self.store.cluster.leases().len());
+        let (connections, streams) = (self.store.cluster.connection_count(), self.store.cluster.stream_count());
         if !keys.is_empty() || leases + connections + streams > 0 {
             let text =
                 format!("left at the end: {keys:?}, {leases} leases, {connections} connections, {streams} streams");

@@ -10,11 +10,10 @@ use crate::etcd::message::{
     COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchResponse,
 };
 use crate::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
-use crate::sim::network::Payload;
 
 /// One thing said over a connection. Calls and streams are numbered by the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(crate) enum Wire {
     // To the member.
     Call { rpc: u64, token: Option<Box<str>>, request: Rpc },
     Open { stream: u64, kind: StreamKind, token: Option<Box<str>> },
@@ -24,13 +23,6 @@ pub(super) enum Wire {
     Reply { rpc: u64, reply: Result<RpcReply, Status> },
     Message { stream: u64, message: StreamReceived },
     Ended { stream: u64, status: Status },
-}
-
-impl Payload for Wire {
-    /// The windows of HTTP/2 are never full here: nothing that a lock sends is large.
-    fn size(&self) -> usize {
-        0
-    }
 }
 
 impl Wire {

@@ -5,18 +5,19 @@ use alloc::format;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::World;
-use super::process::Fact;
+use super::{Etcd, EtcdClient, WriteAgain};
 use crate::etcd::OwnerKey;
 use crate::id::LockId;
-use crate::sim::agenda::Agenda;
 use crate::sim::check::{Permit, Rule};
 use crate::sim::trace::{Fate, Lane, MessageId, What};
+use crate::sim::world::World;
+use crate::sim::world::process::Fact;
+use crate::sim::world::store::Planned;
 use crate::time::nanos;
 
 /// A write on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Write {
+pub(crate) struct Write {
     name: Arc<[u8]>,
     permit: Permit,
     owner: OwnerKey,
@@ -25,7 +26,6 @@ pub(super) struct Write {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
-    pub(super) on_the_way: Agenda<Write>,
     /// The newest grant whose write was accepted, by name.
     newest: BTreeMap<Arc<[u8]>, i64>,
     accepted: u64,
@@ -38,7 +38,8 @@ impl Resource {
     }
 }
 
-impl World {
+/// Writes.
+impl<C: EtcdClient> World<Etcd<C>> {
     /// The holder writes to what the lock protects, by a transaction that is executed only while its key is as it was
     /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)). It may take long to arrive, whatever becomes of the lock and of the client
     /// meanwhile. No lock is needed to see what it must not do: an older grant never writes after a newer one has.
@@ -61,16 +62,19 @@ impl World {
         // Some are on their way for longer than any lease lives.
         let longest = if self.rng.one_in(4) { Duration::from_secs(15) } else { Duration::from_millis(20) };
         let at = self.now + Duration::from_nanos(self.rng.below(nanos(longest)));
-        self.resource.on_the_way.plan(at, write);
+        self.agenda.plan(at, Planned::Write(write));
         self.pump_client(client);
     }
 
-    /// While it is held, the lock's holder writes this often.
-    pub fn write_every(&mut self, client: usize, lock: LockId, every: Duration) {
-        let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
-        record.write_every = Some(every);
-        if self.is_held(client, lock) {
-            self.agenda.plan(self.now + every, (client, Fact::Write(lock)));
+    /// Its application writes, if it believes to hold the lock, and will again.
+    pub(super) fn write_again(&mut self, client: usize, lock: LockId) {
+        if !self.is_held(client, lock) {
+            return;
+        }
+        self.write(client, lock);
+        let every = self.clients[client].records.get(&lock).and_then(|record| record.habits.write_every);
+        if let Some(every) = every {
+            self.plan(self.now + every, client, Fact::Chore(WriteAgain(lock)));
         }
     }
 
@@ -82,22 +86,22 @@ impl World {
         // A second resource, elsewhere, looks at the fencing token alone.
         self.checker.write(self.now, &name, permit);
         // Without a leader nothing is written.
-        let unchanged = self.cluster.get(&owner.key).is_some_and(|kv| kv.mod_revision == owner.mod_revision);
-        let accepted = unchanged && self.cluster.leader().is_some();
+        let unchanged = self.store.cluster.get(&owner.key).is_some_and(|kv| kv.mod_revision == owner.mod_revision);
+        let accepted = unchanged && self.store.cluster.leader().is_some();
         let what = if accepted { "accepted" } else { "refused" };
         self.journal.write(self.now, format_args!("write of c{client} {lock} with {fence:?} {what}"));
         let shown = || format!("{}", name.escape_ascii());
         self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
         if accepted {
-            self.resource.accepted += 1;
-            let newest = self.resource.newest.entry(name).or_default();
+            self.store.resource.accepted += 1;
+            let newest = self.store.resource.newest.entry(name).or_default();
             if *newest > order {
                 let text = format!("client {client} {lock}, of revision {order}, wrote after {newest} had");
                 self.checker.report(self.now, Rule::StaleWrite, text);
             }
             *newest = order.max(*newest);
         } else {
-            self.resource.refused += 1;
+            self.store.resource.refused += 1;
         }
         self.check();
     }

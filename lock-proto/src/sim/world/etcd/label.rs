@@ -9,6 +9,8 @@ use crate::etcd::message::{
     COMPARE_CREATE, Compare, CompareWith, DELETED, Op, RangeRequest, TxnRequest, WatchAsk, WatchResponse,
 };
 use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
+use crate::sim::network::Payload;
+use crate::sim::way::Way;
 
 /// So many digits tell one lease from the others.
 const DIGITS: usize = 4;
@@ -36,9 +38,13 @@ fn shortened(digits: &str) -> String {
     }
 }
 
-impl Wire {
-    /// It in few words.
-    pub(super) fn label(&self) -> String {
+impl Payload for Wire {
+    /// The windows of HTTP/2 are never full here: nothing that a lock sends is large.
+    fn size(&self) -> usize {
+        0
+    }
+
+    fn label(&self, _: Way) -> String {
         match self {
             Self::Call { request, .. } => call(request),
             Self::Open { kind: StreamKind::Watch, .. } => "open watches".into(),

@@ -1,27 +1,27 @@
-//! What goes wrong in a world.
+//! What goes wrong with etcd members.
 
 use alloc::format;
-use core::ops::Range;
-use core::time::Duration;
 
-use super::World;
-use super::process::Fact;
+use super::{Etcd, EtcdClient};
 use crate::etcd::Queue;
 use crate::fault::Fault;
 use crate::sim::etcd::{Cluster, Condition};
 use crate::sim::network::Packet;
-use crate::sim::trace::{Lane, State, What};
+use crate::sim::trace::{Lane, State};
 use crate::sim::way::Way;
+use crate::sim::world::World;
+use crate::sim::world::process::Fact;
 use crate::time::Instant;
 
-impl World {
+/// What goes wrong with members.
+impl<C: EtcdClient> World<Etcd<C>> {
     // ---- members ----
 
     /// The member's process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes. The others go on without it.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
-        if self.members[member].state == State::Running {
-            self.set_member(member, State::Paused);
+        if self.hosts[member].state == State::Running {
+            self.set_host(member, State::Paused);
             self.settle_member(member);
         }
     }
@@ -29,19 +29,19 @@ impl World {
     /// The member's process goes on, with what has come meanwhile.
     pub fn resume_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} resumed"));
-        if self.members[member].state != State::Paused {
+        if self.hosts[member].state != State::Paused {
             return;
         }
-        self.set_member(member, State::Running);
-        while let Some((link, packet)) = self.members[member].outbox.pop_front() {
+        self.set_host(member, State::Running);
+        while let Some((link, packet)) = self.store.members[member].outbox.pop_front() {
             self.send(link, Way::ToClient, packet);
         }
         self.settle_member(member);
-        while let Some((link, packet)) = self.members[member].inbox.pop_front() {
+        while let Some((link, packet)) = self.hosts[member].inbox.pop_front() {
             self.member_takes(link, member, packet);
         }
         self.steps += 1;
-        self.cluster.handle_timeout(self.now);
+        self.store.cluster.handle_timeout(self.now);
         self.pump_cluster();
     }
 
@@ -54,20 +54,20 @@ impl World {
     /// The member ends in an orderly way: what it has taken is done and answered first.
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
-        if self.members[member].state != State::Down {
+        if self.hosts[member].state != State::Down {
             self.word(Some(Lane::Node(member)), || "ends in order".into());
         }
         self.member_goes(member, |cluster, now| cluster.stop(now, member));
     }
 
     fn member_goes(&mut self, member: usize, how: impl FnOnce(&mut Cluster, Instant)) {
-        if self.members[member].state == State::Down {
+        if self.hosts[member].state == State::Down {
             return;
         }
-        self.set_member(member, State::Down);
-        self.members[member].inbox.clear();
-        self.members[member].outbox.clear();
-        how(&mut self.cluster, self.now);
+        self.set_host(member, State::Down);
+        self.hosts[member].inbox.clear();
+        self.store.members[member].outbox.clear();
+        how(&mut self.store.cluster, self.now);
         self.pump_cluster();
         self.settle_member(member);
         // Connections that the kernel had accepted and the process had not seen.
@@ -82,9 +82,9 @@ impl World {
     /// A member that is down starts again, with its data. Tokens are not among them.
     pub fn start_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} started"));
-        if self.members[member].state == State::Down {
-            self.set_member(member, State::Running);
-            self.cluster.start(self.now, member);
+        if self.hosts[member].state == State::Down {
+            self.set_host(member, State::Running);
+            self.store.cluster.start(self.now, member);
             self.pump_cluster();
         }
     }
@@ -92,7 +92,7 @@ impl World {
     /// Cuts a member off from the other members, not from the clients.
     pub fn isolate_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} cut off from the others"));
-        if !core::mem::replace(&mut self.members[member].cut_off, true) {
+        if !core::mem::replace(&mut self.store.members[member].cut_off, true) {
             self.word(Some(Lane::Node(member)), || "cut off from the other members".into());
         }
         self.settle_member(member);
@@ -101,24 +101,19 @@ impl World {
     /// Ends [`isolate_member`](Self::isolate_member).
     pub fn rejoin_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} with the others again"));
-        if core::mem::replace(&mut self.members[member].cut_off, false) {
+        if core::mem::replace(&mut self.store.members[member].cut_off, false) {
             self.word(Some(Lane::Node(member)), || "hears the other members again".into());
         }
         self.settle_member(member);
     }
 
-    fn set_member(&mut self, member: usize, state: State) {
-        self.members[member].state = state;
-        self.recorder.note(self.now, || What::State { lane: Lane::Node(member), state });
-    }
-
     /// To the others a stopped member is as good as cut off. An only member has no others.
     fn settle_member(&mut self, member: usize) {
-        let stopped = self.members[member].state == State::Paused && self.members.len() > 1;
-        if stopped || self.members[member].cut_off {
-            self.cluster.isolate(self.now, member);
+        let stopped = self.hosts[member].state == State::Paused && self.hosts.len() > 1;
+        if stopped || self.store.members[member].cut_off {
+            self.store.cluster.isolate(self.now, member);
         } else {
-            self.cluster.heal(self.now, member);
+            self.store.cluster.heal(self.now, member);
         }
         self.pump_cluster();
     }
@@ -135,10 +130,10 @@ impl World {
 
     fn quorum(&mut self, lost: bool, what: &str, change: impl FnOnce(&mut Cluster, Instant)) {
         self.journal.write(self.now, format_args!("{what}"));
-        if core::mem::replace(&mut self.told_of.quorum_lost, lost) != lost {
+        if core::mem::replace(&mut self.store.told_of.quorum_lost, lost) != lost {
             self.word(None, || what.into());
         }
-        change(&mut self.cluster, self.now);
+        change(&mut self.store.cluster, self.now);
         self.pump_cluster();
     }
 
@@ -158,7 +153,7 @@ impl World {
     /// The same, but nobody needs to see it in a picture.
     pub(super) fn change_condition(&mut self, condition: Condition, on: bool) {
         self.journal.write(self.now, format_args!("{condition:?} {on}"));
-        self.cluster.set(self.now, condition, on);
+        self.store.cluster.set(self.now, condition, on);
         self.pump_cluster();
     }
 
@@ -196,7 +191,7 @@ impl World {
 
     fn queue_keys(&self, name: &str, oldest: bool) -> Option<crate::etcd::message::KeyValue> {
         let queue = Queue::new(b"", name.as_bytes());
-        let keys = self.cluster.keys().into_iter().filter(|kv| kv.key.starts_with(queue.prefix()));
+        let keys = self.store.cluster.keys().into_iter().filter(|kv| kv.key.starts_with(queue.prefix()));
         if oldest { keys.min_by_key(|kv| kv.create_revision) } else { keys.max_by_key(|kv| kv.create_revision) }
     }
 
@@ -237,94 +232,20 @@ impl World {
     fn on_lane<T>(&mut self, lane: Option<Lane>, what: &str, change: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("{what}"));
         self.word(lane, || what.into());
-        let done = change(&mut self.cluster, self.now);
+        let done = change(&mut self.store.cluster, self.now);
         self.pump_cluster();
         done
     }
 
-    // ---- clients ----
-
-    /// The client's machine is suspended, and its clock stands still meanwhile: a host whose clock is not one that counts through suspend
-    /// (requirement T4). It breaks the bounds.
-    pub fn suspend_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} suspended"));
-        if self.is_running(client) {
-            self.clients[client].asleep = Some(self.now);
-            self.set_process(client, State::Paused);
-        }
-    }
-
-    /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
-    pub fn resume_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} resumed"));
-        if self.clients[client].state != State::Paused {
-            return;
-        }
-        self.start_clock(client);
-        self.set_process(client, State::Running);
-        if self.rng.one_in(2) {
-            self.time_out(client);
-        }
-        while let Some(fact) = self.clients[client].inbox.pop_front() {
-            self.process_takes(client, fact);
-        }
-        self.time_out(client);
-    }
-
-    /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
-    pub fn kill_client(&mut self, client: usize) {
-        self.journal.write(self.now, format_args!("c{client} killed"));
-        if !self.is_dead(client) {
-            self.set_process(client, State::Down);
-        }
-        self.clients[client].inbox.clear();
-        self.checker.dies(client);
-        for id in self.network.of_client(client) {
-            let Some(conn) = self.network.links.get(&id).map(|link| link.conn) else { continue };
-            self.forget_conn(client, conn);
-            self.close(id);
-        }
-    }
-
     // ---- the network between clients and members ----
-
-    /// No packet passes between this client and this member, in either direction.
-    pub fn partition(&mut self, client: usize, member: usize) {
-        self.cut(client, member, Way::ToNode);
-        self.cut(client, member, Way::ToClient);
-    }
-
-    /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
-    pub fn cut(&mut self, client: usize, member: usize, way: Way) {
-        self.journal.write(self.now, format_args!("cut c{client} m{member} {way}"));
-        self.recorder.note(self.now, || What::Cut { client, node: member, way });
-        self.network.cut(client, member, way);
-    }
-
-    /// Every packet passes again between this client and this member.
-    pub fn heal(&mut self, client: usize, member: usize) {
-        self.journal.write(self.now, format_args!("heal c{client} m{member}"));
-        for way in Way::BOTH {
-            if self.network.cuts().contains(&(client, member, way)) {
-                self.recorder.note(self.now, || What::Healed { client, node: member, way });
-            }
-        }
-        self.network.heal(self.now, |c, n, _| (c, n) == (client, member));
-    }
 
     /// Every packet passes again everywhere.
     pub fn heal_all(&mut self) {
         for client in 0..self.clients.len() {
-            for member in 0..self.members.len() {
+            for member in 0..self.hosts.len() {
                 self.heal(client, member);
             }
         }
-    }
-
-    /// Packets of this client to (or from) this member travel so long from now on.
-    pub fn slow(&mut self, client: usize, member: usize, way: Way, latency: Range<Duration>) {
-        self.journal.write(self.now, format_args!("slow c{client} m{member} {way} {latency:?}"));
-        self.network.slow(client, member, way, latency);
     }
 
     /// Every open connection between this client and this member is reset, seen by both at once. What was under way is lost.
@@ -339,13 +260,13 @@ impl World {
             }
             self.lose(id);
             if known {
-                match self.members[member].state {
+                match self.hosts[member].state {
                     State::Running => {
                         self.hang_up(id);
                         self.pump_cluster();
                     }
                     State::Paused => {
-                        self.members[member].inbox.push_back((id, Packet::Close(Fault::Reset)));
+                        self.hosts[member].inbox.push_back((id, Packet::Close(Fault::Reset)));
                     }
                     State::Down => {}
                 }

@@ -1,0 +1,160 @@
+//! Calls and replies are rewritten on their way between a client of etcd and the world.
+
+use crate::lock::Elections;
+use alloc::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::error::{ConfigError, Misuse};
+use crate::etcd::message::{KeyValue, Op, OpResponse, TxnRequest};
+use crate::etcd::{Client, Config, Output, OwnerKey, QueryId, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
+use crate::fault::Fault;
+use crate::id::{ClientId, ConnId, LockId};
+use crate::lock::Acquire;
+use crate::sim::etcd::EtcdClient;
+use crate::sim::scenario::tests::Flawed;
+use crate::time::Instant;
+
+/// What a client does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// Nothing.
+    None,
+    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is there.
+    SkipsOwnKey,
+    /// An unlock deletes the key, whatever its revision.
+    DeletesAnyRevision,
+}
+
+/// A flaw, and what it takes to rewrite what is called and answered.
+#[derive(Clone, Debug)]
+pub(super) struct Rewriter {
+    flaw: Flaw,
+    /// Waiters that look for their own key, as it was created.
+    looks: BTreeMap<RpcId, KeyValue>,
+    /// Own keys as they were last seen.
+    seen: BTreeMap<Bytes, KeyValue>,
+}
+
+/// What makes clients with this flaw.
+pub(super) fn clients(
+    flaw: Flaw,
+) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
+    move |now, config, id, seed| {
+        let rewriter = Rewriter { flaw, looks: BTreeMap::new(), seen: BTreeMap::new() };
+        Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
+    }
+}
+
+/// The deletes of this transaction, and of those in it, have no conditions any more.
+fn delete_anything(txn: &mut TxnRequest) {
+    for op in &mut txn.success {
+        match &mut op.request {
+            Some(Op::Delete(_)) => txn.compare.clear(),
+            Some(Op::Txn(inner)) => delete_anything(inner),
+            Some(Op::Range(_) | Op::Put(_)) | None => {}
+        }
+    }
+}
+
+/// The own key of a waiter that looks who is before it: it reads that, and the newest of those created before.
+fn looked_for(txn: &TxnRequest) -> Option<KeyValue> {
+    let mut reads = txn.success.iter().map(|op| match &op.request {
+        Some(Op::Range(range)) => Some(range),
+        Some(Op::Put(_) | Op::Delete(_) | Op::Txn(_)) | None => None,
+    });
+    let (own, before) = (reads.next()??, reads.next()??);
+    let created = before.max_create_revision + 1;
+    (txn.compare.is_empty() && created > 1).then(|| KeyValue {
+        key: own.key.clone(),
+        create_revision: created,
+        mod_revision: created,
+        ..KeyValue::default()
+    })
+}
+
+impl Rewriter {
+    fn call(&mut self, rpc: RpcId, request: &mut Rpc) {
+        match (self.flaw, request) {
+            (Flaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
+            (Flaw::SkipsOwnKey, Rpc::Txn(txn)) => self.looks.extend(looked_for(txn).map(|own| (rpc, own))),
+            (
+                Flaw::None | Flaw::SkipsOwnKey | Flaw::DeletesAnyRevision,
+                Rpc::Txn(_) | Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_),
+            ) => {}
+        }
+    }
+
+    fn reply(&mut self, rpc: RpcId, reply: &mut Result<RpcReply, Status>) {
+        let (Some(own), Ok(RpcReply::Txn(txn))) = (self.looks.remove(&rpc), reply) else { return };
+        let Some(OpResponse::Range(found)) = txn.responses.first_mut().and_then(|first| first.response.as_mut()) else {
+            return;
+        };
+        let same = |seen: &&KeyValue| seen.create_revision == own.create_revision;
+        match found.kvs.first() {
+            Some(kv) => _ = self.seen.insert(own.key.clone(), kv.clone()),
+            None => found.kvs.push(self.seen.get(&own.key).filter(same).unwrap_or(&own).clone()),
+        }
+    }
+}
+
+impl EtcdClient for Flawed<Client, Rewriter> {
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.client.handle_connected(now, conn);
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.client.handle_disconnected(now, conn, why);
+    }
+
+    fn handle_reply(&mut self, now: Instant, rpc: RpcId, mut reply: Result<RpcReply, Status>) {
+        self.flaw.reply(rpc, &mut reply);
+        self.client.handle_reply(now, rpc, reply);
+    }
+
+    fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived) {
+        self.client.handle_message(now, stream, message);
+    }
+
+    fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status) {
+        self.client.handle_stream_ended(now, stream, status);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        let mut output = self.client.poll_output()?;
+        if let Output::Call { rpc, request, .. } = &mut output {
+            self.flaw.call(*rpc, request);
+        }
+        Some(output)
+    }
+
+    fn owner(&self, lock: LockId) -> Option<OwnerKey> {
+        self.client.owner(lock)
+    }
+
+    fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerKey, Misuse> {
+        self.client.owner_guard(now, lock)
+    }
+}
+
+impl Elections for Flawed<Client, Rewriter> {
+    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        self.client.campaign(now, want, value)
+    }
+
+    fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {
+        self.client.proclaim(now, lock, value)
+    }
+
+    fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.client.leader(now, name)
+    }
+
+    fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.client.observe(now, name)
+    }
+
+    fn close_query(&mut self, now: Instant, query: QueryId) {
+        self.client.close_query(now, query);
+    }
+}

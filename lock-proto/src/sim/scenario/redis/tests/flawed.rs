@@ -1,0 +1,206 @@
+//! Requests and replies are rewritten on their way between a client of Redis and the world.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::error::ConfigError;
+use crate::fault::Fault;
+use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::lock::{Event, Release};
+use crate::redis::{CLIENT_PART, Client, Config, Output, script};
+use crate::sim::RedisClient;
+use crate::sim::redis::input::{self, Limits, Parsed};
+use crate::sim::scenario::tests::Flawed;
+use crate::time::Instant;
+
+/// What a client does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// Nothing.
+    None,
+    /// Every attempt writes the same token.
+    SameToken,
+    /// The watchdog goes on after a release.
+    RenewsForEver,
+    /// A release deletes the key, whoever has it.
+    DeletesAnything,
+    /// Nodes that are one server count as several.
+    CountsEqualNodes,
+    /// A node that has become another server votes if that one has been running for long enough.
+    TrustsUptime,
+}
+
+/// A flaw, and what it takes to rewrite what is sent and received.
+#[derive(Clone, Debug)]
+pub(super) struct Rewriter {
+    flaw: Flaw,
+    /// What the client's tokens begin with.
+    mark: Vec<u8>,
+    quarantine: Duration,
+    wires: BTreeMap<ConnId, Wire>,
+    /// Which server the client takes each node for.
+    run_ids: BTreeMap<NodeId, String>,
+    /// What the client still holds, as if it had not been released.
+    ended: Vec<LockId>,
+}
+
+/// What one connection carries.
+#[derive(Clone, Debug, Default)]
+struct Wire {
+    /// Sent by the client, and no whole request yet.
+    sent: Vec<u8>,
+    /// Rewritten, and not yet written.
+    rewritten: Vec<u8>,
+    /// Received, and no whole reply yet.
+    received: Vec<u8>,
+}
+
+/// What makes clients with this flaw.
+pub(super) fn clients(
+    flaw: Flaw,
+) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
+    move |now, config, id, seed| {
+        let rewriter = Rewriter {
+            flaw,
+            mark: format!("{id}:").into_bytes(),
+            quarantine: config.store.quarantine,
+            wires: BTreeMap::new(),
+            run_ids: BTreeMap::new(),
+            ended: Vec::new(),
+        };
+        assert_eq!(rewriter.mark.len(), CLIENT_PART);
+        let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
+        flawed.keeps_releases = flaw == Flaw::RenewsForEver;
+        Ok(flawed)
+    }
+}
+
+impl Rewriter {
+    fn request(&self, args: &[&[u8]]) -> Vec<Vec<u8>> {
+        let releases = args
+            .get(1)
+            .is_some_and(|code| *code == script::RELEASE.sha1.as_bytes() || *code == script::RELEASE.source.as_bytes());
+        if self.flaw == Flaw::DeletesAnything && releases {
+            return Vec::from([b"DEL".to_vec(), args[3].to_vec()]);
+        }
+        let rewrite = |arg: &&[u8]| {
+            let is_token = self.flaw == Flaw::SameToken && arg.starts_with(&self.mark);
+            if is_token { [&self.mark[..], b"1"].concat() } else { arg.to_vec() }
+        };
+        args.iter().map(rewrite).collect()
+    }
+
+    /// A reply that says which server it is.
+    fn reply(&mut self, node: NodeId, reply: &[u8]) -> Vec<u8> {
+        let text = String::from_utf8_lossy(reply).into_owned();
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
+        let Some(run_id) = line("run_id:") else { return reply.to_vec() };
+        let uptime = line("uptime_in_seconds:").and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        let shown = match self.flaw {
+            Flaw::CountsEqualNodes => format!("{:02x}{}", node.index(), &run_id[2..]),
+            Flaw::TrustsUptime if uptime.is_some_and(|uptime| uptime >= self.quarantine) => {
+                self.run_ids.entry(node).or_insert_with(|| run_id.clone()).clone()
+            }
+            Flaw::TrustsUptime => {
+                self.run_ids.insert(node, run_id.clone());
+                run_id.clone()
+            }
+            Flaw::None | Flaw::SameToken | Flaw::RenewsForEver | Flaw::DeletesAnything => run_id.clone(),
+        };
+        text.replace(&run_id, &shown).into_bytes()
+    }
+}
+
+/// How long the first whole reply is.
+fn reply_len(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let number = core::str::from_utf8(&bytes[1..end - 2]).ok().and_then(|text| text.parse::<i64>().ok());
+    match (bytes[0], number) {
+        (b'$', Some(len @ 0..)) => Some(end + usize::try_from(len).ok()? + 2).filter(|all| *all <= bytes.len()),
+        (b'*', Some(count)) => (0..count).try_fold(end, |at, _| Some(at + reply_len(&bytes[at..])?)),
+        _ => Some(end),
+    }
+}
+
+impl RedisClient for Flawed<Client, Rewriter> {
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.client.handle_connected(now, conn);
+    }
+
+    fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        let mut received = core::mem::take(&mut self.flaw.wires.entry(conn).or_default().received);
+        received.extend_from_slice(bytes);
+        let (mut at, mut whole) = (0, Vec::new());
+        while let Some(len) = reply_len(&received[at..]) {
+            whole.extend(self.flaw.reply(conn.node(), &received[at..at + len]));
+            at += len;
+        }
+        self.flaw.wires.entry(conn).or_default().received = received.split_off(at);
+        self.client.handle_received(now, conn, &whole);
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.flaw.wires.remove(&conn);
+        self.client.handle_disconnected(now, conn, why);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        if let Some(lock) = self.kept.pop() {
+            self.flaw.ended.push(lock);
+            return Some(Output::Event { lock, event: Event::Released(Release::Released) });
+        }
+        loop {
+            let output = self.client.poll_output()?;
+            // Its application hears no more of it.
+            let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
+            if !is_over {
+                return Some(output);
+            }
+        }
+    }
+
+    fn outgoing(&mut self, conn: ConnId) -> &[u8] {
+        let mut sent = core::mem::take(&mut self.flaw.wires.entry(conn).or_default().sent);
+        loop {
+            let bytes = self.client.outgoing(conn);
+            if bytes.is_empty() {
+                break;
+            }
+            sent.extend_from_slice(bytes);
+            let len = bytes.len();
+            self.client.consume(conn, len);
+        }
+        let (mut at, mut rewritten) = (0, Vec::new());
+        let limits = Limits { max_bulk: sent.len(), authenticated: true };
+        loop {
+            let mut args = Vec::new();
+            let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
+            let args = self.flaw.request(&args);
+            rewritten.extend(format!("*{}\r\n", args.len()).into_bytes());
+            for arg in args {
+                rewritten.extend(format!("${}\r\n", arg.len()).into_bytes());
+                rewritten.extend(arg);
+                rewritten.extend(b"\r\n");
+            }
+            at += len;
+        }
+        let wire = self.flaw.wires.entry(conn).or_default();
+        wire.sent = sent.split_off(at);
+        wire.rewritten.extend(rewritten);
+        &wire.rewritten
+    }
+
+    fn has_outgoing(&self, conn: ConnId) -> bool {
+        let waits = self.flaw.wires.get(&conn).is_some_and(|wire| !wire.rewritten.is_empty());
+        waits || self.client.has_outgoing(conn)
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        if let Some(wire) = self.flaw.wires.get_mut(&conn) {
+            wire.rewritten.drain(..n);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Clients with planted flaws: the checkers must find each of them.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::error::Misuse;
+use crate::id::LockId;
+use crate::lock::{Acquire, Drift, Machine};
+use crate::time::Instant;
+
+/// A client between which and the world something is changed.
+#[derive(Clone, Debug)]
+pub(super) struct Flawed<C, F> {
+    pub(super) client: C,
+    /// What is changed.
+    pub(super) flaw: F,
+    /// Whether releases are kept from the client.
+    pub(super) keeps_releases: bool,
+    /// Those that were.
+    pub(super) kept: Vec<LockId>,
+}
+
+impl<C, F> Flawed<C, F> {
+    pub(super) const fn new(client: C, flaw: F) -> Self {
+        Self { client, flaw, keeps_releases: false, kept: Vec::new() }
+    }
+}
+
+impl<C: Machine, F> Machine for Flawed<C, F> {
+    fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
+        self.client.acquire(now, want)
+    }
+
+    fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.client.claim(now, lock)
+    }
+
+    fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.client.extend(now, lock)
+    }
+
+    fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        if self.keeps_releases {
+            self.kept.push(lock);
+            return Ok(());
+        }
+        self.client.release(now, lock)
+    }
+
+    fn abandon(&mut self, now: Instant, lock: LockId) {
+        self.client.abandon(now, lock);
+    }
+
+    fn shutdown(&mut self, now: Instant, within: Duration) {
+        self.client.shutdown(now, within);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.client.handle_timeout(now);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.client.next_deadline()
+    }
+
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        self.client.valid_until(lock)
+    }
+
+    fn holds_any(&self) -> bool {
+        self.client.holds_any()
+    }
+
+    fn release_within(&self) -> Duration {
+        self.client.release_within()
+    }
+
+    fn drift(&self) -> Drift {
+        self.client.drift()
+    }
+
+    fn prefix(&self) -> &[u8] {
+        self.client.prefix()
+    }
+}

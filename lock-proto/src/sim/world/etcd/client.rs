@@ -1,0 +1,78 @@
+//! What a world of etcd members can run.
+
+use core::fmt::Debug;
+
+use crate::error::Misuse;
+use crate::etcd::{Client, Output, OwnerKey, RpcId, RpcReply, Status, StreamId, StreamReceived};
+use crate::fault::Fault;
+use crate::id::{ConnId, LockId};
+use crate::lock::{Elections, Machine};
+use crate::time::Instant;
+
+/// A client that speaks to etcd members: a [`Machine`] that makes calls and opens streams.
+///
+/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a [`World`](super::World) runs it
+/// and judges it: see [`Builder::machine`](super::Builder::machine) and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
+pub trait EtcdClient: Machine + Elections + Clone + Debug {
+    /// The connection is open.
+    fn handle_connected(&mut self, now: Instant, conn: ConnId);
+
+    /// The connection could not be opened, or has ended.
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
+
+    /// A unary call has ended.
+    fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>);
+
+    /// A message came on a stream.
+    fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived);
+
+    /// A stream has ended, or could not be opened.
+    fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status);
+
+    /// The next thing to be done.
+    fn poll_output(&mut self) -> Option<Output>;
+
+    /// The key that a holder has: the proof of its grant.
+    fn owner(&self, lock: LockId) -> Option<OwnerKey>;
+
+    /// The same, for transactions that compare its revision.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerKey, Misuse>;
+}
+
+impl EtcdClient for Client {
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.handle_connected(now, conn);
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.handle_disconnected(now, conn, why);
+    }
+
+    fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>) {
+        self.handle_reply(now, rpc, reply);
+    }
+
+    fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived) {
+        self.handle_message(now, stream, message);
+    }
+
+    fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status) {
+        self.handle_stream_ended(now, stream, status);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.poll_output()
+    }
+
+    fn owner(&self, lock: LockId) -> Option<OwnerKey> {
+        self.owner(lock)
+    }
+
+    fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerKey, Misuse> {
+        self.owner_guard(now, lock)
+    }
+}

@@ -1,0 +1,329 @@
+//! A world of etcd members.
+
+mod builder;
+mod calm;
+mod client;
+mod faults;
+mod label;
+mod member;
+mod pump;
+mod questions;
+mod queue_log;
+mod record;
+mod resource;
+mod told;
+mod wire;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::World as AnyWorld;
+use super::process::Process;
+use super::store::{Servers, Store};
+use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, RpcId, StreamId};
+use crate::fault::Fault;
+use crate::id::{ClientId, ConnId, LockId};
+use crate::lock::{Acquire, Event};
+use crate::sim::etcd::Cluster;
+use crate::sim::journal::Keep;
+use crate::sim::network::Packet;
+use crate::sim::rng::Rng;
+use crate::sim::trace::Lane;
+use crate::time::Instant;
+use builder::Setup;
+use member::Member;
+use queue_log::QueueLog;
+use record::Recorded;
+use resource::{Resource, Write};
+use wire::Wire;
+
+pub use client::EtcdClient;
+
+/// A [`world::World`](crate::sim::world::World) of the members of an etcd cluster and of [`Client`] machines.
+///
+/// A client speaks to the cluster over one connection, as its host would let it: calls, streams and their messages are delayed, cut,
+/// and lost with their connection, and calls that were sent side by side may be executed in another order.
+///
+/// More checkers are on: a grant must be proven by a revision at which its key was first in its queue; one deletion makes at most one
+/// waiter react; no watch begins in the past.
+///
+/// What is said of acquisitions is true of candidacies too; who releases one resigns.
+///
+/// ```
+/// use core::time::Duration;
+/// use lock_proto::redis::Acquire;
+/// use lock_proto::sim::etcd::World;
+///
+/// let mut w = World::cluster(3).clients(2).seed(7).build();
+/// let first = w.acquire(0, Acquire::new("stock:42"));
+/// w.expect(Duration::from_secs(1), "the first holds", |w| w.is_held(0, first));
+/// let second = w.acquire(1, Acquire::new("stock:42"));
+///
+/// // The leader dies: nobody loses anything.
+/// w.kill_member(w.cluster_now().leader().unwrap());
+/// w.run_for(Duration::from_secs(60));
+/// assert!(w.is_held(0, first) && !w.is_held(1, second));
+///
+/// // The holder dies without a word: its lease ends, and the lock goes to the next one.
+/// w.kill_client(0);
+/// w.expect(Duration::from_secs(12), "the second holds", |w| w.is_held(1, second));
+/// ```
+pub type World<C = Client> = AnyWorld<Etcd<C>>;
+/// A [`World`] to be.
+pub type Builder<C = Client> = super::Builder<Etcd<C>>;
+
+/// The members of an etcd cluster, as a part of a [`World`].
+#[derive(Clone, Debug)]
+pub struct Etcd<C = Client> {
+    cluster: Cluster,
+    /// When the cluster wants to be called: asked after every call.
+    cluster_due: Option<Instant>,
+    members: Vec<Member>,
+    /// Calls that a member has received and not looked at yet, by connection.
+    dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
+    /// When the kernel of a client gives up a connection that its process has closed, if not everything has arrived by then.
+    lingering: BTreeMap<(Instant, u64), u64>,
+    linger: Duration,
+    /// How much later a member may look at a call.
+    late: Duration,
+    /// Connections that are over once the member has looked at the last call.
+    hung_up: BTreeSet<u64>,
+    /// Calls and streams by the world's numbers.
+    rpcs: BTreeMap<u64, RpcId>,
+    streams: BTreeMap<u64, StreamId>,
+    number: u64,
+    queue_log: QueueLog,
+    /// The last revision in it.
+    recorded: i64,
+    resource: Resource,
+    /// Who reacted to the deletion of a key.
+    woken: BTreeMap<(Bytes, i64), Vec<usize>>,
+    told_of: Recorded,
+    clients: PhantomData<C>,
+}
+
+/// What is known of a client process.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    config: Config,
+    /// The keys of holders, also of those that were notified of a loss and whose guards are still out.
+    owners: BTreeMap<LockId, OwnerKey>,
+    /// What questions and observations were told.
+    queries: BTreeMap<QueryId, Observed>,
+    /// Its open streams, by the world's numbers.
+    streams: BTreeMap<StreamId, u64>,
+    /// Calls and messages that it has sent.
+    sent: u64,
+}
+
+/// What a question or an observation was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Observed {
+    name: Arc<[u8]>,
+    observes: bool,
+    events: Vec<ElectionEvent>,
+    over: bool,
+}
+
+/// An application writes to what a lock protects, if it believes to hold it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteAgain(LockId);
+
+impl<C: EtcdClient> Store for Etcd<C> {
+    type Client = C;
+    type Config = Config;
+}
+
+impl<C: EtcdClient> Servers for Etcd<C> {
+    type Setup = Setup;
+    type Packet = Wire;
+    type Own = Own;
+    type Chore = WriteAgain;
+    type Write = Write;
+
+    const NODE: char = 'm';
+    const SUSPENDED: &str = "suspended";
+    const LEFT: &str = "may be left";
+    const WAYS: [&str; 2] = ["to the node", "to the client"];
+
+    fn plain(setup: &mut Setup, rng: &mut Rng) -> (usize, Config) {
+        setup.plain(rng)
+    }
+
+    fn own(_: ClientId, config: &Config) -> Own {
+        let config = config.clone();
+        Own { config, owners: BTreeMap::new(), queries: BTreeMap::new(), streams: BTreeMap::new(), sent: 0 }
+    }
+
+    fn servers(setup: Setup, _: Keep, _: &[Process<Self>]) -> Self {
+        let (members, linger, late) = (setup.members(), setup.linger, setup.late);
+        let cluster = Cluster::new(Instant::ZERO, setup.cluster());
+        Self {
+            recorded: cluster.revision(),
+            cluster_due: cluster.next_deadline(),
+            cluster,
+            members: (0..members).map(|_| Member::default()).collect(),
+            dawdling: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            linger,
+            late,
+            hung_up: BTreeSet::new(),
+            rpcs: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            number: 0,
+            queue_log: QueueLog::default(),
+            resource: Resource::default(),
+            woken: BTreeMap::new(),
+            told_of: Recorded::default(),
+            clients: PhantomData,
+        }
+    }
+
+    fn begin(w: &mut World<C>) {
+        w.record_cluster();
+    }
+
+    fn next_due(w: &World<C>) -> Option<Instant> {
+        w.members_due()
+    }
+
+    fn act_first(w: &mut World<C>) -> bool {
+        w.act_first()
+    }
+
+    fn act(w: &mut World<C>) {
+        if w.members_due().is_some_and(|at| at <= w.now) {
+            w.wake_cluster();
+        }
+    }
+
+    fn server_takes(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
+        w.member_takes(link, member, packet);
+    }
+
+    fn connected(client: &mut C, now: Instant, conn: ConnId) {
+        client.handle_connected(now, conn);
+    }
+
+    fn disconnected(client: &mut C, now: Instant, conn: ConnId, why: Fault) {
+        client.handle_disconnected(now, conn, why);
+    }
+
+    fn client_takes(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
+        w.hear(client, wire);
+    }
+
+    fn pump_client(w: &mut World<C>, client: usize) {
+        w.pump_calls(client);
+    }
+
+    fn do_chore(w: &mut World<C>, client: usize, WriteAgain(lock): WriteAgain) {
+        w.write_again(client, lock);
+    }
+
+    fn write_arrives(w: &mut World<C>, write: Write) {
+        w.write_lands(write);
+    }
+
+    fn calm(w: &mut World<C>) {
+        w.calm_members();
+    }
+
+    fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
+        // The store's order of grants is that of the revisions that prove them.
+        let owner = w.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)))?;
+        Some(owner.revision.unsigned_abs())
+    }
+
+    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+        w.was_told(client, lock, event);
+    }
+
+    fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
+        w.ended(client, link, by_client);
+    }
+
+    fn reason(client: &C) -> Option<(Instant, &'static str)> {
+        client.next_deadline_reason()
+    }
+}
+
+impl World {
+    /// A world with a cluster of this many members.
+    pub fn cluster(members: usize) -> Builder {
+        Builder::new(Setup::new(members), Client::new)
+    }
+}
+
+/// Elections.
+impl<C: EtcdClient> World<C> {
+    /// Client `client` stands for election with this value.
+    pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
+        self.stand(client, &want, value.as_ref(), None)
+    }
+
+    /// The same, and resigns in two steps: it is asked to stop some time after it was elected, its work comes to an end, and only then the
+    /// office is given up. `hold` is the time of both steps together.
+    pub fn campaign_for(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>, hold: Duration) -> LockId {
+        self.stand(client, &want, value.as_ref(), Some(hold))
+    }
+
+    fn stand(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
+        let value = Bytes::copy_from_slice(value);
+        self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
+        self.start(client, want, "campaign", hold, |machine, now| machine.campaign(now, want, value))
+    }
+
+    /// A leader proclaims another value.
+    pub fn proclaim(&mut self, client: usize, lock: LockId, value: impl AsRef<[u8]>) {
+        let value = Bytes::copy_from_slice(value.as_ref());
+        self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
+        self.word(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
+        self.must(client, lock, |machine, now| machine.proclaim(now, lock, value));
+        self.pump_client(client);
+    }
+
+    /// Asks who leads.
+    pub fn leader(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
+        self.query(client, name.as_ref(), false)
+    }
+
+    /// Observes who leads.
+    pub fn observe(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
+        self.query(client, name.as_ref(), true)
+    }
+
+    fn query(&mut self, client: usize, name: &[u8], observes: bool) -> QueryId {
+        let asked = self.verb(client, |machine, now| match observes {
+            true => machine.observe(now, name),
+            false => machine.leader(now, name),
+        });
+        let query = match asked {
+            Ok(query) => query,
+            Err(misuse) => self.fail(&format!("client {client} cannot ask who leads: {misuse}")),
+        };
+        let verb = if observes { "observe" } else { "leader" };
+        self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
+        let name = self.full_name(client, name);
+        let asks = if observes { "observes" } else { "asks who leads" };
+        self.word(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
+        self.clients[client].own.queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
+        self.pump_client(client);
+        query
+    }
+
+    /// Ends a question or an observation.
+    pub fn close_query(&mut self, client: usize, query: QueryId) {
+        self.journal.write(self.now, format_args!("c{client} {query:?} close"));
+        if let Some(observed) = self.clients[client].own.queries.get_mut(&query) {
+            observed.over = true;
+        }
+        self.tell_machine(client, |machine, now| machine.close_query(now, query));
+    }
+}

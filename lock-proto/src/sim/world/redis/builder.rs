@@ -1,0 +1,78 @@
+//! How a world of Redis nodes is made.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Redis, RedisClient};
+use crate::error::ConfigError;
+use crate::id::ClientId;
+use crate::redis::{Config, Endpoint, Protocol};
+use crate::sim::redis::NodeConfig;
+use crate::sim::world::Builder;
+use crate::time::Instant;
+use crate::url::Target;
+
+/// The nodes of a world to be, and how clients reach them.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(super) nodes: Vec<NodeConfig>,
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) gather: Duration,
+}
+
+impl Setup {
+    pub(super) fn new(nodes: usize) -> Self {
+        let port = |i: usize| 6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX));
+        // An hour ago: old enough to count in a quorum.
+        let hour = Duration::from_secs(3600);
+        let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i));
+        let endpoint = |i: usize| Endpoint {
+            target: Target::Tcp { host: format!("node{i}").into(), port: port(i) },
+            username: None,
+            password: None,
+            database: 0,
+            client_name: None,
+            protocol: Protocol::Resp2,
+        };
+        Self {
+            nodes: (0..nodes).map(config).collect(),
+            endpoints: (0..nodes).map(endpoint).collect(),
+            gather: Duration::ZERO,
+        }
+    }
+}
+
+impl<C: RedisClient> Builder<Redis<C>> {
+    /// Changes the settings of node `i`.
+    pub fn node(mut self, i: usize, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
+        if let Some(config) = self.setup.nodes.get_mut(i) {
+            *config = change(config.clone());
+        }
+        self
+    }
+
+    /// Changes where and how every client logs in to node `i`.
+    pub fn endpoint(mut self, i: usize, change: impl FnOnce(&mut Endpoint)) -> Self {
+        if let Some(endpoint) = self.setup.endpoints.get_mut(i) {
+            change(endpoint);
+        }
+        self
+    }
+
+    /// How long the hosts of clients gather what is to be written, as drivers do that let other tasks run first. Default zero: they write
+    /// at once.
+    pub fn gather(mut self, span: Duration) -> Self {
+        self.setup.gather = span;
+        self
+    }
+
+    /// Runs other clients than [`redis::Client`](crate::redis::Client): what `make` gives for a client's first time, settings, id and
+    /// seed. What it makes of the settings is its own business.
+    pub fn machine<D: RedisClient>(
+        self,
+        make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
+    ) -> Builder<Redis<D>> {
+        self.with(make)
+    }
+}

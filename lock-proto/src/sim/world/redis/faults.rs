@@ -1,0 +1,229 @@
+//! What goes wrong with Redis nodes.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::ToString as _;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Redis, RedisClient};
+use crate::fault::Fault;
+use crate::sim::network::{Link, Packet};
+use crate::sim::redis::{Condition, Node};
+use crate::sim::trace::{Lane, State, What};
+use crate::sim::way::Way;
+use crate::sim::world::World;
+use crate::sim::world::check::signed;
+use crate::sim::world::process::Fact;
+
+/// So many requests more are right after a fault.
+const PER_FAULT: u64 = 50;
+
+/// What goes wrong with nodes.
+impl<C: RedisClient> World<Redis<C>> {
+    // ---- nodes ----
+
+    /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes.
+    pub fn pause_node(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} paused"));
+        if self.hosts[node].state == State::Running {
+            self.set_host(node, State::Paused);
+        }
+    }
+
+    /// The server process goes on, and executes first what has come meanwhile, even on connections that are closed by now.
+    pub fn resume_node(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} resumed"));
+        if self.hosts[node].state != State::Paused {
+            return;
+        }
+        self.set_host(node, State::Running);
+        while let Some((id, packet)) = self.hosts[node].inbox.pop_front() {
+            self.node_takes(id, node, packet);
+            self.pump_node(node);
+        }
+        self.wake_node(node);
+    }
+
+    /// The server process dies, as by `kill -9`: its connections end, new ones are refused.
+    pub fn kill_node(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} killed"));
+        self.set_host(node, State::Down);
+        self.hosts[node].inbox.clear();
+        for id in self.network.of_node(node) {
+            if let Some(link) = self.network.links.get_mut(&id) {
+                link.node_open = false;
+            }
+            let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
+            self.send(id, Way::ToClient, Packet::Close(why));
+        }
+    }
+
+    /// The server process starts again, with the data it had or with none.
+    pub fn restart_node(&mut self, node: usize, keep_data: bool) {
+        if self.hosts[node].state != State::Down {
+            self.kill_node(node);
+        }
+        self.journal
+            .write(self.now, format_args!("n{node} started, {}", if keep_data { "with its data" } else { "empty" }));
+        self.store.nodes[node].node.restart(self.now, keep_data);
+        while let Some(id) = self.store.nodes[node].node.poll_closed() {
+            self.store.nodes[node].node.handle_disconnected(self.now, id);
+        }
+        self.store.nodes[node].look();
+        self.set_host(node, State::Running);
+        self.checker.forget_stored(node);
+    }
+
+    /// The replica of this node hears of nothing more that is written from now on, though its primary answers as if it did: replication is
+    /// asynchronous.
+    pub fn stop_replication(&mut self, node: usize) {
+        self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
+        self.word(Some(Lane::Node(node)), || "its replica stays behind".into());
+        self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
+    }
+
+    /// The node dies and its replica takes its place and its address, with what it has heard of: everything, or what was written until
+    /// [`stop_replication`](Self::stop_replication).
+    pub fn promote(&mut self, node: usize) {
+        self.kill_node(node);
+        if let Some(replica) = self.store.nodes[node].replica.take() {
+            self.store.nodes[node].node = *replica;
+        }
+        self.word(Some(Lane::Node(node)), || "its replica takes its place".into());
+        self.restart_node(node, true);
+    }
+
+    /// The same, but the replica has been running for an hour, as its uptime says.
+    pub fn fail_over(&mut self, node: usize) {
+        self.promote(node);
+        self.store.nodes[node].node.set_uptime(self.now, Duration::from_secs(3_600));
+    }
+
+    /// From now on the address of `node` leads this client to the server of the node `to`. Its connections to that address are reset.
+    pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
+        self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
+        self.word(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
+        if to == node {
+            self.store.leads.remove(&(client, node));
+        } else {
+            self.store.leads.insert((client, node), to);
+        }
+        self.reset(client, |link| link.conn.node().index() == node);
+    }
+
+    /// The wall clock of a node is set forward: keys expire early by so much. Its replica's goes with it: a promotion sets no clock back.
+    pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
+        self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
+        self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
+        for node in self.store.nodes[node].with_replica() {
+            node.jump_forward(self.now, by);
+        }
+        self.store.nodes[node].look();
+    }
+
+    /// The wall clock of a node, and that of its replica, is set back: keys live longer by so much.
+    pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
+        self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
+        self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
+        for node in self.store.nodes[node].with_replica() {
+            node.jump_back(self.now, by);
+        }
+        self.checker.clock_set_back(node, by);
+        self.store.nodes[node].look();
+    }
+
+    /// A node enters or leaves a condition in which it refuses commands.
+    pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
+        self.word(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
+        self.change_condition(node, condition, on);
+    }
+
+    /// The same, but nobody needs to see it in a picture.
+    pub(super) fn change_condition(&mut self, node: usize, condition: Condition, on: bool) {
+        self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
+        self.store.nodes[node].node.set(self.now, condition, on);
+        self.pump_node(node);
+    }
+
+    /// A program that knows nothing of us finds no such key on a running node, and makes one that ends by itself after `life`: a list, or
+    /// a lock of its own as by `SET NX PX`.
+    pub fn occupy(&mut self, node: usize, name: &str, list: bool, life: Duration) {
+        let key = name.as_bytes();
+        if self.hosts[node].state != State::Running || self.store.nodes[node].node.exists(self.now, key) {
+            return;
+        }
+        let life = crate::time::millis_up(life).max(1).to_string();
+        let commands: &[&[&[u8]]] = if list {
+            &[&[b"RPUSH", key, b"data"], &[b"PEXPIRE", key, life.as_bytes()]]
+        } else {
+            &[&[b"SET", key, b"stranger", b"NX", b"PX", life.as_bytes()]]
+        };
+        let what = if list { "data" } else { "a lock of its own" };
+        let there = self.on_node(node, &format!("a stranger puts {what} in the place of {name}"), |node, now| {
+            for command in commands {
+                node.command(now, command);
+            }
+            node.exists(now, key)
+        });
+        if there && self.store.nodes.len() == 1 {
+            self.checker.occupied(self.now, key);
+            self.check();
+        }
+    }
+
+    /// Anything else that happens to a node's data from outside: other programs, operators.
+    pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
+        self.journal.write(self.now, format_args!("n{node} {what}"));
+        self.word(Some(Lane::Node(node)), || what.into());
+        let done = change(&mut self.store.nodes[node].node, self.now);
+        self.checker.forget_stored(node);
+        self.pump_node(node);
+        done
+    }
+
+    // ---- the network ----
+
+    /// Every packet passes again everywhere.
+    pub fn heal_all(&mut self) {
+        self.journal.write(self.now, format_args!("heal all"));
+        self.healed(|_, _| true);
+    }
+
+    /// For so long nothing more arrives at the node over the connections that this client has now: lost packets are sent again, with
+    /// growing pauses. What was sent arrives late, also if the client has closed the connection meanwhile. New connections are not
+    /// affected.
+    pub fn stall(&mut self, client: usize, node: usize, span: Duration) {
+        self.journal.write(self.now, format_args!("stall c{client} n{node} {span:?}"));
+        self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
+        self.network.stall(client, node, Way::ToNode, self.now + span);
+    }
+
+    /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
+    pub fn drop_connections(&mut self, client: usize, node: usize) {
+        self.journal.write(self.now, format_args!("reset c{client} n{node}"));
+        self.reset(client, |link| link.node == node);
+    }
+
+    fn reset(&mut self, client: usize, which: impl Fn(&Link<Vec<u8>>) -> bool) {
+        let mut any = false;
+        self.checker.allow(client, PER_FAULT);
+        for id in self.network.of_client(client) {
+            let Some(link) = self.network.links.get_mut(&id).filter(|link| which(link)) else { continue };
+            let (node, conn, known) = (link.node, link.conn, link.node_open);
+            link.node_open = false;
+            if !core::mem::replace(&mut any, true) {
+                self.word(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
+            }
+            self.lose(id);
+            if known {
+                match self.hosts[node].state {
+                    State::Running => self.node_takes(id, node, Packet::Close(Fault::Reset)),
+                    State::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
+                    State::Down => {}
+                }
+            }
+            self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));
+        }
+    }
+}

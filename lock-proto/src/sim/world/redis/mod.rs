@@ -1,0 +1,260 @@
+//! A world of Redis nodes.
+
+mod builder;
+mod calm;
+mod client;
+mod faults;
+mod label;
+mod pump;
+mod server;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::string::ToString as _;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::time::Duration;
+
+use super::World as AnyWorld;
+use super::process::{Fact, Process};
+use super::store::{Servers, Store};
+use crate::fault::Fault;
+use crate::id::{ClientId, ConnId, LockId};
+use crate::lock::Event;
+use crate::redis::{CLIENT_PART, Client, Config, Identity};
+use crate::sim::check::Permit;
+use crate::sim::journal::Keep;
+use crate::sim::network::Packet;
+use crate::sim::redis::{Node, NodeConfig};
+use crate::sim::rng::Rng;
+use crate::sim::trace::MessageId;
+use crate::time::Instant;
+use builder::Setup;
+use server::Server;
+
+pub use client::RedisClient;
+
+/// A [`world::World`](super::World) of Redis nodes and [`Client`] machines.
+///
+/// One checker more is on: no key's life is shortened by a client.
+pub type World<C = Client> = AnyWorld<Redis<C>>;
+/// A [`World`] to be.
+pub type Builder<C = Client> = super::Builder<Redis<C>>;
+
+/// Redis nodes, as a part of a [`World`].
+#[derive(Clone, Debug)]
+pub struct Redis<C = Client> {
+    nodes: Vec<Server>,
+    /// Every key that somebody wanted to lock.
+    names: BTreeSet<Arc<[u8]>>,
+    /// The key of every client's counter of fencing tokens.
+    counters: BTreeSet<Vec<u8>>,
+    /// Where the address of a node leads a client, if not to that node.
+    leads: BTreeMap<(usize, usize), usize>,
+    /// How long hosts gather what they write.
+    gather: Duration,
+    clients: PhantomData<C>,
+}
+
+/// What is known of a client process.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    /// Its host will write in a moment.
+    gathers: bool,
+    /// What the values of its keys begin with.
+    mark: Vec<u8>,
+}
+
+/// What an application or its host does when its time comes.
+#[derive(Clone, Debug)]
+pub(crate) enum Chore {
+    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an interval is given.
+    Look(LockId, Option<Duration>),
+    /// Writes to what the lock protects, without another look.
+    Write(Permit),
+    /// Its host writes what was gathered.
+    Flush,
+}
+
+/// A write on its way to what a lock protects.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    name: Arc<[u8]>,
+    permit: Permit,
+    message: Option<MessageId>,
+}
+
+impl<C: RedisClient> Store for Redis<C> {
+    type Client = C;
+    type Config = Config;
+}
+
+impl<C: RedisClient> Servers for Redis<C> {
+    type Setup = Setup;
+    type Packet = Vec<u8>;
+    type Own = Own;
+    type Chore = Chore;
+    type Write = Write;
+
+    const NODE: char = 'n';
+    const SUSPENDED: &str = "suspended with its clock";
+    const LEFT: &str = "not released";
+    const WAYS: [&str; 2] = ["ToNode", "ToClient"];
+
+    fn plain(setup: &mut Setup, _: &mut Rng) -> (usize, Config) {
+        (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()))
+    }
+
+    fn own(id: ClientId, config: &Config) -> Own {
+        let mut mark = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
+        mark.truncate(CLIENT_PART);
+        Own { gathers: false, mark }
+    }
+
+    fn servers(setup: Setup, keep: Keep, clients: &[Process<Self>]) -> Self {
+        let counter = |process: &Process<Self>| {
+            Identity::new(ClientId::from_bits(0), process.machine.prefix()).fence_key().to_vec()
+        };
+        let server = |config: NodeConfig| Server::new(Node::new(Instant::ZERO, config.monitor(keep != Keep::Nothing)));
+        Self {
+            nodes: setup.nodes.into_iter().map(server).collect(),
+            names: BTreeSet::new(),
+            counters: clients.iter().map(counter).collect(),
+            leads: BTreeMap::new(),
+            gather: setup.gather,
+            clients: PhantomData,
+        }
+    }
+
+    fn begin(w: &mut World<C>) {
+        for client in 0..w.clients.len() {
+            w.pump_client(client);
+        }
+    }
+
+    fn next_due(w: &World<C>) -> Option<Instant> {
+        (0..w.hosts.len()).filter_map(|node| w.node_deadline(node)).min()
+    }
+
+    fn act(w: &mut World<C>) {
+        if let Some(node) = w.due_node() {
+            w.wake_node(node);
+        }
+    }
+
+    fn server_takes(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
+        w.node_takes(link, node, packet);
+        w.pump_node(node);
+    }
+
+    fn connected(client: &mut C, now: Instant, conn: ConnId) {
+        client.handle_connected(now, conn);
+    }
+
+    fn disconnected(client: &mut C, now: Instant, conn: ConnId, why: Fault) {
+        client.handle_disconnected(now, conn, why);
+    }
+
+    fn client_takes(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
+        w.steps += 1;
+        let process = &mut w.clients[client];
+        let local = process.local(w.now);
+        process.machine.handle_received(local, conn, &bytes);
+    }
+
+    fn pump_client(w: &mut World<C>, client: usize) {
+        w.pump_bytes(client);
+    }
+
+    fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
+        w.do_chore(client, chore);
+    }
+
+    fn write_arrives(w: &mut World<C>, write: Write) {
+        w.write_arrives(write);
+    }
+
+    fn calm(w: &mut World<C>) {
+        w.calm_nodes();
+    }
+
+    fn asked(&mut self, name: &Arc<[u8]>) {
+        if !self.names.contains(name) {
+            self.names.insert(name.clone());
+        }
+    }
+
+    fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
+        // A quorum has no one order.
+        let Event::Granted(grant) = event else { return None };
+        let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1)?;
+        w.checker.order(&record.name, grant.token.to_string().as_bytes())
+    }
+
+    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+        let Some(record) = w.clients[client].records.get(&lock) else { return };
+        if let Some(every) = record.habits.write_every
+            && record.habits.claim
+            && matches!(event, Event::Granted(_))
+        {
+            w.plan(w.now + every, client, Fact::Chore(Chore::Look(lock, Some(every))));
+        }
+    }
+
+    fn leads(&self, client: usize, node: usize) -> usize {
+        self.leads.get(&(client, node)).copied().unwrap_or(node)
+    }
+
+    fn reason(client: &C) -> Option<(Instant, &'static str)> {
+        client.next_deadline_reason()
+    }
+}
+
+impl World {
+    /// A world with this many Redis nodes: one, or an odd number for a quorum.
+    pub fn redis(nodes: usize) -> Builder {
+        Builder::new(Setup::new(nodes), Client::new)
+    }
+}
+
+/// Redis nodes.
+impl<C: RedisClient> World<C> {
+    /// The application looks whether it holds the lock, and if so writes a moment later to what it protects: the write may come late, as when the
+    /// process is stopped in between. What takes the write looks at the fencing token, if there is one.
+    pub fn write(&mut self, client: usize, lock: LockId) {
+        self.tell_process(client, Fact::Chore(Chore::Look(lock, None)));
+    }
+
+    /// A node, to look at.
+    #[must_use]
+    pub fn node(&self, node: usize) -> &Node {
+        &self.store.nodes[node].node
+    }
+
+    /// The string under `key` on a node now.
+    #[must_use]
+    pub fn get(&self, node: usize, key: impl AsRef<[u8]>) -> Option<&[u8]> {
+        self.store.nodes[node].node.get(self.now, key)
+    }
+
+    /// The names of all keys on a node now, as text.
+    #[must_use]
+    pub fn keys(&self, node: usize) -> Vec<String> {
+        self.store.nodes[node].node.keys(self.now).iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
+    /// How often clients sent this command to a node.
+    #[must_use]
+    pub fn calls(&self, node: usize, command: &str) -> u64 {
+        self.store.nodes[node].node.calls().get(command).copied().unwrap_or(0)
+    }
+
+    /// How many commands clients sent to a node, but for those that open a connection.
+    #[must_use]
+    pub fn total_calls(&self, node: usize) -> u64 {
+        let opening = ["hello", "auth", "select", "client|setname", "client|setinfo", "client|id", "info", "ping"];
+        let calls = self.store.nodes[node].node.calls();
+        calls.iter().filter(|(name, _)| !opening.contains(&name.as_str())).map(|(_, count)| *count).sum()
+    }
+}

@@ -1,0 +1,264 @@
+//! What a host does for a node and for the machine of a client: bytes.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::time::Duration;
+
+use super::label::command;
+use super::{Chore, Redis, RedisClient, Write};
+use crate::fault::Fault;
+use crate::redis::Output;
+use crate::sim::check::{Permit, Rule, Stage};
+use crate::sim::network::Packet;
+use crate::sim::trace::{Fate, Lane, State, What};
+use crate::sim::way::Way;
+use crate::sim::world::World;
+use crate::sim::world::process::{Fact, Process};
+use crate::sim::world::store::Planned;
+use crate::time::Instant;
+
+/// How long an application takes from seeing that it holds a lock to writing.
+const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
+
+/// Nodes.
+impl<C: RedisClient> World<Redis<C>> {
+    /// When a node wants to be called; `None` while it does not run.
+    pub(super) fn node_deadline(&self, node: usize) -> Option<Instant> {
+        self.store.nodes[node].next.filter(|_| self.hosts[node].state == State::Running)
+    }
+
+    pub(super) fn due_node(&self) -> Option<usize> {
+        (0..self.hosts.len()).find(|node| self.node_deadline(*node).is_some_and(|at| at <= self.now))
+    }
+
+    pub(super) fn wake_node(&mut self, node: usize) {
+        self.steps += 1;
+        self.store.nodes[node].node.handle_timeout(self.now);
+        self.pump_node(node);
+    }
+
+    pub(super) fn node_takes(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
+        self.steps += 1;
+        let (now, server) = (self.now, &mut self.store.nodes[node].node);
+        match packet {
+            Packet::Open => server.handle_connected(now, id),
+            Packet::Data(bytes) => server.handle_received(now, id, &bytes),
+            Packet::Close(_) => {
+                server.handle_disconnected(now, id);
+                if let Some(link) = self.network.links.get_mut(&id) {
+                    link.node_open = false;
+                }
+                self.network.sweep();
+            }
+        }
+    }
+
+    /// Sends what a node has to say, closes what it closes, logs what it has seen.
+    pub(super) fn pump_node(&mut self, node: usize) {
+        while let Some(seen) = self.store.nodes[node].node.poll_seen() {
+            let text = command(&seen.args);
+            let from = self.network.links.get(&seen.conn).map(|link| (link.client, link.conn));
+            match from {
+                Some((client, conn)) => {
+                    self.journal.write(self.now, format_args!("n{node} from c{client}/{conn}: {text}"))
+                }
+                None => self.journal.write(self.now, format_args!("n{node}: {text}")),
+            }
+        }
+        let mut place = 0;
+        while let Some((found, id)) = self.network.next_of_node(node, place) {
+            place = found + 1;
+            let server = &mut self.store.nodes[node].node;
+            let bytes = server.outgoing(id);
+            if !bytes.is_empty() {
+                let bytes = bytes.to_vec();
+                server.consume(id, bytes.len());
+                self.send_bytes(id, Way::ToClient, bytes);
+            }
+        }
+        while let Some(id) = self.store.nodes[node].node.poll_closed() {
+            self.store.nodes[node].node.handle_disconnected(self.now, id);
+            if let Some(link) = self.network.links.get_mut(&id)
+                && link.node_open
+            {
+                link.node_open = false;
+                self.send(id, Way::ToClient, Packet::Close(Fault::Closed));
+            }
+        }
+        self.store.nodes[node].look();
+        self.check_keys(node);
+    }
+
+    fn check_keys(&mut self, node: usize) {
+        let server = &self.store.nodes[node].node;
+        for key in &self.store.names {
+            self.checker.stored(self.now, node, key, server.string(self.now, key));
+        }
+        for key in &self.store.counters {
+            let text = server.get(self.now, key).and_then(|text| core::str::from_utf8(text).ok());
+            if let Some(counter) = text.and_then(|text| text.parse().ok()) {
+                self.checker.counted(self.now, node, counter, server.unix_micros(self.now));
+            }
+        }
+        self.look_for_ghosts(node);
+        self.check();
+    }
+
+    /// A client that has no timer, and nobody who waits or holds, will delete nothing more: no key of it may be there.
+    fn look_for_ghosts(&mut self, node: usize) {
+        for key in &self.store.names {
+            let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };
+            let owner = self.clients.iter().position(|process| has_forgotten(process, value));
+            if let Some(client) = owner.filter(|client| self.checker.live(*client).next().is_none()) {
+                let text = format!("client {client} is idle, and {} on node {node} is its key", key.escape_ascii());
+                self.checker.report(self.now, Rule::Ghost, text);
+            }
+        }
+    }
+
+    /// Sends bytes, now and then in several pieces.
+    fn send_bytes(&mut self, id: u64, way: Way, mut bytes: Vec<u8>) {
+        loop {
+            let piece = self.network.piece(bytes.len());
+            if piece >= bytes.len() {
+                return self.send(id, way, Packet::Data(bytes));
+            }
+            let rest = bytes.split_off(piece);
+            self.send(id, way, Packet::Data(bytes));
+            bytes = rest;
+        }
+    }
+}
+
+/// Whether a process has nothing to do, and `value` is one of its tokens.
+fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
+    let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
+    is_idle && value.starts_with(&process.own.mark)
+}
+
+/// Clients.
+impl<C: RedisClient> World<Redis<C>> {
+    /// A write reaches what a lock protects.
+    pub(super) fn write_arrives(&mut self, write: Write) {
+        let Write { name, permit, message } = write;
+        let accepted = self.checker.write(self.now, &name, permit);
+        let Permit { client, lock, fence, .. } = permit;
+        let taken = if accepted { "taken" } else { "refused" };
+        self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
+        self.recorder.fate(message, Fate::Arrived(self.now));
+        let shown = || format!("{}", name.escape_ascii());
+        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
+        self.check();
+    }
+
+    pub(super) fn do_chore(&mut self, client: usize, chore: Chore) {
+        match chore {
+            Chore::Look(lock, every) => {
+                if self.is_held(client, lock)
+                    && let Some(permit) = self.checker.permit(client, lock)
+                {
+                    let thinks = self.rng.duration(&THINKS);
+                    self.plan(self.now + thinks, client, Fact::Chore(Chore::Write(permit)));
+                }
+                if let (Some(every), Some(Stage::Held)) = (every, self.checker.stage(client, lock)) {
+                    self.plan(self.now + every, client, Fact::Chore(Chore::Look(lock, Some(every))));
+                }
+            }
+            Chore::Flush => {
+                self.clients[client].own.gathers = false;
+                self.send_all(client);
+            }
+            Chore::Write(permit) => {
+                let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
+                let (name, travel) = (record.name.clone(), self.network.travel());
+                let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
+                let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
+                self.agenda.plan(self.now + travel, Planned::Write(Write { name, permit, message }));
+            }
+        }
+    }
+
+    /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or outputs go first is left to
+    /// chance: nothing may depend on it.
+    // requirement M2
+    pub(super) fn pump_bytes(&mut self, client: usize) {
+        let bytes_first = self.rng.one_in(2);
+        if bytes_first {
+            self.write_out(client);
+        }
+        loop {
+            let mut asked = false;
+            while let Some(output) = self.clients[client].machine.poll_output() {
+                asked = true;
+                self.carry_out(client, output);
+            }
+            // What was carried out, or nothing at all so far, may have left bytes.
+            let sent = (asked || !bytes_first) && self.write_out(client);
+            if !asked && !sent {
+                break;
+            }
+            if !self.may_go_on(client) {
+                return;
+            }
+        }
+        self.clients[client].look();
+        if self.clients[client].deadline().is_none() {
+            (0..self.hosts.len()).for_each(|node| self.look_for_ghosts(node));
+        }
+    }
+
+    /// Writes what there is, now or in a moment. True if it was now, and some.
+    fn write_out(&mut self, client: usize) -> bool {
+        if self.store.gather.is_zero() {
+            return self.send_all(client);
+        }
+        if !self.clients[client].own.gathers && self.has_outgoing(client) {
+            self.clients[client].own.gathers = true;
+            self.plan(self.now + self.store.gather, client, Fact::Chore(Chore::Flush));
+        }
+        false
+    }
+
+    fn has_outgoing(&self, client: usize) -> bool {
+        let mut place = 0;
+        while let Some((found, _, link)) = self.network.next_of_client(client, place) {
+            if self.network.room(link, Way::ToNode) > 0 && self.clients[client].machine.has_outgoing(link.conn) {
+                return true;
+            }
+            place = found + 1;
+        }
+        false
+    }
+
+    fn send_all(&mut self, client: usize) -> bool {
+        let mut moved = false;
+        let mut place = 0;
+        while let Some((found, id, link)) = self.network.next_of_client(client, place) {
+            let (conn, room) = (link.conn, self.network.room(link, Way::ToNode));
+            let machine = &mut self.clients[client].machine;
+            let bytes = machine.outgoing(conn);
+            let bytes = &bytes[..bytes.len().min(room)];
+            if bytes.is_empty() {
+                place = found + 1;
+                continue;
+            }
+            let bytes = bytes.to_vec();
+            machine.consume(conn, bytes.len());
+            self.checker.request(self.now, client, conn.node().index());
+            self.journal.facts.sent(self.now, client, conn, &bytes);
+            self.send_bytes(id, Way::ToNode, bytes);
+            moved = true;
+        }
+        moved
+    }
+
+    fn carry_out(&mut self, client: usize, output: Output) {
+        match output {
+            Output::Connect { node, conn } => self.connect(client, node, conn),
+            Output::Disconnect { conn } => self.disconnect(client, conn),
+            Output::Event { lock, event } => self.told(client, lock, event),
+            Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The event loop: what a host does for a machine, for all of them at once.
+
+use alloc::format;
+use core::time::Duration;
+
+use super::super::check::Stage;
+use super::super::network::{Arrival, Packet, Posted};
+use super::super::trace::{Fate, Lane, State, What};
+use super::super::way::Way;
+use super::World;
+use super::process::{Fact, Process};
+use super::store::{Planned, Servers, label};
+use crate::fault::Fault;
+use crate::id::{ConnId, NodeId};
+use crate::lock::Machine as _;
+use crate::time::Instant;
+
+/// So many steps without time moving are a loop without end.
+pub(super) const MAX_SPINS: u32 = 100_000;
+
+/// Time.
+impl<S: Servers> World<S> {
+    /// True time since the start.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Lets `time` pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end) {}
+    }
+
+    /// Lets time pass until `condition` holds, at most this long; whether it did.
+    pub fn run_until(&mut self, within: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + within;
+        loop {
+            if condition(self) {
+                return true;
+            }
+            if !self.step(end) {
+                return condition(self);
+            }
+        }
+    }
+
+    /// Lets time pass until `condition` holds.
+    ///
+    /// # Panics
+    ///
+    /// If it does not within this time.
+    #[track_caller]
+    pub fn expect(&mut self, within: Duration, what: &str, condition: impl FnMut(&Self) -> bool) {
+        if !self.run_until(within, condition) {
+            self.fail(&format!("not within {within:?}: {what}"));
+        }
+    }
+
+    /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
+    fn step(&mut self, end: Instant) -> bool {
+        if self.halted {
+            return false;
+        }
+        let mut next = self.network.next_arrival().unwrap_or(Instant::MAX);
+        for at in [self.agenda.next(), S::next_due(self)].into_iter().flatten() {
+            next = next.min(at);
+        }
+        for at in self.clients.iter().filter_map(Process::deadline) {
+            next = next.min(at);
+        }
+        if !self.advance(next, end) {
+            return false;
+        }
+        // One thing a step, so that a condition is asked in between.
+        if let Some(arrival) = self.network.arrive(self.now) {
+            self.deliver(arrival);
+        } else if S::act_first(self) {
+        } else if let Some(planned) = self.agenda.due(self.now) {
+            match planned {
+                Planned::Fact(client, fact) => self.tell_process(client, fact),
+                Planned::Write(write) => S::write_arrives(self, write),
+            }
+        } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_client_due(*client)) {
+            self.wake_client(client);
+        } else {
+            S::act(self);
+        }
+        true
+    }
+
+    /// Goes to the time of what comes `next`, at most to `end`; whether that is to happen now.
+    fn advance(&mut self, next: Instant, end: Instant) -> bool {
+        if next > end {
+            self.now = self.now.max(end);
+            return false;
+        }
+        if next > self.now {
+            self.now = next;
+            self.spins = 0;
+        }
+        self.spins += 1;
+        if self.spins > MAX_SPINS {
+            self.halt("time stands still: a machine wants to be called again and again".into());
+        }
+        !self.halted
+    }
+
+    // ---- the network ----
+
+    /// Puts a packet on its way, and into the record.
+    pub(super) fn send(&mut self, id: u64, way: Way, packet: Packet<S::Packet>) {
+        let mut message = None;
+        if self.recorder.is_on() {
+            let Some(link) = self.network.links.get(&id) else { return };
+            let (client, node) = (Lane::Client(link.client), Lane::Node(link.node));
+            let (from, to) = match way {
+                Way::ToNode => (client, node),
+                Way::ToClient => (node, client),
+            };
+            message = self.recorder.sent(self.now, from, to, || label(&packet, way));
+        }
+        self.network.send(self.now, id, way, Posted { packet, message });
+    }
+
+    /// Loses what is under way on a connection.
+    pub(super) fn lose(&mut self, id: u64) {
+        for message in self.network.lose(id) {
+            self.recorder.fate(Some(message), Fate::Lost(self.now));
+        }
+    }
+
+    /// A client opens a connection.
+    pub(super) fn connect(&mut self, client: usize, node: NodeId, conn: ConnId) {
+        self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
+        self.journal.facts.connect(self.now, client, conn);
+        if node.index() >= self.hosts.len() || self.network.find(client, conn).is_some() {
+            return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
+        }
+        let node = self.store.leads(client, node.index());
+        let id = self.network.open(client, node, conn);
+        self.send(id, Way::ToNode, Packet::Open);
+    }
+
+    /// A client closes a connection.
+    pub(super) fn disconnect(&mut self, client: usize, conn: ConnId) {
+        self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
+        self.journal.facts.disconnect(self.now, client, conn);
+        if let Some(id) = self.network.find(client, conn) {
+            self.close(client, id);
+        }
+    }
+
+    /// What was sent before is still delivered.
+    pub(super) fn close(&mut self, client: usize, id: u64) {
+        self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
+        if let Some(link) = self.network.links.get_mut(&id) {
+            link.client_open = false;
+        }
+        S::ended(self, client, id, true);
+    }
+
+    fn deliver(&mut self, arrival: Arrival<S::Packet>) {
+        let Some(link) = self.network.links.get(&arrival.link) else { return };
+        let (client, node, conn) = (link.client, link.node, link.conn);
+        let Posted { packet, message } = arrival.posted;
+        self.recorder.fate(message, Fate::Arrived(self.now));
+        match (arrival.way, packet) {
+            (Way::ToNode, packet) => {
+                self.deliver_to_node(arrival.link, node, packet);
+                if arrival.frees {
+                    self.pump_client(client);
+                }
+            }
+            (Way::ToClient, Packet::Open) => self.tell_process(client, Fact::Connected(conn)),
+            (Way::ToClient, Packet::Data(data)) => self.tell_process(client, Fact::Received(conn, data)),
+            (Way::ToClient, Packet::Close(why)) => self.tell_process(client, Fact::Disconnected(conn, why)),
+        }
+    }
+
+    fn deliver_to_node(&mut self, id: u64, node: usize, packet: Packet<S::Packet>) {
+        let state = self.hosts[node].state;
+        let Some(link) = self.network.links.get_mut(&id) else { return };
+        match &packet {
+            Packet::Open if state == State::Down => {
+                return self.send(id, Way::ToClient, Packet::Close(Fault::Refused));
+            }
+            // The kernel accepts, whether or not the process runs.
+            Packet::Open => {
+                link.node_open = true;
+                self.send(id, Way::ToClient, Packet::Open);
+            }
+            Packet::Data(_) | Packet::Close(_) if !link.node_open => return,
+            Packet::Data(_) | Packet::Close(_) => {}
+        }
+        match state {
+            State::Running => S::server_takes(self, id, node, packet),
+            State::Paused => self.hosts[node].inbox.push_back((id, packet)),
+            State::Down => {}
+        }
+    }
+
+    /// A server process stops, goes on, dies or starts.
+    pub(super) fn set_host(&mut self, node: usize, state: State) {
+        self.hosts[node].state = state;
+        self.recorder.note(self.now, || What::State { lane: Lane::Node(node), state });
+    }
+
+    // ---- the clients ----
+
+    pub(super) fn is_client_due(&self, client: usize) -> bool {
+        self.clients[client].deadline().is_some_and(|at| at <= self.now)
+    }
+
+    pub(super) fn wake_client(&mut self, client: usize) {
+        self.steps += 1;
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        process.machine.handle_timeout(local);
+        self.pump_client(client);
+    }
+
+    /// Something will reach a process.
+    pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact<S>) {
+        self.agenda.plan(at, Planned::Fact(client, fact));
+    }
+
+    /// Something reaches a process: at once, or when it goes on.
+    pub(super) fn tell_process(&mut self, client: usize, fact: Fact<S>) {
+        match self.clients[client].state {
+            State::Running => self.process_takes(client, fact),
+            State::Paused => self.clients[client].inbox.push_back(fact),
+            State::Down => {}
+        }
+    }
+
+    pub(super) fn process_takes(&mut self, client: usize, fact: Fact<S>) {
+        match fact {
+            Fact::Connected(conn) => self.connected(client, conn),
+            Fact::Received(conn, packet) => {
+                if self.network.find(client, conn).is_some() {
+                    S::client_takes(self, client, conn, packet);
+                }
+            }
+            Fact::Disconnected(conn, why) => self.disconnected(client, conn, why),
+            Fact::Release(lock) => {
+                if self.stage(client, lock).is_some_and(Stage::is_out) {
+                    self.release(client, lock);
+                }
+            }
+            Fact::Chore(chore) => S::do_chore(self, client, chore),
+        }
+        self.pump_client(client);
+    }
+
+    fn connected(&mut self, client: usize, conn: ConnId) {
+        let Some(id) = self.network.find(client, conn) else { return };
+        if let Some(link) = self.network.links.get_mut(&id) {
+            link.established = true;
+        }
+        self.journal.write(self.now, format_args!("c{client}/{conn} connected"));
+        self.steps += 1;
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        S::connected(&mut process.machine, local, conn);
+    }
+
+    fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
+        let Some(id) = self.network.find(client, conn) else { return };
+        if let Some(link) = self.network.links.get_mut(&id) {
+            link.client_open = false;
+        }
+        S::ended(self, client, id, false);
+        self.network.sweep();
+        self.journal.write(self.now, format_args!("c{client}/{conn} disconnected: {why}"));
+        self.steps += 1;
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        S::disconnected(&mut process.machine, local, conn, why);
+    }
+
+    /// Carries out what a machine asks for, until it asks for nothing more.
+    pub(super) fn pump_client(&mut self, client: usize) {
+        if self.clients[client].state != State::Running {
+            return;
+        }
+        S::pump_client(self, client);
+        if self.halted {
+            return;
+        }
+        // Whatever is due is still to come.
+        if !self.is_client_due(client) {
+            self.checker.up_to_date(self.now, client);
+            self.check();
+        }
+    }
+
+    /// One more round of a machine's outputs; false if there are too many.
+    pub(super) fn may_go_on(&mut self, client: usize) -> bool {
+        self.spins += 1;
+        if self.spins > MAX_SPINS {
+            self.halt(format!("client {client} asks for more and more without end"));
+        }
+        !self.halted
+    }
+}

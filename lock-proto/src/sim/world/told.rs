@@ -1,0 +1,93 @@
+//! What a machine tells its application, and whether it may.
+
+use alloc::format;
+
+use super::super::check::Rule;
+use super::super::trace::{Lane, Point};
+use super::World;
+use super::process::Fact;
+use super::store::Servers;
+use crate::id::LockId;
+use crate::lock::{Event, Grant, Machine as _};
+use crate::time::Instant;
+
+impl<S: Servers> World<S> {
+    pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
+        self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
+        self.journal.facts.event(self.now, client, lock, &event);
+        let until = self.valid_until(client, &event);
+        let order = S::order(self, client, lock, &event);
+        self.checker.told(self.now, client, lock, &event, until, order);
+        self.check_extend(client, lock, &event);
+        self.point_told(client, lock, &event, until);
+        self.check();
+        let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+        record.events.push(event.clone());
+        record.times.push(self.now);
+        if let Event::Granted(grant) = &event {
+            record.grant = Some(*grant);
+            let habits = record.habits;
+            if let Some(hold) = habits.hold {
+                self.plan(self.now + hold, client, Fact::Release(lock));
+            }
+            if habits.claim {
+                self.take(client, lock);
+            }
+        }
+        S::was_told(self, client, lock, &event);
+    }
+
+    /// The shutdown of a client is over.
+    pub(super) fn has_stopped(&mut self, client: usize, unreleased: u32) {
+        self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} {}", S::LEFT));
+        self.journal.facts.stopped(self.now, client, unreleased);
+        self.clients[client].stopped = Some(unreleased);
+        self.word(Some(Lane::Client(client)), || "has stopped".into());
+        self.checker.stopped(self.now, client);
+        self.check();
+    }
+
+    /// The end of validity that an event tells, in true time.
+    fn valid_until(&self, client: usize, event: &Event) -> Option<Instant> {
+        let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else {
+            return None;
+        };
+        Some(self.clients[client].when(*valid_until))
+    }
+
+    /// An extend has its answer: the request that brought it about must have left after it was asked for.
+    fn check_extend(&mut self, client: usize, lock: LockId, event: &Event) {
+        if !matches!(event, Event::Extended | Event::ExtendFailed(_)) {
+            return;
+        }
+        let until = self.clients[client].machine.valid_until(lock);
+        let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+        let Some(least) = record.extends.pop_front().filter(|_| *event == Event::Extended) else { return };
+        if until.is_some_and(|until| until < least) {
+            let text =
+                format!("client {client} {lock} was extended by a request that had left before it was asked for");
+            self.checker.report(self.now, Rule::Told, text);
+        }
+    }
+
+    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true time.
+    fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
+        let valid_until = until.unwrap_or(self.now);
+        match event {
+            Event::Granted(grant) => {
+                let fence = grant.fence.map(|fence| fence.get());
+                self.point(client, lock, || Point::Granted { fence, valid_until });
+            }
+            Event::Renewed { .. } => self.point(client, lock, || Point::Renewed { valid_until }),
+            Event::Lost(why) => self.point(client, lock, || Point::Lost(format!("{why}"))),
+            Event::Withdrawn => self.point(client, lock, || Point::Ended("withdrawn".into())),
+            Event::Failed(failure) => self.point(client, lock, || Point::Ended(format!("{failure}"))),
+            Event::Released(release) => self.point(client, lock, || Point::Ended(format!("{release:?}"))),
+            Event::Proclaimed { .. } => self.word(Some(Lane::Client(client)), || "has proclaimed".into()),
+            Event::ProclaimFailed(why) => {
+                self.word(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
+            }
+            Event::Blocked(_) | Event::Extended | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
+        }
+    }
+}
