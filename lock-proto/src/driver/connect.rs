@@ -30,6 +30,12 @@ pub enum ConnectError {
         "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
     )]
     SeveralUrls,
+    /// The URL is one of a store that was not compiled in.
+    #[error("the URL needs the feature `{feature}`, which is not turned on")]
+    MissingFeature {
+        /// The feature of the adapter. In `lock-proto` itself that for etcd is `grpc`.
+        feature: &'static str,
+    },
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,

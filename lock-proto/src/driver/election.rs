@@ -9,9 +9,10 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
+use super::client::Client;
 use super::guard::{Guard, Hold, Releasing, loss};
-use super::handle::{AcquireError, Acquiring, Client, Lock};
 use super::lead::Stop;
+use super::lock::{AcquireError, Acquiring, Lock};
 use super::query::Observation;
 use crate::error::Misuse;
 use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port it to another executor,
-//! implement [`Host`], call [`client`], and have the executor poll the [`Driver`]:
+//! implement [`Host`], call [`connect`], and have the executor poll the [`Driver`]:
 //!
 //! ```
 //! use std::{io, net::SocketAddr, pin::Pin, time::Duration};
@@ -57,41 +57,44 @@
 //! }
 //!
 //! # fn run(config: Config) -> Result<(), driver::ConnectError> {
-//! let (client, driver) = driver::client(Smol(BootClock::new()), config)?;
+//! let (client, driver) = driver::connect(Smol(BootClock::new()), config)?;
 //! smol::spawn(driver).detach();
 //! # drop(client); Ok(()) }
 //! ```
 
 mod address;
+mod backend;
+mod bytes;
+mod client;
 mod clock;
 mod connect;
 mod election;
 mod engine;
 #[cfg(feature = "grpc")]
 pub mod etcd;
+mod event_loop;
 mod fault;
 mod guard;
-mod handle;
 mod host;
 mod lead;
+mod lock;
 mod query;
 mod race;
-mod run;
-mod settings;
+#[cfg(feature = "redis")]
+mod redis;
 mod shared;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
 mod ticket;
-mod turns;
 
 pub use address::Address;
+pub use backend::{Driver, Settings, connect};
+pub use client::{Client, Shutdown};
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
-pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
 pub use host::Host;
 pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use lock::{AcquireError, Acquiring, Lock};
 pub use query::Observation;
-pub use run::{Driver, client};
-pub use settings::{AnyDriver, Settings, connect};

@@ -8,8 +8,10 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
+use super::client::Shutdown;
+use super::clock::Clock;
 use super::engine::{Engine, Notification};
-use super::handle::{AcquireError, Shutdown};
+use super::lock::AcquireError;
 use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
@@ -133,7 +135,7 @@ impl Batch {
 }
 
 impl<E: Engine> Shared<E> {
-    pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, engine: E) -> Arc<Self> {
+    pub(super) fn new(id: ClientId, clock: impl Clock, engine: E) -> Arc<Self> {
         let core = Core {
             tickets: Vec::new(),
             queries: Queries::default(),
@@ -149,7 +151,7 @@ impl<E: Engine> Shared<E> {
         Arc::new(Self {
             id,
             process: AtomicU32::new(std::process::id()),
-            clock,
+            clock: Box::new(move || clock.now()),
             stopped: event_listener::Event::new(),
             core: Mutex::new(core),
         })

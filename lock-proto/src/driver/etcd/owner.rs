@@ -4,7 +4,7 @@ use core::any::Any;
 
 use super::super::guard::{Guard, Hold, loss};
 use super::super::shared::Core;
-use super::run::Etcd;
+use super::calls::Etcd;
 use crate::etcd::{self, OwnerKey};
 use crate::lock::Loss;
 

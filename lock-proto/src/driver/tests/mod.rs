@@ -21,7 +21,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Mutex;
 
-use super::run::with_identity;
+use super::backend::with_identity;
 use super::*;
 use crate::error::{Invalid, Misuse};
 use crate::id::ClientId;
@@ -333,7 +333,7 @@ fn a_panic_elsewhere_poisons_nothing() {
     let world = World::new();
     let broken = Arc::new(AtomicBool::new(false));
     let host = Faulty(world.clone(), Arc::clone(&broken));
-    let (client, driver) = client(host, World::config()).unwrap();
+    let (client, driver) = connect(host, World::config()).unwrap();
     let mut driver = world::Task::new(driver);
     let mut acquiring = client.lock("a").acquire();
     assert!(poll(&mut acquiring).is_pending());
@@ -377,7 +377,7 @@ fn secrets_are_not_shown() {
     let mut node = config.nodes()[0].clone();
     node.password = Some(redis::Secret::new("hunter2"));
     config = redis::Config::new([node]);
-    let (client, driver) = with_identity(world, config, ClientId::from_bits(9), 1).unwrap();
+    let (client, driver) = with_identity(world, config.into(), ClientId::from_bits(9), 1).unwrap();
     let lock = client.lock("a");
     let shown = alloc::format!("{client:?} {driver:?} {lock:?} {:?}", lock.acquire());
     assert!(!shown.contains("hunter2") && shown.contains("node"), "{shown}");
