@@ -22,7 +22,7 @@
 //! #     });
 //! #     url
 //! # }
-//! use lock_tokio::{Client, redis::Release};
+//! use lock_tokio::{Client, Release};
 //! use std::time::Duration;
 //!
 //! #[tokio::main]
@@ -56,8 +56,15 @@
 //! # etcd
 //!
 //! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the same locks, in one queue with
-//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. Needs the
-//! feature `etcd`, which is off by default. HTTP/2 and gRPC run inside the driver's task, and need nothing of the runtime but a TCP connection and a timer.
+//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task,
+//! and need nothing of the runtime but a TCP connection and a timer.
+//!
+//! # Features
+//!
+//! A store is compiled in by its feature. The URL of a store without its feature gives [`ConnectError::MissingFeature`].
+//!
+//! * `redis` (default): Redis and Valkey.
+//! * `etcd`: etcd. Brings HTTP/2 and gRPC.
 //!
 //! # Time
 //!
@@ -80,6 +87,7 @@ pub use lock_proto::driver::{
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
+#[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
     Answer, Blocked, ConfigError, ElectionEvent, Failure, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report,
