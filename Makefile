@@ -44,7 +44,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	for features in '' redis etcd driver driver,redis grpc sim; do \
+	for features in '' redis etcd driver driver,redis driver,redis,etcd grpc sim; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
 	$(CARGO) clippy -p lock-proto --all-targets --no-default-features --features redis,etcd -- -D warnings

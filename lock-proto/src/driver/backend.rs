@@ -182,10 +182,8 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn redis_urls_name_one_server_or_a_quorum() {
-        let Settings::Redis(config) = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap() else {
-            panic!("no Redis")
-        };
-        assert!(config.is_quorum());
+        let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
+        assert!(matches!(settings, Settings::Redis(config) if config.is_quorum()));
         for (url, word) in [("REDISS://a", "TLS"), ("http://a", "http"), ("a", "no scheme")] {
             let error = error(&[url]);
             assert!(error.contains(word), "{error}");
