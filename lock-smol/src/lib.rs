@@ -75,9 +75,11 @@
 #[cfg(feature = "async-std")]
 pub mod async_std;
 mod client;
+mod host;
 mod stream;
 
-pub use client::{Client, Smol};
+pub use client::Client;
+pub use host::Smol;
 pub use lock_proto;
 #[cfg(feature = "etcd")]
 pub use lock_proto::driver::etcd::OwnerError;
