@@ -88,7 +88,7 @@ pub(super) type ByteLoop<H, C> = EventLoop<H, Sockets<H, C>>;
 pub(super) fn start<H: Host, C: ByteClient>(host: H, client: C, id: ClientId) -> (Client, ByteLoop<H, C>) {
     let target = |index| client.target(NodeId::new(index)).cloned();
     let routes = (0..).map_while(target).map(Route::new).collect();
-    let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), lines: Vec::new() };
+    let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
     let shared = Shared::new(id, host.clock(), engine);
     let sockets =
         Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into(), client: PhantomData };
@@ -102,11 +102,11 @@ pub(super) struct ByteEngine<C> {
     /// Nodes whose command connection leads to the wrong server.
     wrong_servers: Vec<NodeId>,
     /// The open connections.
-    lines: Vec<Line>,
+    open: Vec<OpenConn>,
 }
 
 /// An open connection as a handle sees it.
-struct Line {
+struct OpenConn {
     conn: ConnId,
     /// The socket takes no more bytes now. It will wake the driver by itself.
     blocked: bool,
@@ -139,8 +139,8 @@ impl<C: ByteClient> Engine for ByteEngine<C> {
 
     /// Also if a socket that takes bytes could be given some.
     fn needs_driver(&mut self) -> bool {
-        let Self { client, duties, lines, .. } = self;
-        !duties.is_empty() || lines.iter().any(|line| !line.blocked && client.has_outgoing(line.conn))
+        let Self { client, duties, open, .. } = self;
+        !duties.is_empty() || open.iter().any(|own| !own.blocked && client.has_outgoing(own.conn))
     }
 }
 
@@ -203,7 +203,7 @@ impl<H: Host, C: ByteClient> Links<H> for Sockets<H, C> {
                         race.give_up(route);
                     }
                     self.conns.retain(|own| own.id != conn);
-                    shared.drive(batch, |core, _| core.engine.lines.retain(|line| line.conn != conn));
+                    shared.drive(batch, |core, _| core.engine.open.retain(|own| own.conn != conn));
                     tracing::debug!(%conn, "connection closed");
                 }
                 Duty::Stopped { unreleased } => {
@@ -267,7 +267,7 @@ impl<H: Host, C: ByteClient> Sockets<H, C> {
                         route.current = Some(address);
                     }
                     shared.drive(batch, |core, now| {
-                        core.engine.lines.push(Line { conn: id, blocked: false });
+                        core.engine.open.push(OpenConn { conn: id, blocked: false });
                         core.engine.client.handle_connected(now, id);
                     });
                     return true;
@@ -291,7 +291,7 @@ impl<H: Host, C: ByteClient> Sockets<H, C> {
         };
         conn.state = State::Closed;
         shared.drive(batch, |core, now| {
-            core.engine.lines.retain(|line| line.conn != id);
+            core.engine.open.retain(|own| own.conn != id);
             core.engine.client.handle_disconnected(now, id, ended);
         });
         true
@@ -342,10 +342,10 @@ fn write<C: ByteClient, S: AsyncWrite + Unpin>(
     let (mut taken, mut blocked) = (0, false);
     loop {
         let size = shared.drive(batch, |core, _| {
-            let ByteEngine { client, lines, .. } = &mut core.engine;
+            let ByteEngine { client, open, .. } = &mut core.engine;
             client.consume(conn, taken);
-            if let Some(line) = lines.iter_mut().find(|line| line.conn == conn) {
-                line.blocked = blocked;
+            if let Some(own) = open.iter_mut().find(|own| own.conn == conn) {
+                own.blocked = blocked;
             }
             let bytes = client.outgoing(conn);
             let size = bytes.len().min(buffer.len());

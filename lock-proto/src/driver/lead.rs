@@ -31,10 +31,10 @@ impl Observer {
     }
 
     /// Has whoever watches this hold look again: now, and once more a TTL after `asked`.
-    pub(super) fn stir(&self, asked: Instant) {
+    pub(super) fn wake_watchers(&self, asked: Instant) {
         self.shared.verb(|core, _, batch| {
             batch.changed.push(Arc::clone(&self.ticket));
-            core.remind(asked + self.ticket.terms().ttl, &self.ticket);
+            core.add_alarm(asked + self.ticket.terms().ttl, &self.ticket);
         });
     }
 }
@@ -140,7 +140,7 @@ impl StopSignal {
         // 0 stands for never.
         let nanos = now.as_nanos().max(1);
         if self.stop.asked.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.observer.stir(now);
+            self.observer.wake_watchers(now);
         }
     }
 }

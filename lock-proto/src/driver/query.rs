@@ -28,7 +28,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// Has those who watch the ticket look at the clock at that time.
-    pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
+    pub(super) fn add_alarm(&mut self, at: Instant, ticket: &Arc<Ticket>) {
         if !self.is_closed() {
             self.alarms.push((at, Arc::clone(ticket)));
         }

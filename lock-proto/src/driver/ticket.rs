@@ -232,8 +232,8 @@ impl Ticket {
                 true
             }
             Stage::Held => {
-                let told = state.given_back || state.loss.is_some();
-                if !told {
+                let reported = state.given_back || state.loss.is_some();
+                if !reported {
                     state.loss = Some(Loss::ShutDown);
                     batch.lost(self, Loss::ShutDown);
                 }

@@ -54,7 +54,7 @@ impl Outbox {
     pub(super) async fn acknowledge(&self, timers: Timers<impl Clock>) {
         loop {
             poll_fn(|cx| locked(&self.0).acks.poll_held(cx)).await;
-            timers.nap(ACK_WAITS).await;
+            timers.after(ACK_WAITS).await;
             let Inner { acks, waiting, .. } = &mut *locked(&self.0);
             acks.let_go(waiting);
         }
