@@ -1,7 +1,9 @@
 //! The same on async-std.
 //!
-//! async-std is discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This is for programs that
-//! still have to run on it; the handles are those of every other runtime, so a later move changes one line.
+//! async-std is discontinued
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This is for
+//! programs that still have to run on it; the handles are those of every other runtime, so a later
+//! move changes one line.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +26,8 @@ use lock_proto::driver::{self, ConnectError, Settings};
 
 use crate::host::Smol;
 
-/// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
+/// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which makes the
+/// locks.
 #[derive(Clone, Debug)]
 pub struct Client(driver::Client);
 
@@ -77,6 +80,6 @@ impl Deref for Client {
     }
 }
 
-/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in a task of your own. It has the
-/// reactor of smol, so the host is the same.
+/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in a task of your
+/// own. It has the reactor of smol, so the host is the same.
 pub type AsyncStd = Smol;

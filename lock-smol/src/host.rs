@@ -13,7 +13,8 @@ use crate::stream::Stream;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in a task or on an executor of your own.
+/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in a task or on an executor
+/// of your own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Smol {
     clock: BootClock,

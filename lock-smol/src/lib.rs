@@ -48,20 +48,24 @@
 //! }
 //! ```
 //!
-//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else — [`Lock`], [`Guard`],
-//! [`Observer`] — is the same on every runtime, and may be used and dropped on any thread.
+//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else —
+//! [`Lock`], [`Guard`], [`Observer`] — is the same on every runtime, and may be used and dropped on
+//! any thread.
 //!
-//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is described in `lock-proto`.
+//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is
+//! described in `lock-proto`.
 //!
 //! # etcd
 //!
-//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the same locks, in one queue with
-//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task,
-//! and need nothing of the runtime but a TCP connection and a timer.
+//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
+//! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
+//! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
+//! nothing of the runtime but a TCP connection and a timer.
 //!
 //! # Features
 //!
-//! A store is compiled in by its feature. The URL of a store without its feature gives [`ConnectError::MissingFeature`].
+//! A store is compiled in by its feature. The URL of a store without its feature gives
+//! [`ConnectError::MissingFeature`].
 //!
 //! * `redis` (default): Redis and Valkey.
 //! * `etcd`: etcd. Brings HTTP/2 and gRPC.
@@ -69,8 +73,9 @@
 //!
 //! # async-std
 //!
-//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is discontinued
-//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors recommend smol.
+//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is
+//! discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its
+//! authors recommend smol.
 
 #[cfg(feature = "async-std")]
 pub mod async_std;

@@ -17,7 +17,8 @@ use super::connect::{ConnectError, identity};
 use super::host::Host;
 use crate::id::ClientId;
 
-/// Declares the stores: name, feature of this crate, module, settings, schemes of URLs, feature of the adapters.
+/// Declares the stores: name, feature of this crate, module, settings, schemes of URLs, feature of
+/// the adapters.
 ///
 /// A module has `parse`, `start` and `Driver`.
 macro_rules! stores {
@@ -125,7 +126,8 @@ stores! {
 }
 
 impl Settings {
-    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number of times, or `etcd://…` once.
+    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
+    /// of times, or `etcd://…` once.
     ///
     /// # Errors
     ///
@@ -137,8 +139,8 @@ impl Settings {
         let urls: Vec<_> = urls.into_iter().collect();
         let urls: Vec<&str> = urls.iter().map(AsRef::as_ref).collect();
         let of_url = |url: &&str| Store::of_scheme(&url.split_once("://")?.0.to_ascii_lowercase());
-        // URLs of different stores never go together: the parser of the last one says so. It also reports schemes that no
-        // store has.
+        // URLs of different stores never go together: the parser of the last one says so. It also
+        // reports schemes that no store has.
         let store = urls.iter().filter_map(of_url).max().or_else(|| Store::BUILT.first().copied());
         store.unwrap_or(Store::Redis).parse(&urls)
     }
@@ -147,8 +149,8 @@ impl Settings {
 /// The task that does a client's work: connects, reads, writes, and keeps the time. Ends after the
 /// [shutdown](Client::shutdown). Spawns nothing.
 ///
-/// Dropping it earlier ends everything at once: holders are told that their lock is lost, waiters that the client was shut
-/// down. Keys stay in the store until their TTL ends.
+/// Dropping it earlier ends everything at once: holders are told that their lock is lost, waiters
+/// that the client was shut down. Keys stay in the store until their TTL ends.
 #[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
 pub struct Driver<H: Host>(Kind<H>);
 

@@ -27,8 +27,8 @@ use crate::lock::Machine;
 use crate::time::Instant;
 use crate::url::Target;
 
-/// Reads from one connection in one iteration, so that a fast server does not hold up the timers and the other
-/// connections.
+/// Reads from one connection in one iteration, so that a fast server does not hold up the timers
+/// and the other connections.
 const READS: usize = 8;
 /// Size of the read buffer.
 const BUFFER: usize = 16 * 1024;
@@ -59,8 +59,9 @@ pub(super) trait ByteClient: Machine + Send + 'static {
     /// The socket has taken the first `count` bytes of [`outgoing`](Self::outgoing).
     fn consume(&mut self, conn: ConnId, count: usize);
 
-    /// Returns true if the machine closes this connection because the server there is the wrong one, such as a
-    /// read-only replica. The next attempt then begins with other addresses of the same name.
+    /// Returns true if the machine closes this connection because the server there is the wrong
+    /// one, such as a read-only replica. The next attempt then begins with other addresses of the
+    /// same name.
     fn is_wrong_server(&self, _conn: ConnId) -> bool {
         false
     }
@@ -328,8 +329,8 @@ fn read<C: ByteClient, S: AsyncRead + Unpin>(
     Ok(true)
 }
 
-/// Writes what the machine has and the socket takes. The machine is not locked during the system call, which
-/// takes as long as many calls of the handles.
+/// Writes what the machine has and the socket takes. The machine is not locked during the system
+/// call, which takes as long as many calls of the handles.
 fn write<C: ByteClient, S: AsyncWrite + Unpin>(
     shared: &Shared<ByteEngine<C>>,
     batch: &mut Batch,

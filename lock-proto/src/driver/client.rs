@@ -8,17 +8,20 @@ use super::lock::Lock;
 use super::shared::{Owner, Shared};
 use super::ticket::wait_for;
 
-/// The handle of a client: makes locks. Cheap to clone; all clones share the connections.
+/// The handle of a client: makes locks and elections. Cheap to clone; all clones share the
+/// connections.
 ///
-/// When the last handle is gone (clients, waiting futures, guards), the driver shuts down by itself, as [`Client::shutdown`] with
-/// the configured time for a release.
+/// The driver shuts down by itself when the last handle is dropped (clients, waiting futures,
+/// guards), as if by [`Client::shutdown`] with the configured time for a release.
 ///
 /// # Fork
 ///
-/// A client belongs to the process that made it. After `fork()` the child has a copy with the same identity and the same connections, and must
-/// make a client of its own. In the copy an acquisition fails with [`AcquireError::Forked`], and a driver that is polled there ends: it sends
-/// nothing, and its holders are told that the lock is lost. Locks stay with the parent. A [`Guard`] that is asked in the child without a driver there
-/// answers by the clock, as the parent's does, until the end of its validity: do not rely on it. (`exec` copies nothing.)
+/// A client belongs to the process that made it. After `fork()` the child has a copy with the same
+/// identity and connections, and must make a new client. In the copy an acquisition fails with
+/// [`AcquireError::Forked`](super::AcquireError::Forked). A driver that is polled in the child
+/// sends nothing, reports all locks as lost and ends. The parent keeps its locks. Without a driver
+/// in the child, a [`Guard`](super::Guard) there answers by the clock until the end of its
+/// validity: do not rely on it. (`exec` copies nothing.)
 #[derive(Clone)]
 pub struct Client {
     pub(super) owner: Arc<Owner>,
@@ -29,16 +32,17 @@ impl Client {
         Self { owner: Arc::new(Owner { shared }) }
     }
 
-    /// The lock of this name: 1 to 512 bytes, and with the client's prefix the key in the store, byte for byte.
+    /// The lock of this name, 1 to 512 bytes. The key in the store is the client's prefix followed
+    /// by the name, byte for byte.
     ///
-    /// Nothing is sent before [`Lock::acquire`] is awaited. Defaults: the client's TTL (10 s), kept alive while the guard lives, waiting
-    /// for ever.
+    /// Sends nothing before [`Lock::acquire`] is awaited. Defaults: the client's TTL (10 s),
+    /// renewed while the guard lives, no limit on the wait.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
         Lock::new(&self.owner, name.as_ref())
     }
 
-    /// Ends this client, for all its clones: no new locks, waiters are answered, holders are told that their lock is lost, and what
-    /// is held is released. Returns when this is done, or when `within` is over.
+    /// Shuts down this client and all its clones: refuses new acquisitions, ends all waits, reports
+    /// held locks as lost and releases them. Returns when this is done, or after `within`.
     ///
     /// # Cancel safety
     ///
@@ -56,10 +60,10 @@ impl fmt::Debug for Client {
     }
 }
 
-/// What a shutdown came to.
+/// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// How many locks could not be given back in time. Their keys end at their TTL.
+    /// Number of locks that were not released in time. Their keys expire at their TTL.
     pub unreleased: u32,
 }

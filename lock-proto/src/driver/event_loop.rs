@@ -12,22 +12,24 @@ use super::host::Host;
 use super::shared::{Batch, Shared};
 use crate::time::{Instant, soonest};
 
-/// The longest sleep while a lock is held: bounds how late a timer can be that stood still with the machine.
-// T4
+/// The longest sleep while a lock is held: bounds how late a timer can be that stood still with the
+/// machine.
+// requirement T4
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Iterations in one poll, before the driver yields to other tasks.
 const ITERATIONS: usize = 16;
-/// How many tasks are woken at once: the number of requests in flight, within these limits. The requests of
-/// those tasks then leave in one write, and the next tasks are woken while the servers work on them. Fewer
-/// would mean more system calls, more would leave the servers idle meanwhile.
+/// How many tasks are woken at once: the number of requests in flight, within these limits. The
+/// requests of those tasks then leave in one write, and the next tasks are woken while the servers
+/// work on them. Fewer would mean more system calls, more would leave the servers idle meanwhile.
 const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 
 /// A transport: the connections of one client, and the work on them that its machine asks for.
 pub(super) trait Links<H: Host>: fmt::Debug {
     type Engine: Engine;
-    /// The request of a task that was woken alone leaves at once, without waiting for those of other tasks.
-    /// That saves an iteration. It is worth a tenth of one task's locks on etcd, and costs a third of them on
-    /// Redis: there an iteration takes as long as the server does, and keeps a second thread awake meanwhile.
+    /// The request of a task that was woken alone leaves at once, without waiting for those of
+    /// other tasks. That saves an iteration. It is worth a tenth of one task's locks on etcd, and
+    /// costs a third of them on Redis: there an iteration takes as long as the server does, and
+    /// keeps a second thread awake meanwhile.
     const ALONE_AT_ONCE: bool;
 
     /// Carries out what the machine has queued for the driver. True if the machine has stopped.
@@ -76,8 +78,8 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         Self { host, shared, links, sleep: None, batch: Batch::default(), gathered: false, in_flight: 0, woken: 0 }
     }
 
-    /// Accepts the call of a handle. True if the driver should yield first: tasks that were woken together
-    /// have requests too, and all of them can leave in one write.
+    /// Accepts the call of a handle. True if the driver should yield first: tasks that were woken
+    /// together have requests too, and all of them can leave in one write.
     fn gather(&mut self, cx: &Context<'_>) -> bool {
         // Tasks that were woken before have run already.
         let gathered = self.gathered || self.batch.wakers() > 0 || (L::ALONE_AT_ONCE && self.woken == 1);
@@ -101,7 +103,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
     fn step(&mut self, cx: &mut Context<'_>) -> Step {
         let Self { host, shared, batch, links, .. } = self;
         // Time first: what has ended during a pause has ended, whatever the sockets still hold.
-        // T2
+        // requirement T2
         shared.drive_timeout(batch);
         if links.do_queued(host, shared, batch) {
             return Step::Stopped;
@@ -112,7 +114,8 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
-            // A connection that was polled may have been given work by one that was polled after it.
+            // A connection that was polled may have been given work by one that was polled after
+            // it.
             if busy || core.called || core.engine.needs_driver() {
                 return Step::Busy;
             }

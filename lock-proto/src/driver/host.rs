@@ -16,14 +16,15 @@ use super::clock::Clock;
 
 /// What the driver needs of a runtime.
 ///
-/// Only the clock has to be [`Send`], so a runtime of one thread implements it with what it has. The driver is
-/// `Send` if the host, its streams and its futures are. Executors that move tasks between threads require that.
+/// Only the clock has to be [`Send`], so a runtime of one thread implements it with what it has.
+/// The driver is `Send` if the host, its streams and its futures are. Executors that move tasks
+/// between threads require that.
 ///
-/// The futures are associated types, so that the driver holds them without a box. An `async` block has no name
-/// and must be boxed.
+/// The futures are associated types, so that the driver holds them without a box. An `async` block
+/// has no name and must be boxed.
 ///
-/// Methods that are added later have a default, so a host keeps compiling. Credentials are not asked of the host:
-/// they are a part of the [settings](super::Settings).
+/// Methods that are added later have a default, so a host keeps compiling. Credentials are not
+/// asked of the host: they are a part of the [settings](super::Settings).
 pub trait Host: 'static {
     /// The clock.
     type Clock: Clock;
@@ -39,21 +40,23 @@ pub trait Host: 'static {
     /// The clock, shared by the driver and all handles. Called once or twice.
     fn clock(&self) -> Self::Clock;
 
-    /// Resolves a name, in the resolver's order. Must not cache: the driver asks before each attempt to connect, so
-    /// that it follows a failover. All addresses must lead to one server. Called while the driver is polled, and not
-    /// for addresses.
+    /// Resolves a name, in the resolver's order. Must not cache: the driver asks before each
+    /// attempt to connect, so that it follows a failover. All addresses must lead to one server.
+    /// Called while the driver is polled, and not for addresses.
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
 
-    /// Connects to one address. Needs no timeout: the driver tries the next address meanwhile, and drops the future
-    /// when another attempt was faster, or when it has taken too long. Called while the driver is polled.
+    /// Connects to one address. Needs no timeout: the driver tries the next address meanwhile, and
+    /// drops the future when another attempt was faster, or when it has taken too long. Called
+    /// while the driver is polled.
     fn connect(&self, address: &Address) -> Self::Connect;
 
-    /// Completes after `time`, or a little later. Completing early does no harm: the driver compares the clock.
-    /// Called while the driver is polled.
+    /// Completes after `time`, or a little later. Completing early does no harm: the driver
+    /// compares the clock. Called while the driver is polled.
     fn sleep(&self, time: Duration) -> Self::Sleep;
 
-    /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work overrides it.
-    /// For what a store keeps in files, such as certificates; the stores so far need none.
+    /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work
+    /// overrides it. For what a store keeps in files, such as certificates; the stores so far need
+    /// none.
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         Box::pin(ready(std::fs::read(path)))
     }

@@ -1,21 +1,23 @@
-//! The async driver: runs a machine over real connections, on any executor: a [`redis::Client`](crate::redis::Client), or with the feature `etcd` an
-//! [`etcd::Client`](crate::etcd::Client).
+//! The async driver: runs the machine of a store over real connections, on any executor.
 //!
-//! It is written once for all runtimes (requirement D4). What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
-//! ([`Client`], [`Guard`] and the rest) are plain types that know nothing of it, so code that uses them fits every runtime.
+//! There is one driver for all runtimes. A runtime is a [`Host`]: a clock, a way to connect, a
+//! timer. The handles ([`Client`], [`Guard`] and the rest) are plain types that do not depend on
+//! it, so code that uses them fits every runtime. They do not depend on the store either; what only
+//! some stores can do, such as elections, is an error on the others.
 //!
 //! ```text
 //!  Client ─ Lock ─ Acquiring ─ Guard ─ Observer        any task, any thread
 //!     │ verbs           ▲ events
 //!  ┌──▼─────────────────┴──┐
-//!  │ Mutex<Engine>         │                           nothing but this is shared
+//!  │ Mutex<machine>        │                           the only shared state
 //!  └──▲─────────────────┬──┘
 //!     │ facts           ▼ connect, bytes or calls, next deadline
 //!  Driver<H: Host>                                     one task, polled by your executor
 //! ```
 //!
-//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port it to another executor,
-//! implement [`Host`], call [`connect`], and have the executor poll the [`Driver`]:
+//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port
+//! it to another executor, implement [`Host`], call [`connect`], and have the executor poll the
+//! [`Driver`]:
 //!
 //! ```
 //! use std::{io, net::SocketAddr, pin::Pin, time::Duration};
@@ -62,6 +64,7 @@
 //! # drop(client); Ok(()) }
 //! ```
 
+// requirement D4
 mod address;
 mod backend;
 mod bytes;

@@ -110,7 +110,8 @@ impl<H: Host> Links<H> for Connections<H> {
                     self.open.retain(|(id, _)| *id != conn);
                     tracing::debug!(%conn, "connection closed");
                 }
-                // For a connection that has ended meanwhile the machine settles these by itself, when it hears of the end.
+                // For a connection that has ended meanwhile the machine settles these by itself,
+                // when it hears of the end.
                 Output::Call { rpc, request, token } => {
                     if let Some(connection) = self.find(rpc.conn()) {
                         connection.call(rpc, request, token);

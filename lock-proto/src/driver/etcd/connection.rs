@@ -1,4 +1,5 @@
-//! One HTTP/2 connection to one endpoint, with all its calls and streams. Polled by the driver; it spawns nothing.
+//! One HTTP/2 connection to one endpoint, with all its calls and streams. Polled by the driver; it
+//! spawns nothing.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -32,7 +33,8 @@ use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, 
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
-/// A connection with open streams that was silent for this long is pinged. etcd takes more than one ping in 5 s for an attack.
+/// A connection with open streams that was silent for this long is pinged. etcd takes more than one
+/// ping in 5 s for an attack.
 const PING_AFTER: Duration = Duration::from_secs(10);
 /// How long the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -45,7 +47,8 @@ const LONGEST_HEADERS: u32 = 16 << 10;
 /// Facts in one turn, so that a fast server does not hold up the timers and the other connections.
 const AT_ONCE: usize = 256;
 
-/// Rounds through its tasks in one turn, each woken by those of the round before: a call takes a few.
+/// Rounds through its tasks in one turn, each woken by those of the round before: a call takes a
+/// few.
 const ROUNDS: usize = 16;
 
 /// What a connection has to tell the machine.
@@ -89,7 +92,8 @@ pub(super) struct Connection<H: Host> {
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
-    /// What is written waits one turn, for what the machine has to say to the facts of the last one.
+    /// What is written waits one turn, for what the machine has to say to the facts of the last
+    /// one.
     flush_later: bool,
     /// The machine was told that it is open.
     up: bool,
@@ -196,7 +200,8 @@ impl<H: Host> Connection<H> {
 
     /// Opens a stream.
     pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Token>) {
-        // Without a connection there is none that it could belong to: the machine opens streams on open connections only.
+        // Without a connection there is none that it could belong to: the machine opens streams on
+        // open connections only.
         let Some(peer) = self.peer.clone() else { return };
         let (send, messages) = unbounded();
         self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
@@ -256,7 +261,8 @@ impl<H: Host> Connection<H> {
         more
     }
 
-    /// Has leave what was written. What the stream does not take now leaves in a later turn; it wakes the driver.
+    /// Has leave what was written. What the stream does not take now leaves in a later turn; it
+    /// wakes the driver.
     fn flush(&mut self, cx: &mut Context<'_>) {
         if let State::Open(stream) = &mut self.state
             && let Poll::Ready(Err(error)) = self.outbox.poll_flush(stream, cx)

@@ -1,8 +1,9 @@
 //! gRPC: one call or one stream over an open HTTP/2 connection, with the machine's types.
 //!
-//! Framing and statuses are tonic's, HTTP/2 is hyper's. What is told apart here is whose word a failure is: a code counts as the
-//! server's only if the server sent it. Whatever else fails leaves open whether the request was carried out, and so must not come
-//! as a code that says it was not (requirement E9).
+//! Framing and statuses are tonic's, HTTP/2 is hyper's. What is told apart here is whose word a
+//! failure is: a code counts as the server's only if the server sent it. Whatever else fails leaves
+//! open whether the request was carried out, and so must not come as a code that says it was not
+//! (requirement E9).
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -78,7 +79,8 @@ impl Peer {
         let opening = async move {
             let mut request =
                 request(send, token.as_ref()).map_err(|status| tonic::Status::internal(status.message))?;
-            // The member ends the stream when it has lost the leader, instead of going on with nothing to say.
+            // The member ends the stream when it has lost the leader, instead of going on with
+            // nothing to say.
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
             let codec = Typed { encode: encode_send, decode: message_of(kind), bound };
             let answer = client.streaming(request, PathAndQuery::from_static(kind.path()), codec).await;
@@ -199,7 +201,8 @@ impl Service<http::Request<Body>> for Carrier {
     }
 }
 
-/// Notes that a status came. Its details are taken out: nobody needs them, and tonic trusts the server to encode them well.
+/// Notes that a status came. Its details are taken out: nobody needs them, and tonic trusts the
+/// server to encode them well.
 fn note_status(headers: &mut HeaderMap, status_sent: &AtomicBool) {
     headers.remove("grpc-status-details-bin");
     if headers.contains_key("grpc-status") {

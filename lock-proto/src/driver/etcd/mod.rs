@@ -1,9 +1,11 @@
 //! etcd: gRPC over HTTP/2 on any [`Host`].
 //!
-//! The handles are those of every store: [`Client`], [`Guard`](super::Guard) and the rest. This module adds
-//! [`Guard::owner_guard`](super::Guard::owner_guard), for transactions on the same etcd.
+//! The handles are those of every store: [`Client`], [`Guard`](super::Guard) and the rest. This
+//! module adds [`Guard::owner_guard`](super::Guard::owner_guard), for transactions on the same
+//! etcd.
 //!
-//! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is polled by the [`Driver`](super::Driver).
+//! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is
+//! polled by the [`Driver`](super::Driver).
 
 mod acks;
 mod alarm;
@@ -34,8 +36,8 @@ use crate::etcd::{self, Config};
 use crate::id::ClientId;
 use calls::Connections;
 
-/// A task inside a connection. It touches the host's stream and timers by what it shares with the connection alone, so it is `Send`
-/// whatever the host.
+/// A task inside a connection. It touches the host's stream and timers by what it shares with the
+/// connection alone, so it is `Send` whatever the host.
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub(super) type Driver<H> = EventLoop<H, Connections<H>>;

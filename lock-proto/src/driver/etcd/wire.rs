@@ -1,7 +1,8 @@
 //! What hyper needs of a runtime: a stream, a timer, and somewhere to run its tasks.
 //!
-//! hyper asks for all of them to be `Send`, which a host's streams and timers need not be. So it is given buffers and a list of timers;
-//! the connection, which has the host's stream, fills the one and empties the other, and the driver sleeps until the first of the timers.
+//! hyper asks for all of them to be `Send`, which a host's streams and timers need not be. So it is
+//! given buffers and a list of timers; the connection, which has the host's stream, fills the one
+//! and empties the other, and the driver sleeps until the first of the timers.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -125,7 +126,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Reads from the stream, if hyper waits for it. True if there was something; else `cx` is woken when there is.
+    /// Reads from the stream, if hyper waits for it. True if there was something; else `cx` is
+    /// woken when there is.
     pub(super) fn fill(&self, stream: impl AsyncRead + Unpin, cx: &mut Context<'_>) -> bool {
         let mut received = locked(&self.0);
         if received.reader.is_none() {
@@ -302,7 +304,8 @@ impl<C> Drop for TimerSleep<C> {
     }
 }
 
-/// Where hyper leaves its tasks. Nothing is spawned: whoever polls the connection takes and polls them.
+/// Where hyper leaves its tasks. Nothing is spawned: whoever polls the connection takes and polls
+/// them.
 #[derive(Clone, Default)]
 pub(super) struct TaskSet(Arc<Mutex<Vec<BoxFuture<()>>>>);
 

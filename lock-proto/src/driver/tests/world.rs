@@ -1,4 +1,5 @@
-//! A world of one simulated server, one clock and no threads, in which every step of the driver is taken by hand.
+//! A world of one simulated server, one clock and no threads, in which every step of the driver is
+//! taken by hand.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
