@@ -68,8 +68,9 @@
 //!
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
-//! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`.
-//! * `grpc`: the driver for etcd as well: gRPC over HTTP/2, on any runtime. Implies `driver` and `etcd`.
+//! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`. It serves the stores whose feature is on:
+//!   `redis`, and with `grpc` etcd.
+//! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`.
 //!
 //! With `redis` and `etcd` alone the crate is `no_std` with `alloc`.

@@ -23,5 +23,6 @@ pub(super) trait Engine: Any + Send {
 /// An event for a handle.
 pub(super) enum Notification {
     Lock(LockId, Event),
+    #[allow(dead_code, reason = "constructed by the stores that have elections")]
     Election(QueryId, ElectionEvent),
 }

@@ -8,7 +8,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
 use super::engine::Engine;
-use super::handle::AcquireError;
+use super::lock::AcquireError;
 use super::shared::{Batch, Core, Owner};
 use super::ticket::{Ticket, locked};
 use crate::error::Misuse;
@@ -27,27 +27,27 @@ impl<E: Engine + ?Sized> Core<E> {
         Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireError::NoElections)?)?)
     }
 
-    /// Has those who watch the ticket look at the clock at that time.
-    pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
+    /// Wakes the watchers of the ticket at that time.
+    pub(super) fn add_alarm(&mut self, at: Instant, ticket: &Arc<Ticket>) {
         if !self.is_closed() {
             self.alarms.push((at, Arc::clone(ticket)));
         }
     }
 }
 
-/// All queries that are open.
+/// All open questions and observations.
 #[derive(Default)]
 pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
 
-/// What is known of one.
+/// State of one of them.
 #[derive(Default)]
 struct Slot(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// What was told last and not yet heard. What it overtook is of no interest: it was true before.
+    /// The latest event, if it was not taken yet. Earlier ones are obsolete.
     latest: Option<ElectionEvent>,
-    /// Nothing will be told any more.
+    /// No event follows.
     ended: bool,
     waker: Option<Waker>,
 }
@@ -59,9 +59,9 @@ impl Queries {
         }
     }
 
-    /// The driver is gone.
+    /// The driver has ended.
     pub(super) fn close(&mut self, batch: &mut Batch) {
-        // The handles have them as well: nothing is dropped here.
+        // The handles share them: nothing is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
             slot.notify(ElectionEvent::Failed(Failure::ShuttingDown), batch);
         }
@@ -90,7 +90,7 @@ impl Slot {
         if state.ended {
             return Poll::Ready(None);
         }
-        // The old one is dropped when the mutex is free: dropping it may drop a task.
+        // Dropping a waker may drop a task: not under the mutex.
         let old = state.waker.replace(cx.waker().clone());
         drop(state);
         drop(old);
@@ -98,8 +98,8 @@ impl Slot {
     }
 }
 
-/// Tells who leads, from now on. Dropping it ends the observation.
-#[must_use = "an observation tells nothing unless `next` is awaited"]
+/// Observation of an election. Ends when dropped.
+#[must_use = "an observation does nothing unless `next` is awaited"]
 pub struct Observation {
     owner: Arc<Owner>,
     query: QueryId,
@@ -107,19 +107,19 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Registers an open question of the machine.
+    /// Registers an open query of the machine.
     pub(super) fn new(owner: &Arc<Owner>, queries: &mut Queries, query: QueryId) -> Self {
         let slot = Arc::<Slot>::default();
         queries.0.insert(query, Arc::clone(&slot));
         Self { owner: Arc::clone(owner), query, slot }
     }
 
-    /// How things stand now, if that has not been told yet, or else the next change; `None` after
-    /// [`ElectionEvent::Failed`]. What was overtaken before it was asked for is left out.
+    /// Returns the current state if it was not returned before, or else waits for the next change.
+    /// `None` after [`ElectionEvent::Failed`]. Skips changes that are obsolete.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Option<ElectionEvent> {
         poll_fn(|cx| self.slot.poll(cx)).await
     }

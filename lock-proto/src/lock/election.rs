@@ -8,7 +8,8 @@ use crate::error::Misuse;
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// Elections, for a machine whose store has them: see [`Machine::elections`](super::Machine::elections).
+/// Elections, for a machine whose store has them: see
+/// [`Machine::elections`](super::Machine::elections).
 ///
 /// A candidate is an acquisition: it is claimed, released and abandoned like a lock.
 pub trait Elections {
@@ -21,7 +22,8 @@ pub trait Elections {
     fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse>;
 
     /// Changes the value of a candidate that leads. Answered by
-    /// [`Event::Proclaimed`](crate::Event::Proclaimed) or [`Event::ProclaimFailed`](crate::Event::ProclaimFailed).
+    /// [`Event::Proclaimed`](crate::Event::Proclaimed) or
+    /// [`Event::ProclaimFailed`](crate::Event::ProclaimFailed).
     ///
     /// # Errors
     ///
@@ -46,7 +48,8 @@ pub trait Elections {
     fn close_query(&mut self, now: Instant, query: QueryId);
 }
 
-/// One question about an election, or one observation of it. Opaque and generational, as a [`LockId`].
+/// One question about an election, or one observation of it. Opaque and generational, as a
+/// [`LockId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryId {
     pub(crate) slot: u32,
@@ -73,8 +76,8 @@ pub struct Leader {
 pub enum ElectionEvent {
     /// This candidate leads, with this value. Reported again when the value changes.
     Leader(Leader),
-    /// Nobody leads. Also while the oldest key of the election belongs to no candidate, such as one of the election
-    /// `name/other`: nobody is elected behind it.
+    /// Nobody leads. Also while the oldest key of the election belongs to no candidate, such as one
+    /// of the election `name/other`: nobody is elected behind it.
     NoLeader,
     /// The server is unreachable at present: the last report may be out of date.
     Disconnected,
