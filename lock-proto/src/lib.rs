@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use lock_proto::redis::{Client, Config, Endpoint, Output};
-//! use lock_proto::{Acquire, ClientId, Event, Instant, Machine, Release};
+//! use lock_proto::{Acquire, ByteClient, ClientId, Event, Instant, Machine, Release};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let now = Instant::from_millis(1); // your clock
@@ -109,9 +109,9 @@ pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
-    Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass, Event, Expiry, Failure,
-    Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, QueryId, Release, Renew, Report,
-    ServerError, Token, Wait,
+    Acquire, Answer, Blocked, ByteClient, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass, Event,
+    Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, QueryId, Release, Renew,
+    Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use url::{Secret, Target, UrlError};

@@ -21,11 +21,9 @@ use super::fault;
 use super::host::Host;
 use super::race::Race;
 use super::shared::{Batch, Shared};
-use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId, Role};
-use crate::lock::Machine;
+use crate::lock::{ByteClient, Machine, Output};
 use crate::time::Instant;
-use crate::url::Target;
 
 /// Reads from one connection in one iteration, so that a fast server does not hold up the timers
 /// and the other connections.
@@ -33,60 +31,15 @@ const READS: usize = 8;
 /// Size of the read buffer.
 const BUFFER: usize = 16 * 1024;
 
-/// A client whose connections carry bytes in order.
-pub(super) trait ByteClient: Machine + Send + 'static {
-    /// Where a node is; `None` after the last one.
-    fn target(&self, node: NodeId) -> Option<&Target>;
-
-    /// The connection is open.
-    fn handle_connected(&mut self, now: Instant, conn: ConnId);
-
-    /// The connection could not be opened, or has ended.
-    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
-
-    /// Bytes came on this connection, in order.
-    fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
-
-    /// The next output, in the order in which it was decided.
-    fn poll_output(&mut self) -> Option<Output>;
-
-    /// The bytes to write next. There may be more after [`consume`](Self::consume).
-    fn outgoing(&mut self, conn: ConnId) -> &[u8];
-
-    /// Returns true if [`outgoing`](Self::outgoing) has bytes. Encodes nothing.
-    fn has_outgoing(&self, conn: ConnId) -> bool;
-
-    /// The socket has taken the first `count` bytes of [`outgoing`](Self::outgoing).
-    fn consume(&mut self, conn: ConnId, count: usize);
-
-    /// Returns true if the machine closes this connection because the server there is the wrong
-    /// one, such as a read-only replica. The next attempt then begins with other addresses of the
-    /// same name.
-    fn is_wrong_server(&self, _conn: ConnId) -> bool {
-        false
-    }
-}
-
-/// Output of a [`ByteClient`].
-pub(super) enum Output {
-    /// An event for a handle.
-    Notify(Notification),
-    /// Work for the driver.
-    Do(Duty),
-}
-
-/// What only the driver can do.
-pub(super) enum Duty {
-    Connect { node: NodeId, conn: ConnId },
-    Disconnect { conn: ConnId },
-    Stopped { unreleased: u32 },
-}
-
 /// The event loop of a client that speaks bytes.
 pub(super) type ByteLoop<H, C> = EventLoop<H, Sockets<H, C>>;
 
 /// The handle and the event loop of a client.
-pub(super) fn start<H: Host, C: ByteClient>(host: H, client: C, id: ClientId) -> (Client, ByteLoop<H, C>) {
+pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
+    host: H,
+    client: C,
+    id: ClientId,
+) -> (Client, ByteLoop<H, C>) {
     let target = |index| client.target(NodeId::new(index)).cloned();
     let routes = (0..).map_while(target).map(Route::new).collect();
     let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
@@ -99,7 +52,7 @@ pub(super) fn start<H: Host, C: ByteClient>(host: H, client: C, id: ClientId) ->
 /// The machine, and what handles and driver need beside it.
 pub(super) struct ByteEngine<C> {
     client: C,
-    duties: Vec<Duty>,
+    duties: Vec<Output>,
     /// Nodes whose command connection leads to the wrong server.
     wrong_servers: Vec<NodeId>,
     /// The open connections.
@@ -113,7 +66,7 @@ struct OpenConn {
     blocked: bool,
 }
 
-impl<C: ByteClient> Engine for ByteEngine<C> {
+impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
     fn machine(&self) -> &dyn Machine {
         &self.client
     }
@@ -125,9 +78,9 @@ impl<C: ByteClient> Engine for ByteEngine<C> {
     fn poll_notification(&mut self) -> Option<Notification> {
         loop {
             match self.client.poll_output()? {
-                Output::Notify(notification) => return Some(notification),
-                Output::Do(duty) => {
-                    if let Duty::Disconnect { conn } = duty
+                Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
+                duty @ (Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. }) => {
+                    if let Output::Disconnect { conn } = duty
                         && self.client.is_wrong_server(conn)
                     {
                         self.wrong_servers.push(conn.node());
@@ -150,7 +103,7 @@ pub(super) struct Sockets<H: Host, C> {
     /// One for each node.
     routes: Vec<Route>,
     conns: Vec<Conn<H>>,
-    duties: Vec<Duty>,
+    duties: Vec<Output>,
     buffer: Box<[u8]>,
     client: PhantomData<fn() -> C>,
 }
@@ -170,7 +123,7 @@ enum State<H: Host> {
     Closed,
 }
 
-impl<H: Host, C: ByteClient> Links<H> for Sockets<H, C> {
+impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
     type Engine = ByteEngine<C>;
     const ALONE_AT_ONCE: bool = false;
 
@@ -187,7 +140,7 @@ impl<H: Host, C: ByteClient> Links<H> for Sockets<H, C> {
         let mut stopped = false;
         for duty in self.duties.drain(..) {
             match duty {
-                Duty::Connect { node, conn } => {
+                Output::Connect { node, conn } => {
                     let Some(route) = self.routes.get(node.index()) else { continue };
                     let opening = match (&route.current, conn.role()) {
                         // The same server, whatever else the name leads to.
@@ -196,7 +149,7 @@ impl<H: Host, C: ByteClient> Links<H> for Sockets<H, C> {
                     };
                     self.conns.push(Conn { id: conn, state: State::Opening(opening) });
                 }
-                Duty::Disconnect { conn } => {
+                Output::Disconnect { conn } => {
                     let route = self.routes.get_mut(conn.node().index());
                     if let (Some(own), Some(route)) = (self.conns.iter_mut().find(|own| own.id == conn), route)
                         && let State::Opening(race) = &mut own.state
@@ -207,11 +160,12 @@ impl<H: Host, C: ByteClient> Links<H> for Sockets<H, C> {
                     shared.drive(batch, |core, _| core.engine.open.retain(|own| own.conn != conn));
                     tracing::debug!(%conn, "connection closed");
                 }
-                Duty::Stopped { unreleased } => {
+                Output::Stopped { unreleased } => {
                     stopped = true;
                     tracing::debug!(unreleased, "client stopped");
                     shared.close(Some(unreleased));
                 }
+                Output::Event { .. } => {}
             }
         }
         stopped
@@ -243,7 +197,7 @@ impl<H: Host, C: ByteClient> Links<H> for Sockets<H, C> {
     }
 }
 
-impl<H: Host, C: ByteClient> Sockets<H, C> {
+impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
     /// Makes progress on one connection. True if there is more to do.
     fn poll_conn(
         &mut self,
@@ -306,7 +260,7 @@ impl<H: Host, C> fmt::Debug for Sockets<H, C> {
 }
 
 /// Reads up to a limit. True if there may be more.
-fn read<C: ByteClient, S: AsyncRead + Unpin>(
+fn read<C: ByteClient + Send + 'static, S: AsyncRead + Unpin>(
     shared: &Shared<ByteEngine<C>>,
     batch: &mut Batch,
     buffer: &mut [u8],
@@ -331,7 +285,7 @@ fn read<C: ByteClient, S: AsyncRead + Unpin>(
 
 /// Writes what the machine has and the socket takes. The machine is not locked during the system
 /// call, which takes as long as many calls of the handles.
-fn write<C: ByteClient, S: AsyncWrite + Unpin>(
+fn write<C: ByteClient + Send + 'static, S: AsyncWrite + Unpin>(
     shared: &Shared<ByteEngine<C>>,
     batch: &mut Batch,
     buffer: &mut [u8],

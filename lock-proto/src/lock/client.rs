@@ -69,16 +69,6 @@ impl<S: Transport> Client<S> {
         Self { locks, links, out: VecDeque::new(), now }
     }
 
-    /// The connection is open.
-    pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.fact(now, |links, now| S::connected(links, now, conn));
-    }
-
-    /// The connection could not be opened, or has ended. After `Disconnect` this need not be reported.
-    pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.fact(now, |links, now| S::disconnected(links, now, conn, why));
-    }
-
     /// The next thing to be done or to be notified of, in the order in which it was decided.
     #[must_use = "an output that is not carried out stalls the client"]
     pub(crate) fn poll_duty(&mut self) -> Option<S::Duty> {
@@ -131,6 +121,14 @@ impl<S: Transport> Machine for Client<S> {
 
     fn shutdown(&mut self, now: Instant, within: Duration) {
         self.verb(now, |locks, now| locks.shut_down(now, within));
+    }
+
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.fact(now, |links, now| S::connected(links, now, conn));
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.fact(now, |links, now| S::disconnected(links, now, conn, why));
     }
 
     fn handle_timeout(&mut self, now: Instant) {

@@ -6,7 +6,8 @@ use super::election::Elections;
 use super::request::Acquire;
 use super::tuning::Drift;
 use crate::error::Misuse;
-use crate::id::LockId;
+use crate::fault::Fault;
+use crate::id::{ConnId, LockId};
 use crate::time::Instant;
 
 /// What the clients of all stores have in common: the driver and the simulation run anything that implements it.
@@ -52,6 +53,12 @@ pub trait Machine {
     /// Releases what is held, answers all waiters, and refuses new acquisitions. The last output follows when every server
     /// has confirmed, or after `within`.
     fn shutdown(&mut self, now: Instant, within: Duration);
+
+    /// The connection is open.
+    fn handle_connected(&mut self, now: Instant, conn: ConnId);
+
+    /// The connection could not be opened, or has ended. After `Disconnect` this need not be reported.
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
 
     /// Does what is due. Early, late and repeated calls are harmless.
     fn handle_timeout(&mut self, now: Instant);

@@ -12,15 +12,15 @@ use super::request::Request;
 use super::url::Endpoint;
 use crate::error::ConfigError;
 use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
+use crate::id::{ClientId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{self, Cause, Event, Transport};
+use crate::lock::{self, ByteClient, Cause, ErrorClass, Output, ServerError, Transport};
 use crate::time::{Instant, soonest};
+use crate::url::Target;
 
 /// Everything that a client of one or several Redis nodes does, without doing any I/O.
 ///
-/// Verbs are those of [`Machine`](crate::Machine). The host writes what `outgoing` shows of each open connection and reports
-/// it by `consume`, and passes on what it reads by `handle_received`.
+/// Verbs are those of [`Machine`](crate::Machine), bytes go in and out by [`ByteClient`].
 pub type Client = lock::Client<Redis>;
 
 /// The connections to one node.
@@ -56,37 +56,6 @@ impl Link {
     fn is_quiet(&self) -> bool {
         !self.commands.has_output() && !self.wake.has_output() && !self.changed
     }
-}
-
-/// What the host has to do. Exhaustive on purpose: a new duty must not go unnoticed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[must_use = "an output that is not carried out stalls the client"]
-pub enum Output {
-    /// Open a connection, then report `handle_connected` or `handle_disconnected`. Resolve the name anew each time; if it has several addresses, do
-    /// not wait for a dead one (RFC 8305).
-    Connect {
-        /// Where to: see [`Client::endpoint`].
-        node: NodeId,
-        /// Its name from now on.
-        conn: ConnId,
-    },
-    /// Close this connection (or stop opening it). Nothing needs to be reported.
-    Disconnect {
-        /// The connection.
-        conn: ConnId,
-    },
-    /// Tell the owner of this acquisition.
-    Event {
-        /// Which acquisition.
-        lock: LockId,
-        /// What happened.
-        event: Event,
-    },
-    /// The shutdown is over, every connection is closed.
-    Stopped {
-        /// Locks that something may be left of, until its TTL ends: their deletes were not confirmed in time.
-        unreleased: u32,
-    },
 }
 
 impl Transport for Redis {
@@ -172,53 +141,10 @@ impl Client {
         Ok(Self::with(now, locks, links))
     }
 
-    /// These bytes came, in any portions.
-    pub fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.fact(now, |links, now| {
-            if let Some(pipe) = pipe(links, conn) {
-                pipe.handle_received(now, conn, bytes);
-            }
-        });
-    }
-
-    /// The next thing to be done, in the order in which it was decided.
-    #[must_use = "an output that is not carried out stalls the client"]
-    pub fn poll_output(&mut self) -> Option<Output> {
-        self.poll_duty()
-    }
-
-    /// The bytes to be written to this connection next; empty if there are none, or if it is not current. Bounded, so there may be more
-    /// after `consume`. They are encoded now: where a host lets other tasks ask first, releases of several locks leave as one command
-    /// (requirement P4).
-    pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        pipe(&mut self.links, conn).map_or(&[], |pipe| pipe.outgoing(conn))
-    }
-
-    /// Whether [`outgoing`](Self::outgoing) would show anything. Asking encodes nothing: what can leave together with requests that
-    /// are still to come is left to it.
-    #[must_use]
-    pub fn has_outgoing(&self, conn: ConnId) -> bool {
-        self.links.get(conn.node().index()).is_some_and(|link| link.pipe(conn.role()).has_outgoing(conn))
-    }
-
-    /// The first `n` bytes of `outgoing` have been taken by the socket.
-    pub fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some(pipe) = pipe(&mut self.links, conn) {
-            pipe.consume(conn, n);
-        }
-    }
-
     /// Where a node is, and how to log in to it.
     #[must_use]
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().nodes().get(node.index())
-    }
-
-    /// Why there is no connection for commands to this node, during the pause before the next attempt. After an error of the class
-    /// [`ErrorClass::Reconnect`](super::ErrorClass::Reconnect) a host that knows several addresses of the node tries the last one at the end.
-    #[must_use]
-    pub fn down_cause(&self, node: NodeId) -> Option<&Cause> {
-        self.links.get(node.index())?.commands.down_cause()
     }
 
     // --- inside ---
@@ -338,5 +264,43 @@ impl Client {
                 Heard::Signal(key) => self.locks.handle_signal(now, node, &key),
             }
         }
+    }
+}
+
+impl ByteClient for Client {
+    fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.fact(now, |links, now| {
+            if let Some(pipe) = pipe(links, conn) {
+                pipe.handle_received(now, conn, bytes);
+            }
+        });
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.poll_duty()
+    }
+
+    fn outgoing(&mut self, conn: ConnId) -> &[u8] {
+        pipe(&mut self.links, conn).map_or(&[], |pipe| pipe.outgoing(conn))
+    }
+
+    fn has_outgoing(&self, conn: ConnId) -> bool {
+        self.links.get(conn.node().index()).is_some_and(|link| link.pipe(conn.role()).has_outgoing(conn))
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        if let Some(pipe) = pipe(&mut self.links, conn) {
+            pipe.consume(conn, n);
+        }
+    }
+
+    fn target(&self, node: NodeId) -> Option<&Target> {
+        self.endpoint(node).map(|endpoint| &endpoint.target)
+    }
+
+    fn is_wrong_server(&self, conn: ConnId) -> bool {
+        let down = self.links.get(conn.node().index()).and_then(|link| link.commands.down_cause());
+        let wrong = matches!(down, Some(Cause::Server(ServerError { class: ErrorClass::Reconnect, .. })));
+        wrong && conn.role() == Role::Commands
     }
 }

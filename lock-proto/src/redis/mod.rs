@@ -22,10 +22,10 @@ mod verify;
 
 pub use crate::lock::{
     Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant, Loss,
-    MAX_NAME, MAX_TTL, MIN_TTL, Poll, Release, Renew, Report, ServerError, Token, Wait,
+    MAX_NAME, MAX_TTL, MIN_TTL, Output, Poll, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use crate::url::{Secret, Target, UrlError};
-pub use client::{Client, Output};
+pub use client::Client;
 pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;
 pub use output::LocksOutput;

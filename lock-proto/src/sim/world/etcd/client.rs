@@ -4,8 +4,7 @@ use core::fmt::Debug;
 
 use crate::error::Misuse;
 use crate::etcd::{Client, Output, OwnerKey, RpcId, RpcReply, Status, StreamId, StreamReceived};
-use crate::fault::Fault;
-use crate::id::{ConnId, LockId};
+use crate::id::LockId;
 use crate::lock::{Elections, Machine};
 use crate::time::Instant;
 
@@ -14,12 +13,6 @@ use crate::time::Instant;
 /// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a [`World`](super::World) runs it
 /// and judges it: see [`Builder::machine`](super::Builder::machine) and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
 pub trait EtcdClient: Machine + Elections + Clone + Debug {
-    /// The connection is open.
-    fn handle_connected(&mut self, now: Instant, conn: ConnId);
-
-    /// The connection could not be opened, or has ended.
-    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
-
     /// A unary call has ended.
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>);
 
@@ -44,14 +37,6 @@ pub trait EtcdClient: Machine + Elections + Clone + Debug {
 }
 
 impl EtcdClient for Client {
-    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.handle_connected(now, conn);
-    }
-
-    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.handle_disconnected(now, conn, why);
-    }
-
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>) {
         self.handle_reply(now, rpc, reply);
     }

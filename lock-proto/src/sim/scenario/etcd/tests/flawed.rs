@@ -8,8 +8,7 @@ use bytes::Bytes;
 use crate::error::{ConfigError, Misuse};
 use crate::etcd::message::{KeyValue, Op, OpResponse, TxnRequest};
 use crate::etcd::{Client, Config, Output, OwnerKey, QueryId, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
-use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId};
+use crate::id::{ClientId, LockId};
 use crate::lock::Acquire;
 use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::tests::Flawed;
@@ -99,14 +98,6 @@ impl Rewriter {
 }
 
 impl EtcdClient for Flawed<Client, Rewriter> {
-    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.client.handle_connected(now, conn);
-    }
-
-    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.client.handle_disconnected(now, conn, why);
-    }
-
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, mut reply: Result<RpcReply, Status>) {
         self.flaw.reply(rpc, &mut reply);
         self.client.handle_reply(now, rpc, reply);
