@@ -156,7 +156,6 @@ impl Locks {
     // --- questions ---
 
     /// The key that a holder has.
-    #[must_use]
     pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
         self.locks.of(id)?.owner(id, &self.ctx)
     }

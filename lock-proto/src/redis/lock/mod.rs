@@ -9,6 +9,7 @@ mod cleanup;
 mod context;
 mod held;
 mod pending_release;
+mod per_node;
 mod polling;
 mod redlock;
 #[cfg(test)]
@@ -152,6 +153,7 @@ impl Store for Redis {
         &mut hold.tenure
     }
 
+    #[inline]
     fn terms(hold: &Hold, ctx: &Context) -> Terms {
         Terms { until: hold.keys_until(ctx.quorum()), ttl: hold.ttl().nanos(), at_risk: ctx.config.at_risk }
     }
@@ -301,6 +303,7 @@ impl Store for Redis {
         LocksOutput::Stopped { unreleased }
     }
 
+    #[inline]
     fn after_step(lock: &mut Lock, _: &mut Context) {
         lock.store.debts.tidy();
     }
