@@ -54,16 +54,17 @@ impl Setup {
 }
 
 impl<C: EtcdClient> Builder<Etcd<C>> {
-    /// How long the kernel of a client goes on trying to deliver what was sent over a connection that the client has closed since. Default: 1 s.
-    /// What a lock has sent and given up may be executed when it arrives; a client looks out for that for one TTL.
+    /// How long the kernel of a client goes on trying to deliver what was sent over a connection
+    /// that the client has closed since. Default: 1 s. What a lock has sent and given up may be
+    /// executed when it arrives; a client looks out for that for one TTL.
     // E3
     pub const fn linger(mut self, linger: Duration) -> Self {
         self.setup.linger = linger;
         self
     }
 
-    /// Calls run side by side in a member: one in four is executed up to so much later than it came, even if its client has hung up
-    /// meanwhile. Default: 2 ms.
+    /// Calls run side by side in a member: one in four is executed up to so much later than it
+    /// came, even if its client has hung up meanwhile. Default: 2 ms.
     pub const fn late(mut self, late: Duration) -> Self {
         self.setup.late = late;
         self
@@ -75,8 +76,9 @@ impl<C: EtcdClient> Builder<Etcd<C>> {
         self
     }
 
-    /// Runs other clients than [`etcd::Client`](crate::etcd::Client): what `make` gives for a client's first time, settings, id and
-    /// seed. What it makes of the settings is its own business.
+    /// Runs other clients than [`etcd::Client`](crate::etcd::Client): what `make` gives for a
+    /// client's first time, settings, id and seed. What it makes of the settings is its own
+    /// business.
     pub fn machine<D: EtcdClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,

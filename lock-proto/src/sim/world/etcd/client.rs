@@ -13,8 +13,9 @@ use crate::time::Instant;
 
 /// A client that speaks to etcd members: a [`Machine`] that makes calls and opens streams.
 ///
-/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a [`World`](super::World) runs it
-/// and judges it: see [`Builder::machine`](super::Builder::machine) and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
+/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a
+/// [`World`](super::World) runs it and judges it: see [`Builder::machine`](super::Builder::machine)
+/// and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
 pub trait EtcdClient: Machine + Clone + Debug {
     /// The connection is open.
     fn handle_connected(&mut self, now: Instant, conn: ConnId);

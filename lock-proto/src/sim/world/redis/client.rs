@@ -10,8 +10,9 @@ use crate::time::Instant;
 
 /// A client that speaks to Redis nodes: a [`Machine`] that sends and receives bytes.
 ///
-/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a [`World`](super::World) runs it
-/// and judges it: see [`Builder::machine`](super::Builder::machine) and [`Plan::run_redis`](crate::sim::Plan::run_redis).
+/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a
+/// [`World`](super::World) runs it and judges it: see [`Builder::machine`](super::Builder::machine)
+/// and [`Plan::run_redis`](crate::sim::Plan::run_redis).
 pub trait RedisClient: Machine + Clone + Debug {
     /// The connection is open.
     fn handle_connected(&mut self, now: Instant, conn: ConnId);
