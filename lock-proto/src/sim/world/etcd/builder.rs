@@ -20,8 +20,7 @@ pub(super) const LATE: Duration = Duration::from_millis(2);
 pub(crate) struct Setup {
     members: usize,
     change: Box<dyn FnOnce(ClusterConfig) -> ClusterConfig>,
-    /// Once its seed is drawn.
-    config: Option<ClusterConfig>,
+    seed: u64,
     pub(super) linger: Duration,
     pub(super) late: Duration,
 }
@@ -31,7 +30,7 @@ impl Setup {
         Self {
             members: members.max(1),
             change: Box::new(|config| config),
-            config: None,
+            seed: 0,
             linger: Duration::from_secs(1),
             late: LATE,
         }
@@ -39,7 +38,7 @@ impl Setup {
 
     /// Draws the cluster's seed. The number of members, and the settings of a client.
     pub(super) fn plain(&mut self, rng: &mut Rng) -> (usize, Config) {
-        self.config = Some(ClusterConfig::new(self.members, rng.next()));
+        self.seed = rng.next();
         let endpoint = |i| Endpoint::parse(&format!("member{i}"));
         (self.members, Config::new((0..self.members).filter_map(|i| endpoint(i).ok())))
     }
@@ -49,7 +48,7 @@ impl Setup {
     }
 
     pub(super) fn cluster(self) -> ClusterConfig {
-        (self.change)(self.config.unwrap_or_else(|| ClusterConfig::new(self.members, 0)))
+        (self.change)(ClusterConfig::new(self.members, self.seed))
     }
 }
 

@@ -35,7 +35,8 @@ pub trait EtcdClient: Machine + Clone + Debug {
     /// The next thing to be done.
     fn poll_output(&mut self) -> Option<Output>;
 
-    /// The key that a holder has: the proof of its grant.
+    /// The key that a holder has, and the revision that proves its grant. A grant without one breaks
+    /// [`Rule::Contract`](crate::sim::Rule::Contract).
     fn owner(&self, lock: LockId) -> Option<OwnerKey>;
 
     /// The same, for transactions that compare its revision.
