@@ -21,6 +21,8 @@ mod socket;
 
 use core::fmt;
 use core::time::Duration;
+use lock_proto::ByteClient;
+use lock_proto::Machine;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;

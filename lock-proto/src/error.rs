@@ -108,12 +108,9 @@ pub enum ConfigError {
         /// The most that are allowed.
         max: usize,
     },
-    /// Two nodes with one address: they would vote twice.
-    #[error("{0} and {1} are the same server ({2}): every node of a quorum must be a server of its own")]
+    /// Two nodes, or two members of a cluster, with one address.
+    #[error("{0} and {1} are the same server ({2}): name each server once")]
     EqualNodes(NodeId, NodeId, Box<str>),
-    /// Two endpoints of a cluster with one address.
-    #[error("{0} and {1} are the same endpoint ({2}): name each member of the cluster once")]
-    EqualEndpoints(NodeId, NodeId, Box<str>),
     /// A URL that cannot be used.
     #[error(transparent)]
     Url(#[from] crate::url::UrlError),

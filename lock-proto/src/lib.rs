@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use lock_proto::redis::{Client, Config, Endpoint, Output};
-//! use lock_proto::{Acquire, ClientId, Event, Instant, Release};
+//! use lock_proto::{Acquire, ByteClient, ClientId, Event, Instant, Machine, Release};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let now = Instant::from_millis(1); // your clock
@@ -68,8 +68,9 @@
 //!
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
-//! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`.
-//! * `grpc`: the driver for etcd as well: gRPC over HTTP/2, on any runtime. Implies `driver` and `etcd`.
+//! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`. It serves the stores whose feature is on:
+//!   `redis`, and with `grpc` etcd.
+//! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`.
 //!
 //! With `redis` and `etcd` alone the crate is `no_std` with `alloc`.
@@ -108,8 +109,9 @@ pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
-    Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant, Loss,
-    MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, Release, Renew, Report, ServerError, Token, Wait,
+    Acquire, Answer, Blocked, ByteClient, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass, Event,
+    Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, QueryId, Release, Renew,
+    Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use url::{Secret, Target, UrlError};

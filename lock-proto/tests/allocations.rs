@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
+use lock_proto::ByteClient;
+use lock_proto::Machine;
 
 use lock_proto::redis::{Acquire, Client, Config, Endpoint, Output};
 use lock_proto::{ClientId, ConnId, Instant};

@@ -5,6 +5,8 @@
 use core::fmt::Debug;
 use core::hash::Hash;
 use core::time::Duration;
+use lock_proto::ByteClient;
+use lock_proto::Machine;
 
 use lock_proto::redis::{
     Acquire, Client, Config, Endpoint, Event, FenceBlock, Form, Identity, Key, Locks, LocksOutput, Loss, Output, Pipe,

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use lock_proto::redis::{Client, Output};
 use lock_proto::sim::{Keep, Plan, RedisClient, Rule, Scenario, World};
 use lock_proto::{
-    Acquire, ClientId, ConnId, DEFAULT_TTL, Drift, Event, Failure, Fault, Grant, Instant, LockId, Loss, Machine,
-    Misuse, NodeId, Release, Report, Role, Token, Wait,
+    Acquire, ByteClient, ClientId, ConnId, DEFAULT_TTL, Drift, Event, Failure, Fault, Grant, Instant, LockId, Loss,
+    Machine, Misuse, NodeId, Release, Report, Role, Token, Wait,
 };
 
 const RETRY: Duration = Duration::from_millis(20);
@@ -219,22 +219,10 @@ impl Machine for Naive {
     fn drift(&self) -> Drift {
         Drift::default()
     }
-}
 
-impl RedisClient for Naive {
     fn handle_connected(&mut self, now: Instant, conn: ConnId) {
         self.is_up = self.conn == Some(conn);
         self.handle_timeout(now);
-    }
-
-    fn handle_received(&mut self, now: Instant, _: ConnId, bytes: &[u8]) {
-        self.received.extend_from_slice(bytes);
-        while let Some(end) = self.received.windows(2).position(|pair| pair == b"\r\n") {
-            let line: Vec<u8> = self.received.drain(..end + 2).collect();
-            if let Some(lock) = self.asked.pop_front() {
-                self.answered(now, lock, line.starts_with(b"+OK") || line.starts_with(b":1"));
-            }
-        }
     }
 
     fn handle_disconnected(&mut self, now: Instant, _: ConnId, _: Fault) {
@@ -245,6 +233,18 @@ impl RedisClient for Naive {
             self.answered(now, id, false);
         }
         self.connect();
+    }
+}
+
+impl ByteClient for Naive {
+    fn handle_received(&mut self, now: Instant, _: ConnId, bytes: &[u8]) {
+        self.received.extend_from_slice(bytes);
+        while let Some(end) = self.received.windows(2).position(|pair| pair == b"\r\n") {
+            let line: Vec<u8> = self.received.drain(..end + 2).collect();
+            if let Some(lock) = self.asked.pop_front() {
+                self.answered(now, lock, line.starts_with(b"+OK") || line.starts_with(b":1"));
+            }
+        }
     }
 
     fn poll_output(&mut self) -> Option<Output> {

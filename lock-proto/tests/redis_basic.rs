@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use core::time::Duration;
+use lock_proto::Machine;
 
 use lock_proto::LockId;
 use lock_proto::redis::{Acquire, Config, Drift, Event, Failure, Loss, Poll, Release, Renew, Wait, Wake};

@@ -1,7 +1,9 @@
 //! The same on async-std.
 //!
-//! async-std is discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This is for programs that
-//! still have to run on it; the handles are those of every other runtime, so a later move changes one line.
+//! async-std is discontinued
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This is for
+//! programs that still have to run on it; the handles are those of every other runtime, so a later
+//! move changes one line.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,20 +19,15 @@
 //! # }
 //! ```
 
-use core::net::SocketAddr;
 use core::ops::Deref;
-use core::time::Duration;
-use std::io;
 
-use ::async_std::net::{TcpStream, ToSocketAddrs as _};
-#[cfg(unix)]
-use ::async_std::os::unix::net::UnixStream;
 use ::async_std::task;
-use lock_proto::driver::{self, Address, BootClock, ConnectError, Host, Settings};
+use lock_proto::driver::{self, ConnectError, Settings};
 
-use crate::stream::{BoxFuture, Stream, unsupported};
+use crate::host::Smol;
 
-/// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
+/// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which makes the
+/// locks.
 #[derive(Clone, Debug)]
 pub struct Client(driver::Client);
 
@@ -83,56 +80,6 @@ impl Deref for Client {
     }
 }
 
-/// async-std as a [`Host`], to run a [`Driver`](driver::Driver) in a task of your own.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AsyncStd {
-    clock: BootClock,
-}
-
-impl AsyncStd {
-    /// async-std's reactor, and the system's clock.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-impl Host for AsyncStd {
-    type Clock = BootClock;
-    #[cfg(unix)]
-    type Stream = Stream<TcpStream, UnixStream>;
-    #[cfg(not(unix))]
-    type Stream = Stream<TcpStream>;
-    type Resolve = BoxFuture<io::Result<Vec<SocketAddr>>>;
-    type Connect = BoxFuture<io::Result<Self::Stream>>;
-    type Sleep = BoxFuture<()>;
-
-    fn clock(&self) -> BootClock {
-        self.clock
-    }
-
-    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
-        let host = host.to_owned();
-        Box::pin(async move { Ok((&*host, port).to_socket_addrs().await?.collect()) })
-    }
-
-    fn connect(&self, address: &Address) -> Self::Connect {
-        let address = address.clone();
-        Box::pin(async move {
-            match address {
-                Address::Tcp(address) => {
-                    let stream = TcpStream::connect(address).await?;
-                    stream.set_nodelay(true)?;
-                    Ok(Stream::tcp(stream))
-                }
-                #[cfg(unix)]
-                Address::Unix(path) => Ok(Stream::unix(UnixStream::connect(&*path).await?)),
-                other => Err(unsupported(&other)),
-            }
-        })
-    }
-
-    fn sleep(&self, time: Duration) -> Self::Sleep {
-        Box::pin(task::sleep(time))
-    }
-}
+/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in a task of your
+/// own. It has the reactor of smol, so the host is the same.
+pub type AsyncStd = Smol;

@@ -22,7 +22,7 @@
 //! #     });
 //! #     url
 //! # }
-//! use lock_smol::{Client, redis::Release};
+//! use lock_smol::{Client, Release};
 //! use std::time::Duration;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,42 +48,56 @@
 //! }
 //! ```
 //!
-//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else — [`Lock`], [`Guard`],
-//! [`Observer`] — is the same on every runtime, and may be used and dropped on any thread.
+//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else —
+//! [`Lock`], [`Guard`], [`Observer`] — is the same on every runtime, and may be used and dropped on
+//! any thread.
 //!
-//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is described in `lock-proto`.
+//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is
+//! described in `lock-proto`.
 //!
 //! # etcd
 //!
-//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the same locks, in one queue with
-//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. Needs the
-//! feature `etcd`, which is off by default. HTTP/2 and gRPC run inside the driver's task, and need nothing of the runtime but a TCP connection and a timer.
+//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
+//! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
+//! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
+//! nothing of the runtime but a TCP connection and a timer.
+//!
+//! # Features
+//!
+//! A store is compiled in by its feature. The URL of a store without its feature gives
+//! [`ConnectError::MissingFeature`].
+//!
+//! * `redis` (default): Redis and Valkey.
+//! * `etcd`: etcd. Brings HTTP/2 and gRPC.
+//! * `async-std`: the module `async_std`.
 //!
 //! # async-std
 //!
-//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is discontinued
-//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors recommend smol.
+//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is
+//! discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its
+//! authors recommend smol.
 
 #[cfg(feature = "async-std")]
 pub mod async_std;
 mod client;
+mod host;
 mod stream;
 
-pub use client::{Client, Smol};
+pub use client::Client;
+pub use host::Smol;
 pub use lock_proto;
 #[cfg(feature = "etcd")]
-pub use lock_proto::driver::OwnerError;
-#[cfg(feature = "etcd")]
-pub use lock_proto::driver::etcd::{
-    Campaigning, Election, Leadership, Led, Observation, Overran, ProclaimError, Resigner, StopSignal,
-};
+pub use lock_proto::driver::etcd::OwnerError;
 pub use lock_proto::driver::{
-    AcquireError, Acquiring, ConnectError, ExtendError, Guard, Lock, Observer, Protected, Releasing, Settings, Shutdown,
+    AcquireError, Acquiring, Campaigning, ConnectError, Election, ExtendError, Guard, Leadership, Led, Lock,
+    Observation, Observer, Overran, ProclaimError, Protected, Releasing, Resigner, Settings, Shutdown, StopSignal,
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
+#[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Blocked, ConfigError, Failure, Fence, Invalid, Loss, Misuse, Release, Renew, Report, Token, UrlError, Wait,
+    Answer, Blocked, ConfigError, ElectionEvent, Failure, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report,
+    Token, UrlError, Wait,
 };
 pub use stream::Stream;

@@ -1,4 +1,4 @@
-//! A connection: TCP or a unix socket, of smol or of async-std.
+//! A connection of smol: TCP or a unix socket.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -6,48 +6,51 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 use lock_proto::driver::Address;
-
-pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+use smol::net::TcpStream;
+#[cfg(unix)]
+use smol::net::unix::UnixStream;
 
 /// A TCP connection or a unix socket.
 #[derive(Debug)]
-pub struct Stream<T, U = T>(Kind<T, U>);
+pub struct Stream(Kind);
 
 #[derive(Debug)]
-enum Kind<T, U> {
-    Tcp(T),
-    #[cfg_attr(not(unix), expect(dead_code, reason = "there are unix sockets on unix only"))]
-    Unix(U),
-}
-
-impl<T, U> Stream<T, U> {
-    pub(crate) const fn tcp(stream: T) -> Self {
-        Self(Kind::Tcp(stream))
-    }
-
+enum Kind {
+    Tcp(TcpStream),
     #[cfg(unix)]
-    pub(crate) const fn unix(stream: U) -> Self {
-        Self(Kind::Unix(stream))
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(crate) async fn connect(address: Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Ok(Self(Kind::Tcp(stream)))
+            }
+            #[cfg(unix)]
+            Address::Unix(path) => Ok(Self(Kind::Unix(UnixStream::connect(&*path).await?))),
+            other => Err(io::Error::new(io::ErrorKind::Unsupported, format!("cannot connect to {other}"))),
+        }
     }
 }
 
-pub(crate) fn unsupported(address: &Address) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("cannot connect to {address}"))
-}
-
-impl<T: AsyncRead + Unpin, U: AsyncRead + Unpin> AsyncRead for Stream<T, U> {
+impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.0 {
             Kind::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            #[cfg(unix)]
             Kind::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 }
 
-impl<T: AsyncWrite + Unpin, U: AsyncWrite + Unpin> AsyncWrite for Stream<T, U> {
+impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.0 {
             Kind::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(unix)]
             Kind::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -55,6 +58,7 @@ impl<T: AsyncWrite + Unpin, U: AsyncWrite + Unpin> AsyncWrite for Stream<T, U> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.0 {
             Kind::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(unix)]
             Kind::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -62,6 +66,7 @@ impl<T: AsyncWrite + Unpin, U: AsyncWrite + Unpin> AsyncWrite for Stream<T, U> {
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.0 {
             Kind::Tcp(stream) => Pin::new(stream).poll_close(cx),
+            #[cfg(unix)]
             Kind::Unix(stream) => Pin::new(stream).poll_close(cx),
         }
     }

@@ -13,10 +13,12 @@ use crate::host::Tokio;
 pub struct Client(driver::Client);
 
 impl Client {
-    /// A client of one Redis server, `redis://user:password@host:port/database` or `redis+unix:///path/to/socket`, or of an etcd cluster,
+    /// A client of one Redis server, `redis://user:password@host:port/database` or
+    /// `redis+unix:///path/to/socket`, or of an etcd cluster,
     /// `etcd://user:password@host:port,host:port`.
     ///
-    /// It connects in the background, as long as it takes: a server that is down shows when a lock is acquired.
+    /// It connects in the background, as long as it takes: a server that is down shows when a lock
+    /// is acquired.
     ///
     /// # Errors
     ///
@@ -25,8 +27,8 @@ impl Client {
         Self::connect_quorum([url])
     }
 
-    /// A client of a quorum: an odd number of independent Redis servers, three or more. (One is the single node of
-    /// [`connect`](Self::connect).)
+    /// A client of a quorum: an odd number of independent Redis servers, three or more. (One is the
+    /// single node of [`connect`](Self::connect).)
     ///
     /// # Errors
     ///

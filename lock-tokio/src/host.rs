@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::time::Duration;
 use std::io;
+use std::path::Path;
 
 use lock_proto::driver::{Address, BootClock, Host};
 
@@ -45,5 +46,10 @@ impl Host for Tokio {
 
     fn sleep(&self, time: Duration) -> Self::Sleep {
         Box::pin(tokio::time::sleep(time))
+    }
+
+    fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
+        let path = path.to_owned();
+        Box::pin(async move { tokio::task::spawn_blocking(move || std::fs::read(path)).await? })
     }
 }

@@ -22,7 +22,7 @@
 //! #     });
 //! #     url
 //! # }
-//! use lock_tokio::{Client, redis::Release};
+//! use lock_tokio::{Client, Release};
 //! use std::time::Duration;
 //!
 //! #[tokio::main]
@@ -47,23 +47,34 @@
 //! }
 //! ```
 //!
-//! [`Client::connect`] spawns one task, the driver, on the runtime it is called in; the runtime needs its I/O and time drivers
-//! (`enable_all`). Everything else — [`Lock`], [`Guard`], [`Observer`] — is the same on every runtime, and may be used and dropped
-//! on any thread. If the runtime ends first, holders are told that their lock is lost.
+//! [`Client::connect`] spawns one task, the driver, on the runtime it is called in; the runtime
+//! needs its I/O and time drivers (`enable_all`). Everything else — [`Lock`], [`Guard`],
+//! [`Observer`] — is the same on every runtime, and may be used and dropped on any thread. If the
+//! runtime ends first, holders are told that their lock is lost.
 //!
-//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is described in `lock-proto`.
+//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is
+//! described in `lock-proto`.
 //!
 //! # etcd
 //!
-//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the same locks, in one queue with
-//! `etcdctl lock` and the Go concurrency package; and [elections](Election) beside them. Needs the
-//! feature `etcd`, which is off by default. HTTP/2 and gRPC run inside the driver's task, and need nothing of the runtime but a TCP connection and a timer.
+//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
+//! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
+//! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
+//! nothing of the runtime but a TCP connection and a timer.
+//!
+//! # Features
+//!
+//! A store is compiled in by its feature. The URL of a store without its feature gives
+//! [`ConnectError::MissingFeature`].
+//!
+//! * `redis` (default): Redis and Valkey.
+//! * `etcd`: etcd. Brings HTTP/2 and gRPC.
 //!
 //! # Time
 //!
-//! Validity is measured with [`BootClock`](lock_proto::driver::BootClock), which counts through suspend on Linux
-//! (not while a virtual machine is paused by its host), and not with
-//! tokio's clock: pausing tokio's time in tests does not stop a lock from ending.
+//! Validity is measured with [`BootClock`](lock_proto::driver::BootClock), which counts through
+//! suspend on Linux (not while a virtual machine is paused by its host), and not with tokio's
+//! clock: pausing tokio's time in tests does not stop a lock from ending.
 
 mod client;
 mod host;
@@ -73,18 +84,17 @@ pub use client::Client;
 pub use host::Tokio;
 pub use lock_proto;
 #[cfg(feature = "etcd")]
-pub use lock_proto::driver::OwnerError;
-#[cfg(feature = "etcd")]
-pub use lock_proto::driver::etcd::{
-    Campaigning, Election, Leadership, Led, Observation, Overran, ProclaimError, Resigner, StopSignal,
-};
+pub use lock_proto::driver::etcd::OwnerError;
 pub use lock_proto::driver::{
-    AcquireError, Acquiring, ConnectError, ExtendError, Guard, Lock, Observer, Protected, Releasing, Settings, Shutdown,
+    AcquireError, Acquiring, Campaigning, ConnectError, Election, ExtendError, Guard, Leadership, Led, Lock,
+    Observation, Observer, Overran, ProclaimError, Protected, Releasing, Resigner, Settings, Shutdown, StopSignal,
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
+#[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Blocked, ConfigError, Failure, Fence, Invalid, Loss, Misuse, Release, Renew, Report, Token, UrlError, Wait,
+    Answer, Blocked, ConfigError, ElectionEvent, Failure, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report,
+    Token, UrlError, Wait,
 };
 pub use stream::Stream;

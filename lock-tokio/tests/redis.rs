@@ -95,7 +95,7 @@ fn the_driver_runs_in_a_task_of_ones_own() {
     let redis = Redis::start();
     single().block_on(async {
         let config = Config::new([lock_tokio::redis::Endpoint::parse(&redis.url()).unwrap()]);
-        let (client, driver) = driver::client(Tokio::new(), config).unwrap();
+        let (client, driver) = driver::connect(Tokio::new(), config).unwrap();
         let task = tokio::spawn(driver);
         drop(client.lock("a").acquire().await.unwrap());
         drop(client);

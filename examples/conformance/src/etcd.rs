@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Instant;
 
-use lock_proto::driver::etcd::{Overran, ProclaimError};
-use lock_proto::driver::{AcquireError, Client, OwnerError};
+use lock_proto::driver::etcd::OwnerError;
+use lock_proto::driver::{AcquireError, Client, Overran, ProclaimError};
 use lock_proto::etcd::{Config, ElectionEvent, Leader};
 use lock_proto::redis::{Answer, Blocked, Cause, Failure, Loss, Release, Renew};
 use lock_proto::{Breach, Fault};

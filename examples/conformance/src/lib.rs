@@ -76,7 +76,8 @@ macro_rules! suite {
                 cancelled_acquisitions_leave_nothing a_lock_outlives_its_ttl_while_it_is_held
                 protected_work_ends_with_the_lock a_silent_server a_server_restarted_without_its_data a_shutdown_drains
                 unix_sockets_and_passwords a_quorum_with_a_dead_node nobody_else_is_inside
-                a_name_whose_first_address_is_a_replica a_name_of_the_system redis_has_no_elections);
+                a_name_whose_first_address_is_a_replica a_name_of_the_system redis_has_no_elections
+                the_host_reads_files);
             $crate::suite!(@both $runtime, redis);
         }
         mod etcd {

@@ -5,9 +5,12 @@ use core::future::{pending, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
+use std::io;
+use std::path::Path;
 use std::time::Instant;
 
-use lock_proto::driver::{AcquireError, Client, ExtendError, Guard, OwnerError, Shutdown};
+use lock_proto::driver::etcd::OwnerError;
+use lock_proto::driver::{AcquireError, Client, ExtendError, Guard, Host as _, Shutdown};
 use lock_proto::redis::{Answer, Config, Endpoint, Failure, Loss, Protocol, Release, Renew, Target};
 use lock_testkit::{PATIENCE, Redis, Value};
 
@@ -272,4 +275,11 @@ pub async fn redis_has_no_elections<R: Runtime>(kit: Kit<R>) {
     assert!(matches!(kit.soon("told", election.campaign("x")).await, Err(AcquireError::NoElections)));
     let guard = kit.take(&client, "a").await;
     assert_eq!((guard.owner(), guard.owner_guard()), (None, Err(OwnerError::NoKey)));
+}
+
+pub async fn the_host_reads_files<R: Runtime>(kit: Kit<R>) {
+    let (host, file) = (kit.runtime().host(), Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")));
+    assert_eq!(host.read_file(file).await.unwrap(), std::fs::read(file).unwrap());
+    let error = host.read_file(Path::new("/there/is/none")).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }

@@ -151,7 +151,7 @@ impl Job {
         let settings = match Settings::parse(&self.backends).map_err(|error| bad(&error))? {
             Settings::Redis(config) => {
                 // The pause is the default.
-                let config = if self.turns { config } else { config.turn(Duration::ZERO, Duration::from_millis(5)) };
+                let config = if self.turns { config } else { config.turn(Duration::ZERO) };
                 let config = config
                     .poll(Poll::fixed(self.poll))
                     .wake(self.wake)

@@ -3,6 +3,7 @@
 use core::error::Error as _;
 use core::future::poll_fn;
 use core::time::Duration;
+use lock_proto::Machine;
 use std::collections::BTreeMap;
 
 use http::uri::PathAndQuery;

@@ -1,6 +1,7 @@
 //! A client of etcd, and a store in which nobody else has a key.
 
 use core::time::Duration;
+use lock_proto::Machine;
 use std::collections::VecDeque;
 
 use lock_proto::etcd::message::{

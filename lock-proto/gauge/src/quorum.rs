@@ -1,6 +1,8 @@
 //! A client of five Redis nodes, which all answer what is written here.
 
 use core::time::Duration;
+use lock_proto::ByteClient;
+use lock_proto::Machine;
 
 use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
 use lock_proto::{ClientId, ConnId, Instant, LockId};

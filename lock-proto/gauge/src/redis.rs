@@ -1,6 +1,8 @@
 //! A client of one Redis node, and a node that answers what is written here.
 
 use core::time::Duration;
+use lock_proto::ByteClient;
+use lock_proto::Machine;
 
 use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
 use lock_proto::{ClientId, ConnId, Instant, LockId};

@@ -9,7 +9,7 @@ use core::panic::PanicInfo;
 use core::ptr;
 
 use lock_proto::redis::{Acquire, Client, Config, Endpoint};
-use lock_proto::{ClientId, Instant};
+use lock_proto::{ByteClient, ClientId, Instant, Machine};
 
 /// Hands out nothing: this library is linked, never run.
 struct Nothing;

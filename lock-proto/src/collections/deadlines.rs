@@ -18,10 +18,6 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    pub(crate) const fn new() -> Self {
-        Self { heap: Vec::new(), place: Vec::new() }
-    }
-
     /// The earliest deadline, and whose it is.
     pub(crate) fn first(&self) -> Option<(Instant, u32)> {
         self.heap.first().copied()

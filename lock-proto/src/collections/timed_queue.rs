@@ -19,11 +19,13 @@ pub(crate) struct Patient<T> {
     next: u64,
 }
 
-impl<T> Patient<T> {
-    pub(crate) const fn new() -> Self {
+impl<T> Default for Patient<T> {
+    fn default() -> Self {
         Self { entries: VecDeque::new(), minima: VecDeque::new(), first: 0, next: 0 }
     }
+}
 
+impl<T> Patient<T> {
     pub(crate) fn push(&mut self, entry: T, deadline: Instant) {
         while self.minima.back().is_some_and(|(_, earlier)| *earlier >= deadline) {
             self.minima.pop_back();
@@ -70,11 +72,13 @@ pub(crate) struct Waiting<T> {
     next: u64,
 }
 
-impl<T> Waiting<T> {
-    pub(crate) const fn new() -> Self {
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
         Self { entries: BTreeMap::new(), deadlines: BTreeSet::new(), next: 0 }
     }
+}
 
+impl<T> Waiting<T> {
     /// Its place: a number that grows.
     pub(crate) fn push(&mut self, entry: T, deadline: Instant) -> u64 {
         let place = self.next;

@@ -1,4 +1,4 @@
-//! The addresses of a server, and the order in which they are tried.
+//! The addresses of a server, and the order in which the driver tries them.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -27,21 +27,22 @@ impl fmt::Display for Address {
     }
 }
 
-/// A server, and what is known of its addresses.
+/// A server and its addresses, as far as they are known.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) target: Target,
-    /// Addresses that are tried after all others: attempts to connect to them failed or were given up, or the server there takes no writes.
+    /// Addresses to try last: connecting failed or was abandoned, or the server there refuses
+    /// writes.
     last: Vec<Address>,
-    /// Where the command connection leads.
+    /// The address of the command connection.
     pub(super) current: Option<Address>,
 }
 
 /// How a target becomes addresses.
 pub(super) enum Found<'a> {
-    /// It is one.
+    /// The target is an address.
     Address(Address),
-    /// By a question to the resolver.
+    /// The resolver must be asked.
     Name { host: &'a str, port: u16 },
 }
 
@@ -60,8 +61,10 @@ impl Route {
         }
     }
 
-    /// The addresses in the order in which they are to be tried: the two families in turn, beginning with that of the first address
-    /// (RFC 8305, section 4); those that did not work come last (requirement P5).
+    /// Sorts the addresses into the order in which to try them: the two families alternate,
+    /// beginning with that of the first address (RFC 8305, section 4). Addresses that did not work
+    /// come last.
+    // requirement P5
     pub(super) fn order(&mut self, found: &[SocketAddr]) -> VecDeque<Address> {
         let begins_with_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
         let (first, second): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
@@ -77,13 +80,14 @@ impl Route {
         order.into()
     }
 
-    /// The next attempt tries this address after all others.
+    /// Tries this address last from now on.
     pub(super) fn put_last(&mut self, address: Address) {
         self.last.retain(|last| *last != address);
         self.last.push(address);
     }
 
-    /// The server that the command connection leads to takes no writes.
+    /// Tries the address of the command connection last from now on: the server there refuses
+    /// writes.
     pub(super) fn avoid_current(&mut self) {
         if let Some(address) = self.current.take() {
             self.put_last(address);

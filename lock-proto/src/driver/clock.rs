@@ -1,25 +1,28 @@
-//! The clock of a client, and the one that both adapters use.
+//! The clock of a client.
 
 use crate::time::Instant;
 
-/// The clock that validity is measured with: monotonic, and counting through suspend where the system can (requirement T4). [`BootClock`]
-/// will do.
+/// The clock that measures validity. It is monotonic, and counts through suspend where the system
+/// can. Use [`BootClock`].
 ///
-/// Handles read it on any thread, so it is `Send` and `Sync` also where the rest of a [`Host`](super::Host) is not. Its clones show the
-/// same time.
+/// Handles read it on any thread, so it is `Send` and `Sync` even if the rest of a
+/// [`Host`](super::Host) is not. Its clones show the same time.
+// requirement T4
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// The time.
+    /// The current time.
     fn now(&self) -> Instant;
 }
 
-/// A monotonic clock that goes on counting while the machine is suspended, where the system has one (requirement T4).
+/// A monotonic clock that counts while the machine is suspended, where the system has one.
 ///
 /// - Linux and Android: `CLOCK_BOOTTIME`.
-/// - Elsewhere: [`std::time::Instant`]. On Windows it counts through suspend as well; on macOS and the BSDs it may stand still, and
-///   then a lock that ended while the machine slept looks valid after it wakes up, until a renewal is answered. Use fencing there.
+/// - Elsewhere: [`std::time::Instant`]. On Windows it counts through suspend. On macOS and the BSDs
+///   it may stand still: a lock that ended while the machine slept then looks valid after wake-up,
+///   until a renewal is answered. Use fencing there.
 ///
-/// No clock of a guest counts while the host has paused the *virtual machine*, migrates it or restores it from a snapshot, `CLOCK_BOOTTIME`
-/// included. After that a lock that has ended looks valid until a renewal is answered. Use fencing there too.
+/// In a *virtual machine* no clock counts while the host pauses or migrates it, or restores it from
+/// a snapshot. `CLOCK_BOOTTIME` is no exception. Afterwards a lock that has ended looks valid until
+/// a renewal is answered. Use fencing there too.
 ///
 /// Clones share the origin, so their instants can be compared.
 #[derive(Clone, Copy, Debug)]

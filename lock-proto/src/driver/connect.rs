@@ -1,4 +1,4 @@
-//! Setting a client up: its identity, and what can go wrong.
+//! The identity of a new client, and the errors of connecting.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::error::ConfigError;
 use crate::id::ClientId;
 use crate::url::UrlError;
 
-/// An id that is unique in the world, and a seed for jitter.
+/// A globally unique id, and a seed for jitter.
 pub(super) fn identity() -> Result<(ClientId, u64), ConnectError> {
     let mut random = [0; 24];
     getrandom::fill(&mut random).map_err(|error| ConnectError::Entropy(error.into()))?;
@@ -15,22 +15,27 @@ pub(super) fn identity() -> Result<(ClientId, u64), ConnectError> {
     Ok((id, seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))))
 }
 
-/// A client could not be set up. Nothing was sent.
+/// Error of making a client. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// A setting or a URL is wrong.
+    /// A setting or a URL is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The system gave no random bytes for the client's id.
     #[error("no entropy for the client's id")]
     Entropy(#[source] io::Error),
     /// An etcd cluster has one URL.
-    #[cfg(feature = "grpc")]
     #[error(
         "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
     )]
     SeveralUrls,
+    /// The URL needs a store that was not compiled in.
+    #[error("the URL needs the feature `{feature}`, which is not turned on")]
+    MissingFeature {
+        /// The feature of the adapter. In `lock-proto` itself that for etcd is `grpc`.
+        feature: &'static str,
+    },
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,

@@ -1,10 +1,11 @@
-//! Errors of the operating system, translated once into what the machine knows.
+//! Converts errors of the operating system into faults.
 
 use std::io::{self, ErrorKind};
 
 use crate::fault::Fault;
 
-/// The error of an attempt to connect. Errors without a kind of their own come from the resolver.
+/// Converts the error of an attempt to connect. Errors of no particular kind come from the
+/// resolver.
 pub(super) fn of_connecting(error: &io::Error) -> Fault {
     match of_stream(error) {
         Fault::Transport | Fault::Closed => match error.kind() == ErrorKind::PermissionDenied {
@@ -21,12 +22,12 @@ pub(super) fn of_connecting(error: &io::Error) -> Fault {
     }
 }
 
-/// The error of an open connection.
+/// Converts the error of an open connection.
 pub(super) fn of_stream(error: &io::Error) -> Fault {
     #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum of many kinds, which keeps growing")]
     match error.kind() {
         ErrorKind::UnexpectedEof => Fault::Closed,
-        // For a unix socket: there is no such path.
+        // `NotFound`: no such unix socket.
         ErrorKind::ConnectionRefused | ErrorKind::NotFound => Fault::Refused,
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => Fault::Reset,
         ErrorKind::TimedOut => Fault::TimedOut,

@@ -1,4 +1,4 @@
-//! What an application holds while it holds a lock.
+//! The guard of a held lock, and its observers.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -15,10 +15,11 @@ use crate::error::Misuse;
 use crate::lock::{Fence, Loss, Release, Report, Token};
 use crate::time::Instant;
 
-/// A lock that is held, or was until it was lost.
+/// A lock that is held, or was held until it was lost.
 ///
-/// Dropping it gives the lock back in the background: on any thread, with a runtime or without, without blocking. To
-/// learn what became of the lock, use [`release`](Self::release). It may move between tasks and threads.
+/// Dropping the guard releases the lock in the background, without blocking, on any thread and
+/// outside of runtimes too. Use [`release`](Self::release) to learn the outcome. A guard may move
+/// between tasks and threads.
 #[must_use = "a lock is given back as soon as its guard is dropped"]
 pub struct Guard {
     pub(super) hold: Hold,
@@ -35,82 +36,84 @@ impl Guard {
         &self.hold.ticket.name
     }
 
-    /// The value that the key holds. A lock passed on inside the client keeps its key and token.
+    /// The value of the key. A lock that is handed over within the client keeps its key and token.
     #[must_use]
     pub fn token(&self) -> Token {
         Token { client: self.hold.owner.shared.id, number: self.hold.ticket.terms().number }
     }
 
-    /// The fencing token, to be checked by the resource; `None` for a quorum, or if fencing is off.
+    /// The fencing token, for the resource to check. `None` for a quorum, or if fencing is off.
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
         self.hold.ticket.terms().fence()
     }
 
-    /// By how much the counter of fencing tokens was ahead of the Redis server's clock at the grant: `None` unless that clock
-    /// was set back by a millisecond or more.
+    /// By how much the counter of fencing tokens was ahead of the Redis server's clock at the
+    /// grant. `None` unless that clock was set back by a millisecond or more.
     ///
-    /// Tokens grow all the same while the counter is there. If it is evicted, or lost in a restart, before the clock has caught
-    /// up, they go back by so much.
+    /// Tokens keep growing as long as the counter exists. If it is evicted, or lost in a restart,
+    /// before the clock has caught up, they go back by that amount.
     #[must_use]
     pub fn fence_ahead(&self) -> Option<Duration> {
         self.hold.ticket.terms().fence_ahead()
     }
 
-    /// How long the key lives without a sign of life.
+    /// The granted TTL.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.hold.ticket.terms().ttl
     }
 
-    /// Whether the lock is certainly held now. Compares the clock at each question, and does not depend on the driver
-    /// having run. Once false, it stays false.
+    /// Returns true if the lock is certainly held now. Compares the clock on every call, and does
+    /// not depend on the driver having run. Once false, it stays false.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold.ticket.is_held(self.hold.now())
     }
 
-    /// How long the lock is certainly held if nothing more is heard from the servers.
+    /// How long the lock is certainly held if no further renewal succeeds.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.ticket.remaining(self.hold.now())
     }
 
-    /// Until when the lock is certainly held, on the host's clock; [`Instant::ZERO`] when it is over.
+    /// The end of validity on the host's clock. [`Instant::ZERO`] if the lock is no longer held.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.hold.ticket.valid_until()
     }
 
-    /// Watches this lock from elsewhere, without keeping it.
+    /// An observer of this lock, which does not keep it.
     #[must_use]
     pub fn observer(&self) -> Observer {
         Observer { shared: Arc::clone(&self.hold.owner.shared), ticket: Arc::clone(&self.hold.ticket) }
     }
 
-    /// Waits until the lock is lost, and says why. Never ends otherwise.
+    /// Waits until the lock is lost, and returns the reason. Never completes otherwise.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn lost(&self) -> Loss {
         let Hold { owner, ticket, .. } = &self.hold;
         wait_for(&ticket.changed, || loss(ticket, owner.shared.now())).await
     }
 
-    /// Lets the lock live for another TTL from now. Needed for [`Renew::Manual`](crate::lock::Renew::Manual) only.
+    /// Extends the lock to a full TTL from now on. Needed with
+    /// [`Renew::Manual`](crate::lock::Renew::Manual) only.
     ///
-    /// `Ok` means that the servers confirmed a request that was sent after this call. A renewal that was under way before does not count.
-    /// Each call has its own answer, also if several run at the same time.
+    /// `Ok` means that the servers confirmed a request that was sent after this call. A renewal
+    /// that was already under way does not count. Concurrent calls are answered separately.
     ///
     /// # Errors
     ///
-    /// [`ExtendError::Failed`] if too few servers confirmed it: the lock is still held for what was left, and another try may
-    /// succeed. [`ExtendError::Lost`] if it is over.
+    /// [`ExtendError::Failed`] if too few servers confirmed it. The lock is still held for the
+    /// remaining time, and another call may succeed. [`ExtendError::Lost`] if the lock is lost.
     ///
     /// # Cancel safety
     ///
-    /// The request begins at the first poll. Dropping the future does not take it back: the lock may live longer than is known.
+    /// The request begins at the first poll. Dropping the future does not undo it: the lock may
+    /// live longer than is known.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let Hold { owner, ticket, .. } = &self.hold;
         let asked = owner.shared.verb(|core, now, _| core.extend(now, ticket));
@@ -124,25 +127,26 @@ impl Guard {
         answer.map_err(ExtendError::Lost)?.map_err(ExtendError::Failed)
     }
 
-    /// Runs `work` for as long as the lock is held, then gives the lock back.
+    /// Runs `work` while the lock is held, then releases the lock.
     ///
-    /// If the lock is lost first, `work` is dropped where it stands and the output says why. The clock is compared
-    /// before each poll of `work`: after a pause it does not run on with a lock that has ended meanwhile. Between two polls it cannot
-    /// be stopped, so let it await often, and let the resource check the [fencing token](Self::fence).
+    /// If the lock is lost first, `work` is dropped and the output is the reason. The clock is
+    /// compared before each poll of `work`, so that after a pause it does not continue with a lock
+    /// that has ended. It cannot be stopped between two polls: let it await often, and let the
+    /// resource check the [fencing token](Self::fence).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work` and gives the lock back in the background.
+    /// Dropping the future drops `work` and releases the lock in the background.
     pub async fn protect<F: Future>(self, work: F) -> Protected<F::Output> {
         let output = self.hold.run(work, |now| loss(&self.hold.ticket, now)).await;
         Protected { output, release: self.release().await }
     }
 
-    /// Gives the lock back and says what became of it.
+    /// Releases the lock and returns the outcome.
     ///
     /// # Cancel safety
     ///
-    /// The release begins with the call, and goes on in the background if the future is dropped.
+    /// The release begins with the call, and continues in the background if the future is dropped.
     pub fn release(self) -> Releasing {
         let mut hold = self.hold;
         hold.given_back = true;
@@ -165,20 +169,20 @@ impl fmt::Debug for Guard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the work may have been ended by the loss of the lock"]
 pub struct Protected<T> {
-    /// What the work returned, or why it was ended.
+    /// The output of the work, or why it was ended.
     pub output: Result<T, Loss>,
-    /// What became of the lock.
+    /// The outcome of the release.
     pub release: Release,
 }
 
-/// Why a lock was not extended.
+/// Error of [`Guard::extend`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
     /// The lock is lost.
     #[error("the lock is lost: {0}")]
     Lost(#[source] Loss),
-    /// Too few servers confirmed the extension. The lock is held for as long as before.
+    /// Too few servers confirmed the extension. The end of validity has not changed.
     #[error("not extended: {0}")]
     Failed(Report),
     /// The lock cannot be extended.
@@ -210,7 +214,7 @@ impl fmt::Debug for Releasing {
     }
 }
 
-/// Watches a lock that somebody else's guard holds. Cheap to clone, and keeps neither the lock nor the client.
+/// Watches a lock without its guard. Cheap to clone, and keeps neither the lock nor the client.
 #[derive(Clone)]
 pub struct Observer {
     pub(super) shared: Arc<Shared>,
@@ -224,23 +228,24 @@ impl Observer {
         &self.ticket.name
     }
 
-    /// Whether the lock is certainly held now, by the guard that this observer comes from. Once false, it stays false.
+    /// Returns true if the observed guard certainly holds the lock now. Once false, it stays false.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.ticket.is_held(self.shared.now())
     }
 
-    /// How long the lock is certainly held if nothing more is heard from the servers.
+    /// How long the lock is certainly held if no further renewal succeeds.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.ticket.remaining(self.shared.now())
     }
 
-    /// Waits until the hold is over: by loss, or, with `None`, because the guard gave it back.
+    /// Waits until the hold ends. Returns the reason if the lock was lost, `None` if it was
+    /// released.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn lost(&self) -> Option<Loss> {
         wait_for(&self.ticket.changed, || match self.ticket.standing(self.shared.now()) {
             Standing::Held => None,
@@ -250,22 +255,22 @@ impl Observer {
         .await
     }
 
-    /// Waits until renewals fail and the end of validity is near, or until the hold is over. Wind the work down then.
-    /// If a renewal gets through after all, a new call waits again.
+    /// Waits until renewals fail and the end of validity is near, or until the hold ends. Wind the
+    /// work down then. After a later renewal has succeeded, a new call waits again.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn at_risk(&self) {
         self.until(|| self.is_at_risk()).await;
     }
 
-    /// Whether renewals fail and the end of validity is near, or the hold is over.
+    /// Returns true if renewals fail and the end of validity is near, or the hold has ended.
     pub(super) fn is_at_risk(&self) -> bool {
         self.ticket.is_at_risk() || !self.is_held()
     }
 
-    /// Waits for what the hold's changes may bring about.
+    /// Waits for a condition, checked whenever the hold changes.
     pub(super) async fn until(&self, mut holds: impl FnMut() -> bool) {
         wait_for(&self.ticket.changed, || holds().then_some(())).await;
     }
@@ -280,7 +285,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// A claimed lock; gives it back when dropped.
+/// A claimed lock. Released when dropped.
 pub(super) struct Hold {
     pub(super) owner: Arc<Owner>,
     pub(super) ticket: Arc<Ticket>,
@@ -296,8 +301,8 @@ impl Hold {
         self.owner.shared.now()
     }
 
-    /// Runs `work` until it ends, or until `end` says why it must. That is asked, with the clock, before each poll of `work`, and when
-    /// the hold has changed.
+    /// Runs `work` until it completes, or until `end` returns a reason to stop. Calls `end` before
+    /// each poll of `work` and when the hold has changed.
     pub(super) async fn run<F: Future, E>(&self, work: F, end: impl Fn(Instant) -> Option<E>) -> Result<F::Output, E> {
         let mut work = pin!(work);
         let mut listener: Option<EventListener> = None;
@@ -319,7 +324,7 @@ impl Hold {
         .await
     }
 
-    /// Waits for the answer to an extension or a proclamation, or for the loss.
+    /// Waits for the answer to an extension or a proclamation, or for the loss of the lock.
     pub(super) async fn answer<T>(&self, mut answer: impl FnMut() -> Option<T>) -> Result<T, Loss> {
         wait_for(&self.ticket.extended, || match loss(&self.ticket, self.now()) {
             Some(loss) => Some(Err(loss)),

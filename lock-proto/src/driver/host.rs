@@ -1,9 +1,13 @@
 //! What the driver needs of a runtime.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::future::ready;
 use core::net::SocketAddr;
+use core::pin::Pin;
 use core::time::Duration;
 use std::io;
+use std::path::Path;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
@@ -12,10 +16,15 @@ use super::clock::Clock;
 
 /// What the driver needs of a runtime.
 ///
-/// Nothing here has to be [`Send`] but the clock: a runtime of one thread implements it with what it has. The driver is `Send` if the
-/// host, its streams and its futures are, which is what an executor asks for that moves tasks between threads.
+/// Only the clock has to be [`Send`], so a runtime of one thread implements it with what it has.
+/// The driver is `Send` if the host, its streams and its futures are. Executors that move tasks
+/// between threads require that.
 ///
-/// The futures have names so that the driver can hold them without a box of its own; where they are `async` blocks, they are boxed.
+/// The futures are associated types, so that the driver holds them without a box. An `async` block
+/// has no name and must be boxed.
+///
+/// Methods that are added later have a default, so a host keeps compiling. Credentials are not
+/// asked of the host: they are a part of the [settings](super::Settings).
 pub trait Host: 'static {
     /// The clock.
     type Clock: Clock;
@@ -28,17 +37,27 @@ pub trait Host: 'static {
     /// The future of [`sleep`](Self::sleep).
     type Sleep: Future<Output = ()> + Unpin + 'static;
 
-    /// The clock. It is asked for once or twice, and shared by the driver and all handles.
+    /// The clock, shared by the driver and all handles. Called once or twice.
     fn clock(&self) -> Self::Clock;
 
-    /// The addresses of a name, in the resolver's order. Without a cache of its own: the driver asks before each attempt to connect, so that a
-    /// failover is followed. All of them must lead to one server. Called while the driver is polled; not called for addresses.
+    /// Resolves a name, in the resolver's order. Must not cache: the driver asks before each
+    /// attempt to connect, so that it follows a failover. All addresses must lead to one server.
+    /// Called while the driver is polled, and not for addresses.
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
 
-    /// Connects to one address. It needs no timeout: the driver tries the next address meanwhile, and drops the future when another one
-    /// was faster or when it has taken too long. Called while the driver is polled.
+    /// Connects to one address. Needs no timeout: the driver tries the next address meanwhile, and
+    /// drops the future when another attempt was faster, or when it has taken too long. Called
+    /// while the driver is polled.
     fn connect(&self, address: &Address) -> Self::Connect;
 
-    /// Ends after `time`, or a little later. Ending early does no harm; the clock is compared. Called while the driver is polled.
+    /// Completes after `time`, or a little later. Completing early does no harm: the driver
+    /// compares the clock. Called while the driver is polled.
     fn sleep(&self, time: Duration) -> Self::Sleep;
+
+    /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work
+    /// overrides it. For what a store keeps in files, such as certificates; the stores so far need
+    /// none.
+    fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
+        Box::pin(ready(std::fs::read(path)))
+    }
 }

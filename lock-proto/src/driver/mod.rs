@@ -1,21 +1,23 @@
-//! The async driver: runs a machine over real connections, on any executor: a [`redis::Client`](crate::redis::Client), or with the feature `etcd` an
-//! [`etcd::Client`](crate::etcd::Client).
+//! The async driver: runs the machine of a store over real connections, on any executor.
 //!
-//! It is written once for all runtimes (requirement D4). What differs between them is a [`Host`]: a clock, a way to connect, a timer. The handles
-//! ([`Client`], [`Guard`] and the rest) are plain types that know nothing of it, so code that uses them fits every runtime.
+//! There is one driver for all runtimes. A runtime is a [`Host`]: a clock, a way to connect, a
+//! timer. The handles ([`Client`], [`Guard`] and the rest) are plain types that do not depend on
+//! it, so code that uses them fits every runtime. They do not depend on the store either; what only
+//! some stores can do, such as elections, is an error on the others.
 //!
 //! ```text
 //!  Client ─ Lock ─ Acquiring ─ Guard ─ Observer        any task, any thread
 //!     │ verbs           ▲ events
 //!  ┌──▼─────────────────┴──┐
-//!  │ Mutex<Engine>         │                           nothing but this is shared
+//!  │ Mutex<machine>        │                           the only shared state
 //!  └──▲─────────────────┬──┘
 //!     │ facts           ▼ connect, bytes or calls, next deadline
 //!  Driver<H: Host>                                     one task, polled by your executor
 //! ```
 //!
-//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port it to another executor,
-//! implement [`Host`], call [`client`], and have the executor poll the [`Driver`]:
+//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port
+//! it to another executor, implement [`Host`], call [`connect`], and have the executor poll the
+//! [`Driver`]:
 //!
 //! ```
 //! use std::{io, net::SocketAddr, pin::Pin, time::Duration};
@@ -57,39 +59,45 @@
 //! }
 //!
 //! # fn run(config: Config) -> Result<(), driver::ConnectError> {
-//! let (client, driver) = driver::client(Smol(BootClock::new()), config)?;
+//! let (client, driver) = driver::connect(Smol(BootClock::new()), config)?;
 //! smol::spawn(driver).detach();
 //! # drop(client); Ok(()) }
 //! ```
 
+// requirement D4
 mod address;
+mod backend;
+mod bytes;
+mod client;
 mod clock;
 mod connect;
+mod election;
 mod engine;
 #[cfg(feature = "grpc")]
 pub mod etcd;
+mod event_loop;
 mod fault;
 mod guard;
-mod handle;
 mod host;
-#[cfg(feature = "grpc")]
-mod question;
+mod lead;
+mod lock;
+mod query;
 mod race;
-mod run;
-mod settings;
+#[cfg(feature = "redis")]
+mod redis;
 mod shared;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
 mod ticket;
-mod turns;
 
 pub use address::Address;
+pub use backend::{Driver, Settings, connect};
+pub use client::{Client, Shutdown};
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
-#[cfg(feature = "grpc")]
-pub use etcd::OwnerError;
+pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
-pub use handle::{AcquireError, Acquiring, Client, Lock, Shutdown};
 pub use host::Host;
-pub use run::{Driver, client};
-pub use settings::{AnyDriver, Settings, connect};
+pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use lock::{AcquireError, Acquiring, Lock};
+pub use query::Observation;

@@ -1,5 +1,6 @@
-//! Opening a connection: the addresses of a name are raced (RFC 8305, "happy eyeballs"), so that a dead one costs a moment, and not
-//! every attempt (requirement P5).
+//! Opens a connection by racing the addresses of a name (RFC 8305, "happy eyeballs"), so that a
+//! dead address costs a moment and not the whole attempt.
+// requirement P5
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,22 +13,22 @@ use super::address::{Address, Found, Route};
 use super::host::Host;
 use crate::time::Instant;
 
-/// How long one address is tried alone before the next one is tried as well (RFC 8305, section 8).
+/// Delay before the next address is tried as well (RFC 8305, section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// An attempt to connect to a server at any of its addresses. The first that connects wins; what is dropped then, or with the race, has
-/// the host give up the other attempts.
+/// An attempt to connect to a server at any of its addresses. The first address that connects wins,
+/// and the other attempts are dropped.
 pub(super) struct Race<H: Host> {
     resolving: Option<H::Resolve>,
     untried: VecDeque<Address>,
     attempts: Vec<(Address, H::Connect)>,
-    /// When the next address is tried.
+    /// When to try the next address.
     next: Instant,
     failure: Option<io::Error>,
 }
 
 impl<H: Host> Race<H> {
-    /// Resolves the name, if it is one, and connects.
+    /// Connects, after resolving the name if there is one.
     pub(super) fn new(host: &H, route: &Route) -> Self {
         match route.find() {
             Found::Address(address) => Self::to(address),
@@ -46,7 +47,7 @@ impl<H: Host> Race<H> {
         Self { resolving: None, untried, attempts: Vec::new(), next: Instant::ZERO, failure: None }
     }
 
-    /// The connection, and where it leads. An error only when all addresses have failed.
+    /// Resolves to the connection and its address, or to an error once all addresses have failed.
     pub(super) fn poll(
         &mut self,
         host: &H,
@@ -93,12 +94,12 @@ impl<H: Host> Race<H> {
         Poll::Pending
     }
 
-    /// When it is to be polled though nothing woke it.
+    /// When to poll even if nothing wakes the driver.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (!self.untried.is_empty()).then_some(self.next)
     }
 
-    /// What is being tried has not connected: the next attempt begins with other addresses.
+    /// Abandons the attempts under way. The next race begins with other addresses.
     pub(super) fn give_up(&mut self, route: &mut Route) {
         for (address, _) in self.attempts.drain(..) {
             route.put_last(address);

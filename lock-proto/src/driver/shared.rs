@@ -1,4 +1,4 @@
-//! The state that the driver and all handles share: the machine, and one ticket for each acquisition.
+//! State shared by the driver and all handles: the machine, and one ticket per acquisition.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -8,21 +8,22 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
-use super::engine::{Engine, Told};
-use super::handle::{AcquireError, Shutdown};
-#[cfg(feature = "grpc")]
-use super::question::Questions;
+use super::client::Shutdown;
+use super::clock::Clock;
+use super::engine::{Engine, Notification};
+use super::lock::AcquireError;
+use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
 use crate::lock::{Event, Loss};
 use crate::time::Instant;
 
-/// Shared by the driver and every handle. To the handles it is a `Shared<dyn Engine>`, so that they are the same types on every
-/// runtime and for every back end.
+/// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so they are the
+/// same types on every runtime and for every store.
 pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
-    /// The process that made this client. A forked child has a copy with the same identity, which must not act.
+    /// The process that made this client. The copy in a forked child must not act.
     pub(super) process: AtomicU32,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
@@ -30,33 +31,34 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     core: Mutex<Core<E>>,
 }
 
-/// What the mutex protects. No user code (wakers, subscribers of logs, drops of tasks) runs while it is locked.
+/// State under the mutex. No user code (wakers, log subscribers, drops of tasks) runs while it is
+/// locked.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
-    #[cfg(feature = "grpc")]
-    pub(super) questions: Questions,
-    /// When whoever watches a ticket must look at the clock.
+    pub(super) queries: Queries,
+    /// When to wake the watchers of a ticket.
     pub(super) alarms: Vec<(Instant, Arc<Ticket>)>,
-    /// When the driver wakes up by itself.
+    /// When the driver's timer fires.
     pub(super) armed: Instant,
     pub(super) waker: Option<Waker>,
-    /// The driver was woken by a handle and has not yet looked.
+    /// A handle has woken the driver, which has not run since.
     pub(super) called: bool,
     stopping: bool,
     outcome: Option<Shutdown>,
-    /// The last grant found the fence counter ahead of the server's clock.
+    /// At the last grant the fence counter was ahead of the server's clock.
     fence_ahead: bool,
     pub(super) engine: E,
 }
 
-/// Who must be told, collected under the mutex and told after it.
+/// Wake-ups and log lines, collected under the mutex and run after it.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) wakers: Vec<Waker>,
     pub(super) changed: Vec<Arc<Ticket>>,
     pub(super) extended: Vec<Arc<Ticket>>,
     notes: Vec<(Arc<Ticket>, Note)>,
-    /// Tickets the machine has finished with. Dropped outside the mutex, since a ticket may own the last waker of a task.
+    /// Tickets that have ended. Dropped outside the mutex: a ticket may own the last waker of a
+    /// task.
     ended: Vec<Arc<Ticket>>,
 }
 
@@ -75,17 +77,18 @@ impl Batch {
         self.notes.push((Arc::clone(ticket), Note::Lost(loss)));
     }
 
-    /// Wakes everybody. To be called without any mutex.
+    /// Runs everything. Must be called without any mutex held.
     pub(super) fn run(&mut self) {
         self.run_some(usize::MAX);
     }
 
-    /// How many tasks are to be woken.
+    /// Number of tasks to wake.
     pub(super) fn wakers(&self) -> usize {
         self.wakers.len()
     }
 
-    /// Wakes everybody, but of the tasks that wait for a lock or for a release `most`. True if some are left.
+    /// Runs everything, but wakes at most this many tasks that wait for a lock or a release. True
+    /// if some are left.
     pub(super) fn run_some(&mut self, most: usize) -> bool {
         if self.is_quiet() {
             return self.wake_some(most);
@@ -119,7 +122,7 @@ impl Batch {
         self.wake_some(most)
     }
 
-    /// Nobody but the tasks that wait for a lock or for a release: it is nearly always so.
+    /// Only tasks that wait for a lock or a release: nearly always true.
     fn is_quiet(&self) -> bool {
         self.notes.is_empty() && self.changed.is_empty() && self.extended.is_empty() && self.ended.is_empty()
     }
@@ -135,11 +138,10 @@ impl Batch {
 }
 
 impl<E: Engine> Shared<E> {
-    pub(super) fn new(id: ClientId, clock: Box<dyn Fn() -> Instant + Send + Sync>, engine: E) -> Arc<Self> {
+    pub(super) fn new(id: ClientId, clock: impl Clock, engine: E) -> Arc<Self> {
         let core = Core {
             tickets: Vec::new(),
-            #[cfg(feature = "grpc")]
-            questions: Questions::default(),
+            queries: Queries::default(),
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
@@ -152,7 +154,7 @@ impl<E: Engine> Shared<E> {
         Arc::new(Self {
             id,
             process: AtomicU32::new(std::process::id()),
-            clock,
+            clock: Box::new(move || clock.now()),
             stopped: event_listener::Event::new(),
             core: Mutex::new(core),
         })
@@ -164,13 +166,13 @@ impl<E: Engine + ?Sized> Shared<E> {
         (self.clock)()
     }
 
-    /// Whether this is the copy of a client in a forked process. Takes no mutex: a thread that the child lacks may have held it.
+    /// Returns true in a forked process. Takes no mutex: a thread that the child lacks may hold it.
     pub(super) fn is_forked(&self) -> bool {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }
 
-    /// Works on the machine for a handle: drains what it says to other handles, and wakes the driver if there is something that only
-    /// the driver can do.
+    /// Runs `work` for a handle, delivers the resulting events to other handles, and wakes the
+    /// driver if it has work.
     pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> R {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
@@ -187,7 +189,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         result
     }
 
-    /// Works on the machine for the driver, which runs the batch itself.
+    /// Runs `work` for the driver, which runs the batch itself.
     pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core<E>, Instant) -> R) -> R {
         let mut core = locked(&self.core);
         let now = self.now();
@@ -196,7 +198,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         result
     }
 
-    /// Does what is due, for the driver.
+    /// Handles expired timers for the driver.
     pub(super) fn drive_timeout(&self, batch: &mut Batch) {
         let mut core = locked(&self.core);
         let now = self.now();
@@ -204,7 +206,8 @@ impl<E: Engine + ?Sized> Shared<E> {
         core.drain(batch);
     }
 
-    /// The driver has ended; nothing will be heard any more. `unreleased` if the machine has counted what is left.
+    /// The driver has ended: no event follows. `unreleased` is the machine's own count, if it
+    /// stopped in order.
     pub(super) fn close(&self, unreleased: Option<u32>) {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
@@ -214,8 +217,7 @@ impl<E: Engine + ?Sized> Shared<E> {
             left += u32::from(ticket.close(&mut batch));
         }
         core.stopping = true;
-        #[cfg(feature = "grpc")]
-        core.questions.close(&mut batch);
+        core.queries.close(&mut batch);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
@@ -224,7 +226,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         self.stopped.notify(usize::MAX);
     }
 
-    /// What the shutdown came to, once the driver has ended.
+    /// The result of the shutdown, once the driver has ended.
     pub(super) fn outcome(&self) -> Option<Shutdown> {
         locked(&self.core).outcome
     }
@@ -235,18 +237,17 @@ impl<E: Engine + ?Sized> Core<E> {
         self.outcome.is_some()
     }
 
-    /// Gives the machine's events to their tickets, and keeps the rest for the driver.
+    /// Delivers the machine's events to their tickets.
     pub(super) fn drain(&mut self, batch: &mut Batch) {
-        while let Some(told) = self.engine.poll_told() {
-            match told {
-                Told::Lock(lock, event) => self.tell(lock, event, batch),
-                #[cfg(feature = "grpc")]
-                Told::Election(query, event) => self.questions.tell(query, event, batch),
+        while let Some(notification) = self.engine.poll_notification() {
+            match notification {
+                Notification::Lock(lock, event) => self.notify(lock, event, batch),
+                Notification::Election(query, event) => self.queries.notify(query, event, batch),
             }
         }
     }
 
-    fn tell(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
+    fn notify(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
         if let Event::Granted(grant) = &event
@@ -263,7 +264,7 @@ impl<E: Engine + ?Sized> Core<E> {
         }
     }
 
-    /// The waker to be called if only the driver can go on, and does not know yet.
+    /// The driver's waker, if it has work and was not woken yet.
     fn call_driver(&mut self) -> Option<Waker> {
         if self.called || !self.needs_driver() {
             return None;
@@ -276,15 +277,15 @@ impl<E: Engine + ?Sized> Core<E> {
         self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
     }
 
-    /// When something is due.
+    /// The next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.next_deadline()).min()
+        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(super) fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
-        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.engine.handle_timeout(now);
+        if self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.engine.machine_mut().handle_timeout(now);
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
     }
@@ -300,8 +301,8 @@ impl<E: Engine + ?Sized> Core<E> {
         if self.is_closed() {
             return Err(AcquireError::ShutDown);
         }
-        // What is due is told first: it may be the end of another acquisition, whose place in the machine this one is then given.
-        self.engine.handle_timeout(now);
+        // Expired timers first: one may end another acquisition, whose slot this one may get.
+        self.engine.machine_mut().handle_timeout(now);
         self.drain(batch);
         let lock = ask(self)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
@@ -315,10 +316,10 @@ impl<E: Engine + ?Sized> Core<E> {
         Ok(ticket)
     }
 
-    /// Takes the offer; false if it no longer stands.
+    /// Claims the offer. False if it was withdrawn.
     pub(super) fn claim(&mut self, now: Instant, ticket: &Ticket) -> bool {
         let Some(valid_until) = ticket.offer() else { return false };
-        if self.is_closed() || now >= valid_until || self.engine.claim(now, ticket.lock).is_err() {
+        if self.is_closed() || now >= valid_until || self.engine.machine_mut().claim(now, ticket.lock).is_err() {
             return false;
         }
         ticket.hold(valid_until);
@@ -327,16 +328,16 @@ impl<E: Engine + ?Sized> Core<E> {
 
     pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<Extension, Misuse> {
         if self.is_closed() {
-            // The lock is lost, which answers it.
+            // The loss of the lock answers it.
             return Ok(Extension::default());
         }
-        self.engine.extend(now, ticket.lock)?;
+        self.engine.machine_mut().extend(now, ticket.lock)?;
         Ok(ticket.extension())
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
         ticket.give_back(batch);
-        if self.is_closed() || self.engine.release(now, ticket.lock).is_err() {
+        if self.is_closed() || self.engine.machine_mut().release(now, ticket.lock).is_err() {
             ticket.release_failed();
             self.forget(ticket, batch);
         }
@@ -346,7 +347,7 @@ impl<E: Engine + ?Sized> Core<E> {
         ticket.give_back(batch);
         self.forget(ticket, batch);
         if !self.is_closed() {
-            self.engine.abandon(now, ticket.lock);
+            self.engine.machine_mut().abandon(now, ticket.lock);
         }
     }
 
@@ -360,20 +361,20 @@ impl<E: Engine + ?Sized> Core<E> {
     pub(super) fn shutdown(&mut self, now: Instant, within: Duration) {
         if !self.is_closed() {
             self.stopping = true;
-            self.engine.shutdown(now, within);
+            self.engine.machine_mut().shutdown(now, within);
         }
     }
 
-    /// The last handle is gone.
+    /// The last handle was dropped.
     fn orphaned(&mut self, now: Instant) {
         if !self.stopping {
-            let within = self.engine.release_within();
+            let within = self.engine.machine().release_within();
             self.shutdown(now, within);
         }
     }
 }
 
-/// Held by every handle that keeps the client going; the last one to go shuts it down.
+/// Held by every handle that keeps the client running. The last one to be dropped shuts it down.
 pub(super) struct Owner {
     pub(super) shared: Arc<Shared>,
 }

@@ -1,4 +1,4 @@
-//! What the driver and the handles know of one acquisition.
+//! State of one acquisition, shared by the driver and its handles.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,47 +17,47 @@ use crate::id::LockId;
 use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
 use crate::time::Instant;
 
-/// One acquisition, shared by the driver and its handles. It outlives the machine's own record, so that an observer can
-/// still ask about a lock that has ended.
+/// One acquisition. It outlives the machine's own record, so that an observer can query a lock that
+/// has ended.
 pub(super) struct Ticket {
     pub(super) lock: LockId,
     pub(super) name: Arc<[u8]>,
-    /// End of validity in nanoseconds, 0 when it is over. Read without any lock, so that `is_held` costs a clock reading. Who sees
-    /// it in the past sets it to 0, and nothing raises it from there: a lock once seen to be over is never held again.
+    /// End of validity in nanoseconds, 0 once it is over. Read without the mutex, so that `is_held`
+    /// costs one clock reading. A reader that finds it in the past sets it to 0, and nothing raises
+    /// it again: a lock that was seen to be over is never held again.
     until: AtomicU64,
     state: Mutex<State>,
-    /// Loss, risk or end.
+    /// Notified of loss, risk and end.
     pub(super) changed: event_listener::Event,
-    /// An extension or a proclamation was answered.
+    /// Notified of answers to extensions and proclamations.
     pub(super) extended: event_listener::Event,
 }
 
 struct State {
     stage: Stage,
     terms: Terms,
-    /// Why it was lost. Stays when it is given back.
+    /// Why it was lost. Kept after the release.
     loss: Option<Loss>,
     blocked: Option<Blocked>,
     at_risk: bool,
-    /// The guard is gone; what still happens to the lock is nobody's loss.
+    /// The guard was released or dropped: later losses are not reported.
     given_back: bool,
-    /// Extensions that are not answered, in the order in which they were asked for.
+    /// Unanswered extensions, in the order of the calls.
     extensions: Vec<Extension>,
-    /// Proclamations of a leader; `None` if there were none.
+    /// Proclamations of a leader, if there were any.
     proclaimed: Option<Box<Proclaimed>>,
-    /// The one future that waits for the acquisition or for the release.
+    /// The future that waits for the acquisition or for the release.
     waker: Option<Waker>,
 }
 
-/// One extension, and its answer once it has come.
+/// The answer to one extension, once it has come.
 pub(super) type Extension = Arc<Mutex<Option<Result<(), Report>>>>;
 
-/// The answers to proclamations: a later one answers the earlier ones as well, which it overtook.
+/// The answers to proclamations. Each one also answers the proclamations before it.
 #[derive(Default)]
-#[cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "asked for by leaders alone"))]
 struct Proclaimed {
     answered: u32,
-    /// What the last answer said: the revision, or why it is not known to stand.
+    /// The last answer: the revision, or why it was not confirmed.
     last: Option<Result<i64, Report>>,
 }
 
@@ -70,7 +70,8 @@ enum Stage {
     Released(Release),
 }
 
-/// What was granted. A [`Grant`] without what all grants of a client have in common: there may be many.
+/// The part of a [`Grant`] that differs between grants of one client. Small, since there may be
+/// many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Terms {
     /// The token's.
@@ -96,7 +97,7 @@ impl Terms {
     }
 }
 
-/// What a future that waits for a lock sees.
+/// Progress of an acquisition, for the future that waits for it.
 pub(super) enum Progress {
     Waiting,
     Offered,
@@ -104,7 +105,7 @@ pub(super) enum Progress {
     Failed(Failure),
 }
 
-/// How a hold stands at a certain time.
+/// State of a hold at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Held,
@@ -134,9 +135,9 @@ impl Ticket {
         })
     }
 
-    // What the driver writes. The batch collects what must be woken once no mutex is held any more.
+    // Writes of the driver. The batch collects wake-ups for the time when no mutex is held.
 
-    /// Takes an event of the machine. True for the last event of the acquisition.
+    /// Applies an event of the machine. True for the last event of the acquisition.
     pub(super) fn apply(self: &Arc<Self>, event: Event, batch: &mut Batch) -> bool {
         let mut state = locked(&self.state);
         match event {
@@ -196,7 +197,7 @@ impl Ticket {
             }
             Event::Lost(loss) => {
                 self.until.store(0, Ordering::Release);
-                // They are answered by the loss.
+                // The loss answers them.
                 state.extensions = Vec::new();
                 if matches!(state.stage, Stage::Held) {
                     state.loss = Some(loss);
@@ -204,7 +205,7 @@ impl Ticket {
                         batch.lost(self, loss);
                     }
                 } else {
-                    // It ends before it was claimed: it was never held.
+                    // It was never claimed, so it was never held.
                     state.stage = Stage::Withdrawn;
                     batch.wakers.extend(state.waker.take());
                 }
@@ -219,7 +220,8 @@ impl Ticket {
         }
     }
 
-    /// The driver is gone: nothing will be heard any more. True if a key of this acquisition may be left in the store.
+    /// The driver has ended: no event follows. True if a key of this acquisition may be left in the
+    /// store.
     pub(super) fn close(self: &Arc<Self>, batch: &mut Batch) -> bool {
         let mut state = locked(&self.state);
         self.until.store(0, Ordering::Release);
@@ -233,8 +235,8 @@ impl Ticket {
                 true
             }
             Stage::Held => {
-                let told = state.given_back || state.loss.is_some();
-                if !told {
+                let reported = state.given_back || state.loss.is_some();
+                if !reported {
                     state.loss = Some(Loss::ShutDown);
                     batch.lost(self, Loss::ShutDown);
                 }
@@ -252,9 +254,9 @@ impl Ticket {
         let _ = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new));
     }
 
-    // What the handles ask.
+    // Reads of the handles.
 
-    /// Until when the offer would be valid, if there is one.
+    /// The end of validity of the offer, if there is one.
     pub(super) fn offer(&self) -> Option<Instant> {
         match locked(&self.state).stage {
             Stage::Offered { valid_until } => Some(valid_until),
@@ -262,20 +264,20 @@ impl Ticket {
         }
     }
 
-    /// The offer was taken.
+    /// The offer was claimed.
     pub(super) fn hold(&self, valid_until: Instant) {
         locked(&self.state).stage = Stage::Held;
         self.until.store(valid_until.as_nanos(), Ordering::Release);
     }
 
-    /// The guard gives the lock back, or was dropped.
+    /// The guard was released or dropped.
     pub(super) fn give_back(self: &Arc<Self>, batch: &mut Batch) {
         locked(&self.state).given_back = true;
         self.until.store(0, Ordering::Release);
         batch.changed.extend((self.changed.total_listeners() > 0).then(|| Arc::clone(self)));
     }
 
-    /// The machine does not know the lock (any more), so no answer will come, unless it came already.
+    /// The machine does not know the lock, so no answer follows.
     pub(super) fn release_failed(&self) {
         let mut state = locked(&self.state);
         if !matches!(state.stage, Stage::Released(_)) {
@@ -283,7 +285,7 @@ impl Ticket {
         }
     }
 
-    /// How far the acquisition is; registers the waker if there is nothing to do.
+    /// Returns the progress of the acquisition. Registers the waker if it is still waiting.
     pub(super) fn poll_progress(&self, cx: &Context<'_>) -> Progress {
         let mut state = locked(&self.state);
         match &state.stage {
@@ -299,7 +301,7 @@ impl Ticket {
         }
     }
 
-    /// The result of the release.
+    /// Resolves to the outcome of the release.
     pub(super) fn poll_released(&self, cx: &Context<'_>) -> Poll<Release> {
         let mut state = locked(&self.state);
         if let Stage::Released(release) = state.stage {
@@ -311,7 +313,7 @@ impl Ticket {
         Poll::Pending
     }
 
-    /// What was granted; zeros before.
+    /// The terms of the grant. Zeros before it.
     pub(super) fn terms(&self) -> Terms {
         locked(&self.state).terms
     }
@@ -328,7 +330,8 @@ impl Ticket {
         self.valid_until().since(now)
     }
 
-    /// Whether the lock is held at `now`. Once false, always false (requirements T2 and T3).
+    /// Returns true if the lock is held at `now`. Once false, it stays false.
+    // requirements T2 and T3
     pub(super) fn is_held(&self, now: Instant) -> bool {
         let mut until = self.until.load(Ordering::Acquire);
         loop {
@@ -352,7 +355,7 @@ impl Ticket {
         let state = locked(&self.state);
         match state.loss {
             Some(loss) => Standing::Lost(loss),
-            // The clock says so, before the machine does.
+            // The clock says so before the machine does.
             None if matches!(state.stage, Stage::Held) && !state.given_back => Standing::Lost(Loss::Expired),
             None => Standing::GivenBack,
         }
@@ -362,7 +365,7 @@ impl Ticket {
         locked(&self.state).at_risk
     }
 
-    /// The machine was asked for an extension: its answer comes after those to the earlier ones.
+    /// Adds an extension, after the machine was asked for it.
     pub(super) fn extension(&self) -> Extension {
         let extension = Extension::default();
         locked(&self.state).extensions.push(Arc::clone(&extension));
@@ -370,14 +373,13 @@ impl Ticket {
     }
 }
 
-#[cfg(feature = "grpc")]
 impl Ticket {
-    /// How many proclamations were answered.
+    /// Number of answered proclamations.
     pub(super) fn proclamations(&self) -> u32 {
         locked(&self.state).proclaimed.as_ref().map_or(0, |proclaimed| proclaimed.answered)
     }
 
-    /// The answer to a proclamation that was asked for when `before` had been answered.
+    /// The answer to a proclamation that was made when `before` had been answered.
     pub(super) fn proclamation(&self, before: u32) -> Option<Result<i64, Report>> {
         let state = locked(&self.state);
         let proclaimed = state.proclaimed.as_deref()?;
@@ -386,7 +388,7 @@ impl Ticket {
 }
 
 impl State {
-    /// The machine answers in the order in which it was asked.
+    /// The machine answers in the order of the calls.
     fn answer_extension(&mut self, answer: Result<(), Report>) {
         if !self.extensions.is_empty() {
             *locked(&self.extensions.remove(0)) = Some(answer);
@@ -400,13 +402,13 @@ impl State {
     }
 }
 
-/// Locks a mutex. A panic of another thread leaves nothing half done that could not be worked on with.
+/// Locks a mutex. No panic can leave the state under it inconsistent.
 pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores the waker. The old one is handed back, to be dropped when no mutex is held: dropping it may drop a task, and with it
-/// a guard.
+/// Stores the waker. Returns the old one, to be dropped without the mutex: dropping it may drop a
+/// task, and with it a guard.
 fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     match slot {
         Some(waker) if waker.will_wake(cx.waker()) => None,
@@ -414,8 +416,8 @@ fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     }
 }
 
-/// Waits until `check` has something to say. It is asked first at every poll, so that a clock it reads counts even if nothing
-/// was notified.
+/// Waits until `check` returns a value. Calls it at every poll, so that a clock that it reads
+/// counts even without a notification.
 pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
     let mut listener: Option<EventListener> = None;
     poll_fn(move |cx| {

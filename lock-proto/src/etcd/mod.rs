@@ -9,7 +9,7 @@
 //! use lock_proto::etcd::message::{LeaseGrantResponse, ResponseHeader};
 //! use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply};
 //! use lock_proto::redis::Acquire;
-//! use lock_proto::{ClientId, Instant};
+//! use lock_proto::{ClientId, Instant, Machine};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let now = Instant::from_millis(1); // your clock
@@ -37,11 +37,10 @@
 
 mod channel;
 mod client;
+#[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
-mod election;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod locks;
 pub mod message;
 mod output;
@@ -51,15 +50,15 @@ mod request;
 mod rpc;
 mod seam;
 mod session;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
+#[expect(unnameable_types, reason = "a part of `Locks`, which applications need not name")]
 mod sessions;
 mod status;
 mod url;
 
+pub use crate::lock::{ElectionEvent, Leader, QueryId};
 pub use channel::{Channel, ChannelConfig, ChannelOutput};
 pub use client::Client;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
-pub use election::{ElectionEvent, Leader, QueryId};
 pub use lock::OwnerKey;
 pub use locks::Locks;
 pub use output::{Output, Token};

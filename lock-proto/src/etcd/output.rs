@@ -2,10 +2,9 @@
 
 use alloc::sync::Arc;
 
-use super::election::{ElectionEvent, QueryId};
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
 use crate::id::{ConnId, LockId, NodeId};
-use crate::lock::Event;
+use crate::lock::{ElectionEvent, Event, QueryId};
 
 /// What the host has to do, in this order. Exhaustive on purpose: a new duty must not go unnoticed.
 ///

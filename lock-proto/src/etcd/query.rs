@@ -1,18 +1,15 @@
 //! One question about an election, or one observation of it (requirement E10).
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::config::Config;
-use super::election::{ElectionEvent, Leader, QueryId};
-use super::lock::Watched;
+use super::lock::{Context, Watched, Watcher};
 use super::reading::Reading;
 use super::request::{Found, Queue, Refusal, Reply, Request};
-use super::seam::{LocksOutput, WatchId};
+use super::seam::LocksOutput;
 use super::session::{answer, pause, recheck};
-use crate::id::{CallId, CallOwner, NodeId};
-use crate::lock::{Answer, ErrorClass, Failure, Report};
+use crate::id::{CallOwner, NodeId};
+use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
 
 /// How often an observer reads while its watch cannot be opened.
@@ -35,16 +32,6 @@ pub(crate) struct Query {
     answer: Answer,
 }
 
-/// What a query sees of its surroundings.
-pub(crate) struct QueryContext<'a> {
-    pub(crate) now: Instant,
-    pub(crate) config: &'a Config,
-    pub(crate) seed: u64,
-    pub(crate) slot: u32,
-    pub(crate) serial: &'a mut u64,
-    pub(crate) out: &'a mut VecDeque<LocksOutput>,
-}
-
 impl Query {
     pub(crate) const fn new(id: QueryId, queue: Queue, now: Instant, until: Option<Instant>) -> Self {
         Self {
@@ -61,39 +48,39 @@ impl Query {
     }
 
     /// Begins: an observer watches all keys of the queue, then reads.
-    pub(crate) fn start(&mut self, ctx: &mut QueryContext<'_>, watch: Option<WatchId>) {
-        if let Some(watch) = watch {
+    pub(crate) fn start(&mut self, ctx: &mut Context) -> bool {
+        if self.until.is_none() {
             let (key, end) = self.queue.range();
-            ctx.out.push_back(LocksOutput::Watch { watch, key: key.clone(), end: end.clone() });
-            self.watch = Some(Watched { id: watch, open: None });
+            let id = ctx.watch_range(Watcher::Query(self.id.slot), key.clone(), end.clone());
+            self.watch = Some(Watched { id, open: None });
         }
-        self.read(ctx);
+        self.read(ctx)
     }
 
-    fn tell(&mut self, ctx: &mut QueryContext<'_>, event: ElectionEvent) {
+    fn tell(&mut self, ctx: &mut Context, event: ElectionEvent) {
         if self.told.as_ref() != Some(&event) {
             self.told = Some(event.clone());
             ctx.out.push_back(LocksOutput::Election { query: self.id, event });
         }
     }
 
-    fn read(&mut self, ctx: &mut QueryContext<'_>) {
+    /// Reads who leads, if that may have changed. The query goes on.
+    fn read(&mut self, ctx: &mut Context) -> bool {
         let retry = &self.reading.retry;
         let polled = retry.due().is_some() && self.watch.is_some();
         let wanted = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
         if retry.is_in_flight() || !(wanted || self.recheck().is_some_and(|at| at <= ctx.now)) {
-            return;
+            return false;
         }
-        self.recheck = self.watch.map(|_| ctx.now + recheck(ctx.config, ctx.seed ^ u64::from(ctx.slot), ctx.now));
-        *ctx.serial += 1;
-        let call = CallId { owner: CallOwner::Query(ctx.slot), node: NodeId(0), serial: *ctx.serial };
+        self.recheck = self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.id.slot), ctx.now));
         let request = Request::First { queue: self.queue.clone() };
-        ctx.out.push_back(LocksOutput::Send { call, request, patience: ctx.config.request_timeout });
-        self.reading.sent(call.serial, self.reading.news);
+        let serial = ctx.call(CallOwner::Query(self.id.slot), NodeId(0), request, ctx.config.request_timeout);
+        self.reading.sent(serial, self.reading.news);
+        false
     }
 
     /// True if the query has ended.
-    pub(crate) fn answered(&mut self, ctx: &mut QueryContext<'_>, serial: u64, reply: &Reply) -> bool {
+    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         if !self.reading.answered(serial) {
             return false;
         }
@@ -145,12 +132,12 @@ impl Query {
         self.recheck.filter(|_| self.reading.retry.tries() == 0)
     }
 
-    fn fail(&mut self, ctx: &mut QueryContext<'_>, failure: impl FnOnce(Report) -> Failure) {
+    fn fail(&mut self, ctx: &mut Context, failure: impl FnOnce(Report) -> Failure) {
         let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
         self.tell(ctx, ElectionEvent::Failed(failure(report)));
     }
 
-    pub(crate) fn watching(&mut self, ctx: &mut QueryContext<'_>, revision: i64) {
+    pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) -> bool {
         if let Some(watch) = &mut self.watch {
             watch.open = Some(revision);
         }
@@ -163,34 +150,35 @@ impl Query {
             self.reading.known = 0;
         }
         self.reading.hear(revision);
-        self.read(ctx);
+        self.read(ctx)
     }
 
-    pub(crate) fn changed(&mut self, ctx: &mut QueryContext<'_>, revision: i64) {
+    pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) -> bool {
         self.reading.hear(revision);
-        self.read(ctx);
+        self.read(ctx)
     }
 
-    pub(crate) fn deaf(&mut self, ctx: &mut QueryContext<'_>) {
+    pub(crate) fn deaf(&mut self, ctx: &mut Context) -> bool {
         if let Some(watch) = &mut self.watch {
             watch.open = None;
         }
         self.reading.poll_at(ctx.now + POLL);
         self.tell(ctx, ElectionEvent::Disconnected);
+        false
     }
 
     /// True if the query has ended.
-    pub(crate) fn timeout(&mut self, ctx: &mut QueryContext<'_>) -> bool {
+    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> bool {
         if self.until.is_some_and(|until| until <= ctx.now) {
             self.fail(ctx, Failure::TimedOut);
             return true;
         }
-        self.read(ctx);
-        false
+        self.read(ctx)
     }
 
-    pub(crate) fn shut_down(&mut self, ctx: &mut QueryContext<'_>) {
+    pub(crate) fn shut_down(&mut self, ctx: &mut Context) -> bool {
         self.tell(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+        true
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {

@@ -289,13 +289,7 @@ impl Request {
             }
             Self::Delete { queue, lease, modified } => {
                 let key = queue.key(*lease);
-                let (prefix, end) = queue.range();
-                let count = RangeRequest {
-                    key: prefix.clone(),
-                    range_end: end.clone(),
-                    count_only: true,
-                    ..RangeRequest::default()
-                };
+                let count = RangeRequest { count_only: true, ..whole(queue) };
                 let delete = DeleteRangeRequest { key: key.clone(), range_end: Bytes::new() };
                 Rpc::Txn(TxnRequest {
                     compare: vec![unchanged(key.clone(), *modified)],
@@ -304,15 +298,7 @@ impl Request {
                 })
             }
             Self::First { queue } => {
-                let (prefix, end) = queue.range();
-                Rpc::Range(RangeRequest {
-                    key: prefix.clone(),
-                    range_end: end.clone(),
-                    limit: 1,
-                    sort_order: ASCEND,
-                    sort_target: BY_CREATE,
-                    ..RangeRequest::default()
-                })
+                Rpc::Range(RangeRequest { limit: 1, sort_order: ASCEND, sort_target: BY_CREATE, ..whole(queue) })
             }
             Self::Grant { lease, ttl } => Rpc::Grant(LeaseGrantRequest { ttl: *ttl, id: lease.get() }),
             Self::Revoke { lease } => Rpc::Revoke(LeaseRevokeRequest { id: lease.get() }),
@@ -384,17 +370,7 @@ impl Request {
                 (grant.id == lease.get() && grant.ttl > 0).then_some(Found::Lease { ttl: grant.ttl })
             }
             (Self::Revoke { .. }, RpcReply::Revoke(_)) => Some(Found::Revoked),
-            (
-                Self::Create { .. }
-                | Self::Look { .. }
-                | Self::Put { .. }
-                | Self::Delete { .. }
-                | Self::First { .. }
-                | Self::Grant { .. }
-                | Self::Revoke { .. }
-                | Self::KeepAlive { .. },
-                _,
-            ) => None,
+            (_, _) => None,
         }
     }
 }
@@ -408,18 +384,12 @@ impl Answers {
     }
 
     fn range(&mut self) -> Option<RangeResponse> {
-        match self.next()? {
-            OpResponse::Range(range) => Some(range),
-            OpResponse::Put(_) | OpResponse::Delete(_) | OpResponse::Txn(_) => None,
-        }
+        if let OpResponse::Range(range) = self.next()? { Some(range) } else { None }
     }
 }
 
 fn skip_write(answers: &mut Answers) -> Option<()> {
-    match answers.next()? {
-        OpResponse::Put(_) => Some(()),
-        OpResponse::Range(_) | OpResponse::Delete(_) | OpResponse::Txn(_) => None,
-    }
+    matches!(answers.next()?, OpResponse::Put(_)).then_some(())
 }
 
 /// The parts of a transaction's answer, if it has them.
@@ -455,21 +425,24 @@ const fn op_range(range: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Op::Range(range)) }
 }
 
+/// All keys of the queue.
+fn whole(queue: &Queue) -> RangeRequest {
+    let (key, range_end) = (queue.prefix.clone(), queue.end.clone());
+    RangeRequest { key, range_end, ..RangeRequest::default() }
+}
+
 fn one(key: Bytes) -> RangeRequest {
     RangeRequest { key, keys_only: true, ..RangeRequest::default() }
 }
 
 /// The newest keys of the queue, of those created at `upto` or before; 0 for all.
 fn newest(queue: &Queue, upto: i64, limit: i64) -> RangeRequest {
-    let (prefix, end) = queue.range();
     RangeRequest {
-        key: prefix.clone(),
-        range_end: end.clone(),
         limit,
         sort_order: DESCEND,
         sort_target: BY_CREATE,
         keys_only: true,
         max_create_revision: upto,
-        ..RangeRequest::default()
+        ..whole(queue)
     }
 }

@@ -191,24 +191,25 @@ impl Code {
     /// The code with this number; an unknown number is [`Code::Unknown`], as gRPC has it.
     #[must_use]
     pub const fn from_number(number: i32) -> Self {
-        match number {
-            0 => Self::Ok,
-            1 => Self::Cancelled,
-            3 => Self::InvalidArgument,
-            4 => Self::DeadlineExceeded,
-            5 => Self::NotFound,
-            6 => Self::AlreadyExists,
-            7 => Self::PermissionDenied,
-            8 => Self::ResourceExhausted,
-            9 => Self::FailedPrecondition,
-            10 => Self::Aborted,
-            11 => Self::OutOfRange,
-            12 => Self::Unimplemented,
-            13 => Self::Internal,
-            14 => Self::Unavailable,
-            15 => Self::DataLoss,
-            16 => Self::Unauthenticated,
-            _ => Self::Unknown,
-        }
+        const ALL: [Code; 17] = [
+            Code::Ok,
+            Code::Cancelled,
+            Code::Unknown,
+            Code::InvalidArgument,
+            Code::DeadlineExceeded,
+            Code::NotFound,
+            Code::AlreadyExists,
+            Code::PermissionDenied,
+            Code::ResourceExhausted,
+            Code::FailedPrecondition,
+            Code::Aborted,
+            Code::OutOfRange,
+            Code::Unimplemented,
+            Code::Internal,
+            Code::Unavailable,
+            Code::DataLoss,
+            Code::Unauthenticated,
+        ];
+        if 0 <= number && number < ALL.len() as i32 { ALL[number as usize] } else { Self::Unknown }
     }
 }

@@ -4,10 +4,9 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::election::{ElectionEvent, QueryId};
 use super::request::Request;
 use crate::id::{CallId, LockId};
-use crate::lock::Event;
+use crate::lock::{ElectionEvent, Event, QueryId};
 
 /// One watch of the hub. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,7 +4,9 @@ use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use super::config::Config;
+use super::lock::Context;
 use super::request::{Found, LeaseId, Refusal, Reply, Request};
+use super::sessions::SessionId;
 use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, ErrorClass, Loss, Retry};
 use crate::time::Instant;
@@ -21,12 +23,13 @@ pub(super) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
 
 /// After how long what is watched is read again, see [`Config::recheck`].
 pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
-    config.recheck - jitter(seed, now.as_nanos(), config.recheck / 4)
+    config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
 }
 
 /// One lease of this client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Session {
+    id: SessionId,
     pub(crate) lease: LeaseId,
     /// The one that all locks without a lease of their own share.
     pub(crate) shared: bool,
@@ -93,20 +96,10 @@ pub(crate) enum News {
     Lost(Loss),
 }
 
-/// What a session sees of its surroundings.
-pub(crate) struct SessionContext<'a> {
-    pub(crate) now: Instant,
-    pub(crate) config: &'a Config,
-    pub(crate) seed: u64,
-    /// Emits a request and gives its serial.
-    pub(crate) send: &'a mut dyn FnMut(Request, Duration) -> u64,
-    /// A fresh lease id.
-    pub(crate) fresh: &'a mut dyn FnMut() -> LeaseId,
-}
-
 impl Session {
-    pub(crate) fn new(lease: LeaseId, shared: bool, seconds: i64, now: Instant) -> Self {
+    pub(crate) fn new(id: SessionId, lease: LeaseId, shared: bool, seconds: i64, now: Instant) -> Self {
         Self {
+            id,
             lease,
             shared,
             users: BTreeMap::new(),
@@ -146,7 +139,7 @@ impl Session {
     }
 
     /// How long a request about it or its keys may stay unanswered.
-    pub(crate) fn patience(&self, config: &Config) -> Duration {
+    pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
         config.request_timeout.min(self.granted / 5)
     }
 
@@ -157,9 +150,10 @@ impl Session {
     }
 
     /// A full life from now on, also for one that is not kept alive by itself.
-    pub(crate) fn extend(&mut self, ctx: &mut SessionContext<'_>) {
+    pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<News> {
         self.wanted = Some(ctx.now);
         self.work_at(ctx, ctx.now);
+        None
     }
 
     /// From now on it lives only as long as it is extended.
@@ -178,14 +172,13 @@ impl Session {
     }
 
     /// Nobody depends on it any more. A shared one lives on until the client ends.
-    pub(crate) fn unused(&mut self, ctx: &mut SessionContext<'_>) {
-        if !(self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive)) {
-            self.revoke(ctx);
-        }
+    pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<News> {
+        let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
+        if lives_on { None } else { self.revoke(ctx) }
     }
 
     /// Ends it, with whatever hangs on it.
-    pub(crate) fn revoke(&mut self, ctx: &mut SessionContext<'_>) {
+    pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<News> {
         let granting = self.retry.call().is_some_and(|call| call.what == What::Grant);
         match self.state {
             State::Granting if !granting && !self.may_exist => self.state = State::Over,
@@ -201,9 +194,10 @@ impl Session {
             }
             State::Revoking | State::Over => {}
         }
+        None
     }
 
-    pub(crate) fn timeout(&mut self, ctx: &mut SessionContext<'_>) -> Option<News> {
+    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> Option<News> {
         if self.is_alive() && self.until <= ctx.now {
             let news = self.lose(Loss::Expired);
             if self.users.is_empty() {
@@ -216,7 +210,7 @@ impl Session {
     }
 
     /// Sends what is due.
-    fn work(&mut self, ctx: &mut SessionContext<'_>) {
+    fn work(&mut self, ctx: &mut Context) {
         if !self.retry.is_due(ctx.now) {
             return;
         }
@@ -227,18 +221,18 @@ impl Session {
             State::Revoking => (What::Revoke, Request::Revoke { lease }),
             State::Lost(_) | State::Over => return,
         };
-        let serial = (ctx.send)(request, self.patience(ctx.config));
+        let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
         self.retry.sent(Call { serial, emitted: ctx.now, what });
     }
 
     /// Sends the next request then, and not before.
-    fn work_at(&mut self, ctx: &mut SessionContext<'_>, due: Instant) {
+    fn work_at(&mut self, ctx: &mut Context, due: Instant) {
         self.retry.set_due(Some(due));
         self.work(ctx);
     }
 
     /// At once, but not in a circle.
-    fn again(&mut self, ctx: &mut SessionContext<'_>) {
+    fn again(&mut self, ctx: &mut Context) {
         if self.retry.tries() > 0 {
             return self.back_off(ctx);
         }
@@ -246,7 +240,7 @@ impl Session {
         self.work(ctx);
     }
 
-    fn back_off(&mut self, ctx: &SessionContext<'_>) {
+    fn back_off(&mut self, ctx: &Context) {
         self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
     }
 
@@ -256,7 +250,7 @@ impl Session {
     }
 
     /// The answer to a request of this session; `None` if it is nobody's business.
-    pub(crate) fn answered(&mut self, ctx: &mut SessionContext<'_>, serial: u64, reply: &Reply) -> Option<News> {
+    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<News> {
         let call = self.retry.answered(|call| call.serial == serial)?;
         match (call.what, self.state) {
             (What::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
@@ -285,7 +279,7 @@ impl Session {
         }
     }
 
-    fn grant_answered(&mut self, ctx: &mut SessionContext<'_>, call: Call, reply: &Reply) -> Option<News> {
+    fn grant_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<News> {
         match reply {
             Reply::Done(Found::Lease { ttl }) => {
                 self.live(ctx, call.emitted, *ttl);
@@ -302,7 +296,7 @@ impl Session {
                 None
             }
             Reply::Refused(Refusal::LeaseExists) => {
-                self.lease = (ctx.fresh)();
+                self.lease = ctx.fresh_lease();
                 self.again(ctx);
                 None
             }
@@ -318,7 +312,7 @@ impl Session {
         }
     }
 
-    fn sign_answered(&mut self, ctx: &mut SessionContext<'_>, call: Call, reply: &Reply) -> Option<News> {
+    fn sign_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<News> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
                 let granted = self.state == State::Checking;
@@ -343,9 +337,9 @@ impl Session {
     }
 
     /// A life of `ttl` seconds counts from `emitted` on.
-    fn live(&mut self, ctx: &mut SessionContext<'_>, emitted: Instant, ttl: i64) {
+    fn live(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
         self.granted = Duration::from_secs(ttl.unsigned_abs());
-        self.until = self.until.max(Self::valid(emitted, self.granted, ctx.config));
+        self.until = self.until.max(Self::valid(emitted, self.granted, &ctx.config));
         self.retry.succeeded();
         self.wanted = self.wanted.filter(|at| emitted < *at);
         let third = self.granted / 3;

@@ -2,13 +2,13 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use super::config::Config;
+use super::lock::Context;
 use super::request::{LeaseId, Reply, Request};
-use super::seam::LocksOutput;
-use super::session::{News, Session, SessionContext, pause};
+use super::session::{News, Session, pause};
 use crate::collections::Deadlines;
-use crate::id::{CallId, CallOwner, ClientId, NodeId};
+use crate::id::{CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
 use crate::lock::Loss;
 use crate::time::Instant;
@@ -18,13 +18,17 @@ use crate::time::Instant;
 pub struct SessionId(u32);
 
 /// All sessions of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sessions {
     list: BTreeMap<SessionId, Session>,
     free: u32,
     shared: Option<SessionId>,
     /// Opened for a lock in this step, which may have changed its mind since.
     opened: Vec<SessionId>,
+    /// Those that a lock does not depend on any more after this step, with its slot.
+    pub(crate) left: Vec<(SessionId, u32)>,
+    /// To be given a full TTL after this step.
+    pub(crate) extend: Vec<SessionId>,
     /// To be lost as soon as nobody needs them.
     retired: Vec<SessionId>,
     deadlines: Deadlines,
@@ -34,35 +38,9 @@ pub(crate) struct Sessions {
     leases: u64,
     /// Leases in a row that the server did not know of, before it had confirmed a sign of life.
     unknown: u32,
-    client: ClientId,
-    seed: u64,
-}
-
-/// The surroundings of a step.
-pub(crate) struct Around<'a> {
-    pub(crate) now: Instant,
-    pub(crate) config: &'a Config,
-    pub(crate) serial: &'a mut u64,
-    pub(crate) out: &'a mut VecDeque<LocksOutput>,
 }
 
 impl Sessions {
-    pub(crate) const fn new(client: ClientId, seed: u64) -> Self {
-        Self {
-            list: BTreeMap::new(),
-            free: 0,
-            shared: None,
-            opened: Vec::new(),
-            retired: Vec::new(),
-            deadlines: Deadlines::new(),
-            news: VecDeque::new(),
-            leases: 0,
-            unknown: 0,
-            client,
-            seed,
-        }
-    }
-
     pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
         self.list.get(&id)
     }
@@ -88,67 +66,16 @@ impl Sessions {
         self.news.pop_front()
     }
 
-    /// The shared session, made if there is none.
-    pub(crate) fn shared(&mut self, now: Instant, config: &Config) -> SessionId {
-        if let Some(id) = self.shared {
-            return id;
-        }
-        let id = self.open(now, true, seconds(config.session_ttl));
-        self.shared = Some(id);
-        id
-    }
-
-    /// A session of a lock's own.
-    pub(crate) fn own(&mut self, now: Instant, seconds: i64) -> SessionId {
-        let id = self.open(now, false, seconds);
-        self.opened.push(id);
-        id
-    }
-
-    /// The end of a lock's step: what it opened on the way and does not depend on is given up (waiters with leases of their own whose waits
-    /// end at one time are each the head of their queue for a moment), and what is retired ends if this lock was the last that needed it.
-    pub(crate) fn settle(&mut self, around: &mut Around<'_>) {
-        while let Some(id) = self.opened.pop() {
-            if self.get(id).is_some_and(|session| session.users.is_empty()) {
-                self.step(around, id, |session, ctx| {
-                    session.unused(ctx);
-                    None
-                });
-            }
-        }
-        let mut place = 0;
-        while let Some(id) = self.retired.get(place).copied() {
-            if self.get(id).is_some_and(|session| session.users.values().any(|needs| *needs)) {
-                place += 1;
-            } else {
-                self.retired.swap_remove(place);
-                // Those who only watch leave when they are told, and the last one to leave has it revoked.
-                self.lose(id, Loss::Expired);
-            }
-        }
-    }
-
-    fn open(&mut self, now: Instant, shared: bool, seconds: i64) -> SessionId {
+    fn open(&mut self, due: Instant, lease: LeaseId, shared: bool, seconds: i64) -> SessionId {
         let mut slot = self.free;
         while self.list.contains_key(&SessionId(slot)) {
             slot = slot.wrapping_add(1);
         }
         self.free = slot.wrapping_add(1);
-        let lease = self.fresh();
-        // A server that grants leases and then does not know of them is not asked in a circle.
-        let due = match self.unknown.checked_sub(2) {
-            None => now,
-            Some(tries) => now + pause(self.seed, now.as_nanos(), tries),
-        };
-        self.list.insert(SessionId(slot), Session::new(lease, shared, seconds, due));
+        let id = SessionId(slot);
+        self.list.insert(id, Session::new(id, lease, shared, seconds, due));
         self.deadlines.set(slot, Some(due));
-        SessionId(slot)
-    }
-
-    /// A lease id that nobody has (requirement E1): a hash of the client's random id and a number.
-    fn fresh(&mut self) -> LeaseId {
-        self.leases += 1;
-        fresh(self.client, self.leases)
+        id
     }
 
     /// `needs`: it must stay alive for this user.
@@ -166,19 +93,6 @@ impl Sessions {
         self.retired.push(id);
         if self.shared == Some(id) {
             self.shared = None;
-        }
-    }
-
-    pub(crate) fn leave(&mut self, around: &mut Around<'_>, id: SessionId, user: u32) {
-        let left = self
-            .list
-            .get_mut(&id)
-            .is_some_and(|session| session.users.remove(&user).is_some() && session.users.is_empty());
-        if left {
-            self.step(around, id, |session, ctx| {
-                session.unused(ctx);
-                None
-            });
         }
     }
 
@@ -200,68 +114,15 @@ impl Sessions {
         self.news.push_back((id, news));
     }
 
-    pub(crate) fn timeout(&mut self, around: &mut Around<'_>, id: SessionId) {
-        self.step(around, id, Session::timeout);
-    }
-
-    pub(crate) fn answered(&mut self, around: &mut Around<'_>, slot: u32, serial: u64, reply: &Reply) {
-        self.step(around, SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
-    }
-
-    pub(crate) fn extend(&mut self, around: &mut Around<'_>, id: SessionId) {
-        self.step(around, id, |session, ctx| {
-            session.extend(ctx);
-            None
-        });
-    }
-
     pub(crate) fn stop_renewing(&mut self, id: SessionId) {
         if let Some(session) = self.list.get_mut(&id) {
             session.stop_renewing();
         }
     }
 
-    /// The end of the client: every lease that nobody depends on is revoked, the shared one too. True once none is left.
-    pub(crate) fn drain(&mut self, around: &mut Around<'_>) -> bool {
-        let idle = self.list.iter().filter(|(_, session)| session.users.is_empty()).map(|(id, _)| *id);
-        for id in idle.collect::<Vec<_>>() {
-            self.step(around, id, |session, ctx| {
-                session.revoke(ctx);
-                None
-            });
-        }
-        self.list.is_empty()
-    }
-
     /// How many leases there are.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
-    }
-
-    fn step(
-        &mut self,
-        around: &mut Around<'_>,
-        id: SessionId,
-        f: impl FnOnce(&mut Session, &mut SessionContext<'_>) -> Option<News>,
-    ) {
-        let Some(session) = self.list.get_mut(&id) else { return };
-        let Around { now, config, serial, out } = around;
-        let mut send = |request: Request, patience| {
-            **serial += 1;
-            let call = CallId { owner: CallOwner::Session(id.0), node: NodeId(0), serial: **serial };
-            out.push_back(LocksOutput::Send { call, request, patience });
-            **serial
-        };
-        let (client, leases) = (self.client, &mut self.leases);
-        let mut fresh = || {
-            *leases += 1;
-            fresh(client, *leases)
-        };
-        let mut ctx = SessionContext { now: *now, config, seed: self.seed, send: &mut send, fresh: &mut fresh };
-        if let Some(news) = f(session, &mut ctx) {
-            self.tell(id, news);
-        }
-        self.after(id);
     }
 
     /// What follows from a step.
@@ -279,21 +140,125 @@ impl Sessions {
     }
 }
 
+impl Context {
+    /// The shared session, made if there is none.
+    pub(crate) fn shared_session(&mut self) -> SessionId {
+        if let Some(id) = self.shared.sessions.shared {
+            return id;
+        }
+        let id = self.open_session(true, seconds(self.config.store.session_ttl));
+        self.shared.sessions.shared = Some(id);
+        id
+    }
+
+    /// A session of a lock's own.
+    pub(crate) fn own_session(&mut self, seconds: i64) -> SessionId {
+        let id = self.open_session(false, seconds);
+        self.shared.sessions.opened.push(id);
+        id
+    }
+
+    fn open_session(&mut self, shared: bool, seconds: i64) -> SessionId {
+        let lease = self.fresh_lease();
+        // A server that grants leases and then does not know of them is not asked at once again and again.
+        let due = match self.shared.sessions.unknown.checked_sub(2) {
+            None => self.now,
+            Some(tries) => self.now + pause(self.seed, self.now.as_nanos(), tries),
+        };
+        self.shared.sessions.open(due, lease, shared, seconds)
+    }
+
+    /// A lease id that nobody has (requirement E1): a hash of the client's random id and a number.
+    pub(crate) fn fresh_lease(&mut self) -> LeaseId {
+        self.shared.sessions.leases += 1;
+        fresh(self.shared.client, self.shared.sessions.leases)
+    }
+
+    /// Emits a request of a session, and returns the serial of its call.
+    pub(crate) fn send_for(&mut self, session: SessionId, request: Request, timeout: Duration) -> u64 {
+        self.call(CallOwner::Session(session.0), NodeId(0), request, timeout)
+    }
+
+    /// The end of a lock's step: sessions that it has left are told so, and what it opened on the way and does not depend
+    /// on is given up (waiters with leases of their own whose waits end at one time are each the head of their queue for a
+    /// moment). What is retired ends if this lock was the last that needed it.
+    pub(crate) fn settle_sessions(&mut self) {
+        while let Some((id, user)) = pop_first(&mut self.shared.sessions.left) {
+            self.leave_session(id, user);
+        }
+        while let Some(id) = pop_first(&mut self.shared.sessions.extend) {
+            self.session_step(id, Session::extend);
+        }
+        while let Some(id) = self.shared.sessions.opened.pop() {
+            if self.session(id).is_some_and(|session| session.users.is_empty()) {
+                self.session_step(id, Session::unused);
+            }
+        }
+        let sessions = &mut self.shared.sessions;
+        let mut place = 0;
+        while let Some(id) = sessions.retired.get(place).copied() {
+            if sessions.get(id).is_some_and(|session| session.users.values().any(|needs| *needs)) {
+                place += 1;
+            } else {
+                sessions.retired.swap_remove(place);
+                // Those who only watch leave when they are told, and the last one to leave has it revoked.
+                sessions.lose(id, Loss::Expired);
+            }
+        }
+    }
+
+    pub(crate) fn leave_session(&mut self, id: SessionId, user: u32) {
+        let left = self.shared.sessions.list.get_mut(&id);
+        if left.is_some_and(|session| session.users.remove(&user).is_some() && session.users.is_empty()) {
+            self.session_step(id, Session::unused);
+        }
+    }
+
+    pub(crate) fn session_answered(&mut self, slot: u32, serial: u64, reply: &Reply) {
+        self.session_step(SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
+    }
+
+    /// The end of the client: every lease that nobody depends on is revoked, the shared one too. True once none is left.
+    pub(crate) fn drain_sessions(&mut self) -> bool {
+        let idle = self.shared.sessions.list.iter().filter(|(_, session)| session.users.is_empty());
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.session_step(id, Session::revoke);
+        }
+        self.shared.sessions.list.is_empty()
+    }
+
+    /// One step of one session, and what follows from it.
+    pub(crate) fn session_step(&mut self, id: SessionId, f: impl FnOnce(&mut Session, &mut Self) -> Option<News>) {
+        // Taken out of the list meanwhile, so that it can use the rest.
+        let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
+        let news = f(&mut session, self);
+        let sessions = &mut self.shared.sessions;
+        sessions.list.insert(id, session);
+        if let Some(news) = news {
+            sessions.tell(id, news);
+        }
+        sessions.after(id);
+    }
+}
+
+/// What is done after a step is done in the order in which it was asked for. Nearly always there is one entry at most.
+fn pop_first<T>(entries: &mut Vec<T>) -> Option<T> {
+    (!entries.is_empty()).then(|| entries.remove(0))
+}
+
 fn fresh(client: ClientId, number: u64) -> LeaseId {
     let bits = client.bits();
     LeaseId::from_bits(mix(mix(bits as u64, number) ^ (bits >> 64) as u64, number))
 }
 
 /// A TTL in etcd's whole seconds, rounded up.
-pub(crate) fn seconds(ttl: core::time::Duration) -> i64 {
+pub(crate) fn seconds(ttl: Duration) -> i64 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     whole.max(1) as i64
 }
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
     use super::*;
 
     #[test]
@@ -305,10 +270,10 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_in_use_is_not_given_twice() {
-        let mut sessions = Sessions::new(ClientId::from_bits(1), 1);
+        let mut sessions = Sessions::default();
         let mut open = |free: Option<u32>| {
             sessions.free = free.unwrap_or(sessions.free);
-            sessions.own(Instant::ZERO, 5).0
+            sessions.open(Instant::ZERO, fresh(ClientId::from_bits(1), 1), false, 5).0
         };
         // The numbers have come round, and the first slots are still in use.
         assert_eq!([open(None), open(None), open(Some(0)), open(None)], [0, 1, 2, 3]);

@@ -6,8 +6,7 @@
 
 use super::request::Refusal;
 use super::rpc::{Code, Status};
-use crate::lock::printable;
-use crate::lock::{ErrorClass, ServerError};
+use crate::lock::{ErrorClass, ServerError, printable};
 
 /// What a status means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,25 +70,15 @@ impl Meaning {
 
     /// Whether another member may do better.
     pub(super) fn elsewhere(&self) -> bool {
-        match self {
-            Self::Unknown { elsewhere, .. } => *elsewhere,
-            Self::Refused(Refusal::Error(error)) => error.class == ErrorClass::Reconnect,
-            Self::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) | Self::LogIn(_) | Self::LoginNotNeeded => {
-                false
-            }
-        }
+        matches!(self, Self::Unknown { elsewhere: true, .. })
+            || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Reconnect)
     }
 
     /// Whether the server may answer another request with something else, and this one never: it may be too large, or of a kind that this
     /// server does not know.
     pub(super) fn blames_the_request(&self) -> bool {
-        match self {
-            Self::Refused(Refusal::Error(error)) => error.class == ErrorClass::Refused,
-            Self::Unknown { elsewhere, .. } => !elsewhere,
-            Self::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) | Self::LogIn(_) | Self::LoginNotNeeded => {
-                false
-            }
-        }
+        matches!(self, Self::Unknown { elsewhere: false, .. })
+            || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
     }
 
     /// The server's words.

@@ -55,18 +55,7 @@ impl Event {
     /// No other event of this acquisition follows, and its id has ended.
     #[must_use]
     pub const fn is_last(&self) -> bool {
-        match self {
-            Self::Withdrawn | Self::Failed(_) | Self::Released(_) => true,
-            Self::Blocked(_)
-            | Self::Granted(_)
-            | Self::Renewed { .. }
-            | Self::Extended
-            | Self::ExtendFailed(_)
-            | Self::AtRisk { .. }
-            | Self::Proclaimed { .. }
-            | Self::ProclaimFailed(_)
-            | Self::Lost(_) => false,
-        }
+        matches!(self, Self::Withdrawn | Self::Failed(_) | Self::Released(_))
     }
 }
 

@@ -1,98 +1,67 @@
 //! The locks of one client, whatever the store: verbs, time, and the shutdown.
 
-use alloc::collections::VecDeque;
-use core::fmt::Debug;
-use core::hash::Hash;
 use core::time::Duration;
 
+use super::config::Config;
+use super::context::Context;
 use super::lifecycle::Lock;
 use super::registry::Registry;
 use super::request::Acquire;
 use super::store::Store;
 use super::waiters::Waiter;
-use crate::collections::burst;
 use crate::error::Misuse;
 use crate::id::LockId;
 use crate::time::{Instant, soonest};
 
-/// What a store brings to the hub of its locks.
-pub trait Hub: Store {
-    /// The settings.
-    type Config: Clone + Debug + PartialEq + Eq + Hash;
-    /// What the hub asks for.
-    type Output: Clone + Debug + PartialEq + Eq + Hash;
-    /// What the locks of a client share.
-    type Shared: Clone + Debug + PartialEq + Eq + Hash;
-
-    /// How many acquisitions there may be.
-    fn limit(config: &Self::Config) -> u32;
-    /// What the times of a lock depend on.
-    fn view<'a>(config: &'a Self::Config, shared: &'a Self::Shared) -> Self::View<'a>;
-    /// One step of one lock, and what follows from it.
-    fn step<R>(
-        locks: &mut Locks<Self>,
-        slot: u32,
-        step: impl FnOnce(&mut Lock<Self>, &mut Self::Context<'_>) -> R,
-    ) -> Option<R>;
-    /// Returns true if the shared part has something to do.
-    fn is_unsettled(_: &Self::Shared, _: Instant) -> bool {
-        false
-    }
-    /// Does one thing that is due before all locks. Returns true if there was one.
-    fn settle_first(_: &mut Locks<Self>) -> bool {
-        false
-    }
-    /// Does what is due after all locks.
-    fn settle_last(_: &mut Locks<Self>) {}
-    /// When the shared part has something to do.
-    fn shared_deadline(_: &Self::Shared) -> Option<(Instant, &'static str)> {
-        None
-    }
-    /// The client shuts down, and its locks have been told.
-    fn shutting_down(_: &mut Locks<Self>) {}
-    /// Every lock is drained: drains the shared part. Returns true once nothing is left of it.
-    fn drain(_: &mut Locks<Self>) -> bool {
-        true
-    }
-    /// The end of the shutdown, with this many locks unreleased.
-    fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> Self::Output;
-}
-
 /// All locks of one client, as typed requests and replies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Locks<S: Hub> {
-    pub(crate) config: S::Config,
-    /// 64 bits of entropy for jitter.
-    pub(crate) seed: u64,
+pub struct Locks<S: Store> {
+    pub(crate) ctx: Context<S>,
     pub(crate) locks: Registry<Lock<S>>,
-    pub(crate) shared: S::Shared,
-    pub(crate) out: VecDeque<S::Output>,
-    /// The number of the last token or grant.
-    pub(crate) number: u64,
-    /// The serial of the last call.
-    pub(crate) serial: u64,
+    is_stopped: bool,
 }
 
-impl<S: Hub> Locks<S> {
-    pub(crate) fn with(now: Instant, config: S::Config, seed: u64, shared: S::Shared) -> Self {
-        Self { config, seed, locks: Registry::new(now), shared, out: VecDeque::new(), number: 0, serial: 0 }
+impl<S: Store> Locks<S> {
+    pub(crate) fn with(ctx: Context<S>) -> Self {
+        Self { ctx, locks: Registry::new(), is_stopped: false }
     }
 
     // --- verbs ---
 
-    /// An acquisition of the lock `key` begins.
-    pub(crate) fn begin(&mut self, key: S::Key, want: &Acquire, terms: S::Terms) -> LockId {
-        let (slot, id) = self.locks.begin(key);
-        let waiter = Waiter { id, terms, renew: want.renew, wait: want.wait.or_try(), since: self.locks.now() };
-        S::step(self, slot, |lock, ctx| lock.acquire(ctx, waiter));
-        self.settle();
-        id
+    /// Requests a lock. Progress is reported as events for the returned id.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`]: a value out of range, a shutdown under way, too many locks. Nothing has changed then.
+    pub fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
+        self.begin(now, want, |_| {})
     }
 
-    /// Checks that another acquisition may begin.
-    pub(crate) fn admit(&mut self, now: Instant) -> Result<(), Misuse> {
+    /// An acquisition begins, with these changes to its terms.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        want: &Acquire,
+        change: impl FnOnce(&mut S::Terms),
+    ) -> Result<LockId, Misuse> {
         self.advance(now);
-        self.locks.admit(S::limit(&self.config))
+        self.admit(self.locks.acquisitions())?;
+        let (key, mut terms) = S::terms_of(&self.ctx.config, want)?;
+        change(&mut terms);
+        let (slot, id) = self.locks.begin(key);
+        let waiter = Waiter { id, terms, renew: want.renew, wait: want.wait.or_try(), since: self.ctx.now };
+        self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
+        self.settle();
+        Ok(id)
+    }
+
+    /// Checks that another may begin beside so many.
+    pub(crate) const fn admit(&self, others: usize) -> Result<(), Misuse> {
+        let limit = self.ctx.config.max_locks;
+        if self.ctx.is_stopping() {
+            return Err(Misuse::ShuttingDown);
+        }
+        if others >= limit as usize { Err(Misuse::TooMany { limit }) } else { Ok(()) }
     }
 
     /// Takes the lock that was offered by [`Event::Granted`](crate::Event::Granted). Only from then on is it renewed.
@@ -115,8 +84,8 @@ impl<S: Hub> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.extend(ctx, id))
     }
 
-    /// Gives the lock back. Answered by [`Event::Released`](crate::Event::Released). Legal for a lock that is held,
-    /// offered or lost.
+    /// Releases the lock. Answered by [`Event::Released`](crate::Event::Released). Legal for a lock that is held, offered
+    /// or lost.
     ///
     /// # Errors
     ///
@@ -138,9 +107,13 @@ impl<S: Hub> Locks<S> {
     /// has confirmed, or after `within`.
     pub fn shut_down(&mut self, now: Instant, within: Duration) {
         self.advance(now);
-        if self.locks.begin_shutdown(within) {
+        let until = self.ctx.now + within;
+        if let Some(earlier) = self.ctx.stop_at {
+            self.ctx.stop_at = Some(earlier.min(until));
+        } else {
+            self.ctx.stop_at = Some(until);
             for slot in self.locks.slots() {
-                S::step(self, slot, Lock::shut_down);
+                self.step(slot, Lock::shut_down);
             }
             S::shutting_down(self);
         }
@@ -151,13 +124,28 @@ impl<S: Hub> Locks<S> {
         &mut self,
         now: Instant,
         id: LockId,
-        verb: impl FnOnce(&mut Lock<S>, &mut S::Context<'_>) -> Result<R, Misuse>,
+        verb: impl FnOnce(&mut Lock<S>, &mut Context<S>) -> Result<R, Misuse>,
     ) -> Result<R, Misuse> {
         self.advance(now);
         let slot = self.locks.slot_of(id)?;
-        let result = S::step(self, slot, verb).unwrap_or(Err(Misuse::Stale(id)));
+        let result = self.step(slot, verb).unwrap_or(Err(Misuse::Stale(id)));
         self.settle();
         result
+    }
+
+    /// One step of one lock, and what follows from it.
+    pub(crate) fn step<R>(&mut self, slot: u32, step: impl FnOnce(&mut Lock<S>, &mut Context<S>) -> R) -> Option<R> {
+        let ctx = &mut self.ctx;
+        let lock = self.locks.get_mut(slot)?;
+        let was_held = lock.hold.is_some();
+        ctx.slot = slot;
+        let result = step(lock, ctx);
+        S::after_step(lock, ctx);
+        ctx.slot = 0;
+        let deadline = lock.deadline(ctx).map(|(at, _)| at);
+        self.locks.stepped(slot, was_held, deadline, ctx.ended.drain(..));
+        S::settle_step(ctx);
+        Some(result)
     }
 
     // --- time ---
@@ -167,21 +155,21 @@ impl<S: Hub> Locks<S> {
         self.advance(now);
     }
 
-    /// Time never runs backwards (requirement M1), and what is due comes before any news: after a pause the first word is
-    /// `Lost` (requirement T2).
+    /// What is due comes before any news: after a pause the first event is `Lost`.
+    // M1, T2
     #[inline]
     pub(crate) fn advance(&mut self, now: Instant) {
-        self.locks.advance(now);
+        self.ctx.advance(now);
         self.settle();
     }
 
     /// Does all that is due or follows from what was done.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if S::is_unsettled(&self.shared, self.locks.now()) || self.locks.due().is_some() {
+        if S::is_unsettled(&self.ctx) || self.locks.due(self.ctx.now).is_some() {
             self.settle_all();
         }
-        if self.locks.is_stopping() {
+        if self.ctx.is_stopping() {
             self.check_stopped();
         }
     }
@@ -192,32 +180,35 @@ impl<S: Hub> Locks<S> {
             if S::settle_first(self) {
                 continue;
             }
-            let Some(slot) = self.locks.due() else { break };
-            S::step(self, slot, Lock::timeout);
+            let Some(slot) = self.locks.due(self.ctx.now) else { break };
+            self.step(slot, Lock::timeout);
             while S::settle_first(self) {}
-            self.locks.served(slot);
+            self.locks.served(self.ctx.now, slot);
         }
         S::settle_last(self);
     }
 
     #[cold]
     fn check_stopped(&mut self) {
-        let Some(until) = self.locks.stop_at() else { return };
-        let view = S::view(&self.config, &self.shared);
-        let drained = self.locks.is_drained(|lock| lock.is_drained(view));
-        if !(drained && S::drain(self)) && until > self.locks.now() {
+        let Some(until) = self.stop_at() else { return };
+        let drained = self.locks.is_drained(|lock| lock.is_drained(&self.ctx));
+        if !(drained && S::drain(self)) && until > self.ctx.now {
             return;
         }
-        let view = S::view(&self.config, &self.shared);
-        let unreleased = self.locks.iter().filter(|lock| !lock.is_drained(view)).count() as u32;
+        let unreleased = self.locks.iter().filter(|lock| !lock.is_drained(&self.ctx)).count() as u32;
         for slot in self.locks.slots() {
-            S::step(self, slot, Lock::stop);
+            self.step(slot, Lock::stop);
         }
         // What cleanup is left ends with its TTL.
-        self.locks.stop();
+        self.is_stopped = true;
         let output = S::stopped(self, unreleased);
         self.locks.clear();
-        self.out.push_back(output);
+        self.ctx.out.push_back(output);
+    }
+
+    /// When the shutdown ends at the latest, while it is under way.
+    fn stop_at(&self) -> Option<Instant> {
+        self.ctx.stop_at.filter(|_| !self.is_stopped)
     }
 
     // --- drains ---
@@ -225,32 +216,32 @@ impl<S: Hub> Locks<S> {
     /// The next thing to be done, in the order in which it was decided.
     #[must_use = "an output that is not carried out stalls its lock"]
     pub fn poll_output(&mut self) -> Option<S::Output> {
-        burst::pop(&mut self.out)
+        self.ctx.poll_output()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.out.is_empty() {
-            return Some(self.locks.now());
+        if !self.ctx.out.is_empty() {
+            return Some(self.ctx.now);
         }
         let lock = self.locks.next_deadline().map(|(at, _)| at);
-        let shared = S::shared_deadline(&self.shared).map(|(at, _)| at);
-        soonest([lock, shared, self.locks.stop_at()]).filter(|at| *at < Instant::MAX)
+        let shared = S::shared_deadline(&self.ctx.shared).map(|(at, _)| at);
+        soonest([lock, shared, self.stop_at()]).filter(|at| *at < Instant::MAX)
     }
 
     /// [`next_deadline`](Self::next_deadline) and what it is for.
     #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        if !self.out.is_empty() {
-            return Some((self.locks.now(), "output is queued"));
+        if !self.ctx.out.is_empty() {
+            return Some((self.ctx.now, "output is queued"));
         }
         let lock = self.locks.next_deadline().map(|(at, slot)| {
-            let deadline = self.locks.get(slot).and_then(|lock| lock.deadline(S::view(&self.config, &self.shared)));
+            let deadline = self.locks.get(slot).and_then(|lock| lock.deadline(&self.ctx));
             (at, deadline.map_or("a lock", |(_, reason)| reason))
         });
-        let stop = self.locks.stop_at().map(|at| (at, "end of the shutdown"));
-        let all = [lock, S::shared_deadline(&self.shared), stop];
+        let stop = self.stop_at().map(|at| (at, "end of the shutdown"));
+        let all = [lock, S::shared_deadline(&self.ctx.shared), stop];
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 
@@ -259,7 +250,7 @@ impl<S: Hub> Locks<S> {
     /// The end of the validity of a lock that is held; `None` if it is not. Compare it with the clock.
     #[must_use]
     pub fn valid_until(&self, id: LockId) -> Option<Instant> {
-        self.locks.of(id)?.valid_until(id, S::view(&self.config, &self.shared))
+        self.locks.of(id)?.valid_until(id, &self.ctx)
     }
 
     /// How many locks are held.
@@ -271,11 +262,11 @@ impl<S: Hub> Locks<S> {
     /// Returns true once the shutdown is over.
     #[must_use]
     pub const fn is_stopped(&self) -> bool {
-        self.locks.is_stopped()
+        self.is_stopped
     }
 
     /// The settings.
-    pub const fn config(&self) -> &S::Config {
-        &self.config
+    pub const fn config(&self) -> &Config<S::Settings> {
+        &self.ctx.config
     }
 }

@@ -7,11 +7,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::context::Context;
 use super::event::{Blocked, Event, Failure, Report};
 use super::grant::{Loss, Release};
-use super::registry::Machine;
+use super::registry::Entry;
 use super::request::Wait;
-use super::store::{Store, Surroundings};
+use super::store::Store;
 use super::tenure::{Due, Phase};
 use super::waiters::{Waiter, Waiters};
 use crate::error::Misuse;
@@ -52,7 +53,7 @@ pub(crate) struct PendingRelease<S: Store> {
     pub(crate) store: S::Releasing,
 }
 
-impl<S: Store> Machine for Lock<S> {
+impl<S: Store> Entry for Lock<S> {
     type Key = S::Key;
 
     fn new(key: S::Key) -> Self {
@@ -98,8 +99,8 @@ impl<S: Store> Lock<S> {
     }
 
     /// Returns true if nothing is left that a shutdown has to wait for.
-    pub(crate) fn is_drained(&self, view: S::View<'_>) -> bool {
-        self.is_quiet() && self.store.is_drained(view)
+    pub(crate) fn is_drained(&self, ctx: &Context<S>) -> bool {
+        self.is_quiet() && self.store.is_drained(ctx)
     }
 
     fn is_quiet(&self) -> bool {
@@ -108,14 +109,14 @@ impl<S: Store> Lock<S> {
 
     /// The end of validity, if this acquisition holds the lock.
     #[must_use]
-    pub fn valid_until(&self, id: LockId, view: S::View<'_>) -> Option<Instant> {
+    pub fn valid_until(&self, id: LockId, ctx: &Context<S>) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| S::tenure(hold).is_held() && S::tenure(hold).id() == id)?;
-        Some(S::tenure(hold).valid_until(S::terms(hold, view).until))
+        Some(S::tenure(hold).valid_until(S::terms(hold, ctx).until))
     }
 
     /// The next thing to happen by itself, and what it is.
     #[must_use]
-    pub fn deadline(&self, view: S::View<'_>) -> Option<(Instant, &'static str)> {
+    pub fn deadline(&self, ctx: &Context<S>) -> Option<(Instant, &'static str)> {
         let mut next = S::contention_deadline(&self.contention);
         let mut or_at = |at: Instant, why: &'static str| {
             if next.is_none_or(|(first, _)| at < first) {
@@ -123,8 +124,8 @@ impl<S: Store> Lock<S> {
             }
         };
         if let Some(hold) = &self.hold {
-            let (at, why) = S::hold_deadline(hold, view);
-            or_at(at.min(S::tenure(hold).deadline(&S::terms(hold, view))), why);
+            let (at, why) = S::hold_deadline(hold, ctx);
+            or_at(at.min(S::tenure(hold).deadline(&S::terms(hold, ctx))), why);
         }
         if let Some(at) = self.waiters.next_end() {
             or_at(at, "end of a wait");
@@ -160,7 +161,7 @@ impl<S: Store> Lock<S> {
     // --- verbs ---
 
     /// An acquisition begins.
-    pub fn acquire(&mut self, ctx: &mut S::Context<'_>, waiter: Waiter<S::Terms>) {
+    pub fn acquire(&mut self, ctx: &mut Context<S>, waiter: Waiter<S::Terms>) {
         self.expire(ctx);
         if let Some(failure) = S::refuses(ctx) {
             return ctx.end(waiter.id, Event::Failed(failure));
@@ -185,7 +186,7 @@ impl<S: Store> Lock<S> {
     /// # Errors
     ///
     /// [`Misuse::NotHeld`] if the offer no longer stands.
-    pub fn claim(&mut self, ctx: &mut S::Context<'_>, id: LockId) -> Result<(), Misuse> {
+    pub fn claim(&mut self, ctx: &mut Context<S>, id: LockId) -> Result<(), Misuse> {
         self.expire(ctx);
         let hold = self.hold_of(id, Phase::Offered)?;
         S::tenure_mut(hold).phase = Phase::Held;
@@ -198,7 +199,7 @@ impl<S: Store> Lock<S> {
     /// # Errors
     ///
     /// [`Misuse::NotHeld`] if it is not held.
-    pub fn extend(&mut self, ctx: &mut S::Context<'_>, id: LockId) -> Result<(), Misuse> {
+    pub fn extend(&mut self, ctx: &mut Context<S>, id: LockId) -> Result<(), Misuse> {
         self.expire(ctx);
         self.held_by(id)?;
         S::extend(self, ctx);
@@ -210,7 +211,7 @@ impl<S: Store> Lock<S> {
     /// # Errors
     ///
     /// [`Misuse::NotHeld`] if the acquisition still waits, or was given back before.
-    pub fn release(&mut self, ctx: &mut S::Context<'_>, id: LockId) -> Result<(), Misuse> {
+    pub fn release(&mut self, ctx: &mut Context<S>, id: LockId) -> Result<(), Misuse> {
         self.expire(ctx);
         if !self.has_guard(id) {
             return Err(Misuse::NotHeld(id));
@@ -220,7 +221,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// Cancels the acquisition in whatever state it is in. Called on drop.
-    pub fn abandon(&mut self, ctx: &mut S::Context<'_>, id: LockId) {
+    pub fn abandon(&mut self, ctx: &mut Context<S>, id: LockId) {
         self.expire(ctx);
         if self.has_guard(id) {
             self.return_guard(ctx, id, false);
@@ -236,7 +237,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// Answers all waiters and gives back what is held (requirement U2).
-    pub fn shut_down(&mut self, ctx: &mut S::Context<'_>) {
+    pub fn shut_down(&mut self, ctx: &mut Context<S>) {
         self.expire(ctx);
         S::shut_down(self, ctx);
         while let Some(waiter) = self.waiters.pop_last() {
@@ -258,14 +259,14 @@ impl<S: Store> Lock<S> {
     }
 
     /// The end of a shutdown: answers the releases that are left.
-    pub fn stop(&mut self, ctx: &mut S::Context<'_>) {
+    pub fn stop(&mut self, ctx: &mut Context<S>) {
         for release in self.releases.drain(..) {
             ctx.end(release.id, Event::Released(Release::Unknown));
         }
     }
 
     /// Does what is due at [`deadline`](Self::deadline).
-    pub fn timeout(&mut self, ctx: &mut S::Context<'_>) {
+    pub fn timeout(&mut self, ctx: &mut Context<S>) {
         self.expire(ctx);
         // First those whose wait is over, so that the lock is not handed over to one of them.
         self.end_waits(ctx);
@@ -275,10 +276,10 @@ impl<S: Store> Lock<S> {
     }
 
     /// Expires the hold before anything else, so that no later event can revive it (requirement T2).
-    pub(crate) fn expire(&mut self, ctx: &mut S::Context<'_>) {
+    pub(crate) fn expire(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &self.hold else { return };
-        let over = || S::tenure(hold).is_over(ctx.now()).then_some(Loss::MaxHold);
-        if let Some(loss) = S::loss(hold, ctx.now(), ctx.view()).or_else(over) {
+        let over = || S::tenure(hold).is_over(ctx.now).then_some(Loss::MaxHold);
+        if let Some(loss) = S::loss(hold, ctx).or_else(over) {
             self.lose(ctx, loss);
         }
     }
@@ -286,7 +287,7 @@ impl<S: Store> Lock<S> {
     // --- waiting ---
 
     /// Emits why the head waits, when that changes.
-    pub(crate) fn notify_blocked(&mut self, ctx: &mut S::Context<'_>, why: Blocked) {
+    pub(crate) fn notify_blocked(&mut self, ctx: &mut Context<S>, why: Blocked) {
         if let Some(head) = self.waiters.head()
             && self.blocked.replace(why) != Some(why)
         {
@@ -295,13 +296,13 @@ impl<S: Store> Lock<S> {
     }
 
     /// Why a waiter has failed. No server is to blame if the lock is held in this client.
-    fn report(&self, ctx: &S::Context<'_>, since: Instant) -> Report {
+    fn report(&self, ctx: &Context<S>, since: Instant) -> Report {
         let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self) };
-        Report { waited: ctx.now().since(since), nodes }
+        Report { waited: ctx.now.since(since), nodes }
     }
 
     /// The only attempt of a try has failed. Returns true if the head was one.
-    pub(crate) fn end_try(&mut self, ctx: &mut S::Context<'_>) -> bool {
+    pub(crate) fn end_try(&mut self, ctx: &mut Context<S>) -> bool {
         let Some(head) = self.waiters.head().filter(|head| head.wait == Wait::Try) else { return false };
         let (id, report) = (head.id, self.report(ctx, head.since));
         ctx.end(id, Event::Failed(Failure::TimedOut(report)));
@@ -310,7 +311,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// No acquisition can succeed: every waiter fails.
-    pub(crate) fn fail_all(&mut self, ctx: &mut S::Context<'_>, failure: impl Fn(Report) -> Failure) {
+    pub(crate) fn fail_all(&mut self, ctx: &mut Context<S>, failure: impl Fn(Report) -> Failure) {
         while let Some(waiter) = self.waiters.pop() {
             let report = self.report(ctx, waiter.since);
             ctx.end(waiter.id, Event::Failed(failure(report)));
@@ -319,9 +320,9 @@ impl<S: Store> Lock<S> {
     }
 
     /// Ends the waits that have run out.
-    fn end_waits(&mut self, ctx: &mut S::Context<'_>) {
+    fn end_waits(&mut self, ctx: &mut Context<S>) {
         let mut head = None;
-        while let Some(place) = self.waiters.due(ctx.now()) {
+        while let Some(place) = self.waiters.due(ctx.now) {
             let Some(waiter) = self.waiters.remove(place) else { return };
             let report = self.report(ctx, waiter.since);
             ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
@@ -336,7 +337,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// A waiter leaves the queue.
-    fn leave(&mut self, ctx: &mut S::Context<'_>, place: usize) {
+    fn leave(&mut self, ctx: &mut Context<S>, place: usize) {
         if let Some(waiter) = self.waiters.remove(place)
             && place == 0
         {
@@ -344,7 +345,7 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    fn head_left(&mut self, ctx: &mut S::Context<'_>, head: &Waiter<S::Terms>) {
+    fn head_left(&mut self, ctx: &mut Context<S>, head: &Waiter<S::Terms>) {
         if self.waiters.is_empty() {
             return self.nobody_waits(ctx);
         }
@@ -355,7 +356,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// Takes back what was begun for waiters that have left.
-    pub(crate) fn nobody_waits(&mut self, ctx: &mut S::Context<'_>) {
+    pub(crate) fn nobody_waits(&mut self, ctx: &mut Context<S>) {
         self.blocked = None;
         S::nobody_waits(self, ctx);
     }
@@ -363,10 +364,10 @@ impl<S: Store> Lock<S> {
     // --- holding ---
 
     /// Offers the lock to its holder, whose grant is good enough now.
-    pub(crate) fn offer(&mut self, ctx: &mut S::Context<'_>) {
+    pub(crate) fn offer(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
         let tenure = S::tenure_mut(hold);
-        tenure.offer(ctx.now());
+        tenure.offer(ctx.now);
         let id = tenure.id();
         let grant = S::grant(hold, ctx);
         ctx.emit(id, Event::Granted(grant));
@@ -374,15 +375,15 @@ impl<S: Store> Lock<S> {
     }
 
     /// Does what is due for the hold: ends a wait, withdraws an unclaimed offer, warns, and keeps it.
-    pub(crate) fn watch(&mut self, ctx: &mut S::Context<'_>) {
+    pub(crate) fn watch(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
-        let terms = S::terms(hold, ctx.view());
+        let terms = S::terms(hold, ctx);
         let tenure = S::tenure_mut(hold);
         let id = tenure.id();
-        match tenure.due(ctx.now(), &terms) {
+        match tenure.due(ctx.now, &terms) {
             Due::Nothing => {}
             Due::TimedOut => {
-                let waited = ctx.now().since(tenure.waiter.since);
+                let waited = ctx.now.since(tenure.waiter.since);
                 let report = Report { waited, nodes: S::answers(self) };
                 ctx.emit(id, Event::Failed(Failure::TimedOut(report)));
                 return self.return_guard(ctx, id, false);
@@ -399,7 +400,7 @@ impl<S: Store> Lock<S> {
     // --- the end of a hold ---
 
     /// The hold is lost: its holder is notified before anything else, and the waiters contend anew.
-    pub(crate) fn lose(&mut self, ctx: &mut S::Context<'_>, loss: Loss) {
+    pub(crate) fn lose(&mut self, ctx: &mut Context<S>, loss: Loss) {
         let Some((hold, ended)) = self.end_hold(ctx, Some(loss)) else { return };
         let guarded = S::tenure(&hold).is_held();
         match S::tenure(&hold).phase {
@@ -415,7 +416,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// The guard of a holder, or of one that lost the lock, comes back. `answer`: it waits for the outcome.
-    pub(crate) fn return_guard(&mut self, ctx: &mut S::Context<'_>, id: LockId, answer: bool) {
+    pub(crate) fn return_guard(&mut self, ctx: &mut Context<S>, id: LockId, answer: bool) {
         if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
             let ended = self.lost.swap_remove(place);
             if !answer {
@@ -440,7 +441,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// Gives the hold back to the store. `answer`: its holder waits for the outcome.
-    pub(crate) fn give_back(&mut self, ctx: &mut S::Context<'_>, answer: bool) {
+    pub(crate) fn give_back(&mut self, ctx: &mut Context<S>, answer: bool) {
         let Some((hold, ended)) = self.end_hold(ctx, None) else { return };
         self.clean_up(ctx, &ended, answer);
         if !self.waiters.is_empty() {
@@ -448,28 +449,28 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    fn end_hold(&mut self, ctx: &mut S::Context<'_>, loss: Option<Loss>) -> Option<(S::Hold, Ended<S>)> {
+    fn end_hold(&mut self, ctx: &mut Context<S>, loss: Option<Loss>) -> Option<(S::Hold, Ended<S>)> {
         let hold = self.hold.take()?;
         let tenure = S::tenure(&hold);
-        let (id, valid_until) = (tenure.id(), tenure.valid_until(S::terms(&hold, ctx.view()).until));
+        let (id, valid_until) = (tenure.id(), tenure.valid_until(S::terms(&hold, ctx).until));
         let remains = S::end(self, ctx, &hold, loss);
         Some((hold, Ended { id, valid_until, remains }))
     }
 
-    fn clean_up(&mut self, ctx: &mut S::Context<'_>, ended: &Ended<S>, answer: bool) {
+    fn clean_up(&mut self, ctx: &mut Context<S>, ended: &Ended<S>, answer: bool) {
         if answer {
             let store = S::releasing(self, ctx, ended);
-            self.releases.push(PendingRelease { id: ended.id, until: ctx.release_by(), store });
+            self.releases.push(PendingRelease { id: ended.id, until: ctx.now + ctx.config.release_within, store });
         }
         S::clean_up(self, ctx, ended);
         self.answer_releases(ctx);
     }
 
     /// Answers the releases whose outcome is certain, or whose time is over.
-    pub(crate) fn answer_releases(&mut self, ctx: &mut S::Context<'_>) {
-        let now = ctx.now();
+    pub(crate) fn answer_releases(&mut self, ctx: &mut Context<S>) {
+        let now = ctx.now;
         self.releases.retain(|release| {
-            let outcome = S::released(&release.store, ctx.view());
+            let outcome = S::released(&release.store, ctx);
             let timed_out = || (release.until <= now).then_some(Release::Unknown);
             let Some(outcome) = outcome.or_else(timed_out) else { return true };
             ctx.end(release.id, Event::Released(outcome));

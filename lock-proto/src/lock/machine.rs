@@ -2,10 +2,12 @@
 
 use core::time::Duration;
 
+use super::election::Elections;
 use super::request::Acquire;
 use super::tuning::Drift;
 use crate::error::Misuse;
-use crate::id::LockId;
+use crate::fault::Fault;
+use crate::id::{ConnId, LockId};
 use crate::time::Instant;
 
 /// What the clients of all stores have in common: the driver and the simulation run anything that implements it.
@@ -52,12 +54,23 @@ pub trait Machine {
     /// has confirmed, or after `within`.
     fn shutdown(&mut self, now: Instant, within: Duration);
 
+    /// The connection is open.
+    fn handle_connected(&mut self, now: Instant, conn: ConnId);
+
+    /// The connection could not be opened, or has ended. After `Disconnect` this need not be reported.
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
+
     /// Does what is due. Early, late and repeated calls are harmless.
     fn handle_timeout(&mut self, now: Instant);
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued. `None`: not before
     /// something else happens.
     fn next_deadline(&self) -> Option<Instant>;
+
+    /// [`next_deadline`](Self::next_deadline) and what it is for, to find out why a machine is called so often.
+    fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
+        self.next_deadline().map(|at| (at, "a timer"))
+    }
 
     /// The end of the validity of a lock that is held; `None` if it is not held.
     fn valid_until(&self, lock: LockId) -> Option<Instant>;
@@ -80,5 +93,10 @@ pub trait Machine {
     /// What the key of every lock begins with.
     fn prefix(&self) -> &[u8] {
         &[]
+    }
+
+    /// Elections; `None` if the store has none.
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        None
     }
 }

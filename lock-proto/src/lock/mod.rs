@@ -4,6 +4,11 @@
 //! `redis::Locks` and `etcd::Locks`, and [`Lock`] the machine of one name.
 
 mod answer;
+mod bytes;
+mod client;
+mod config;
+mod context;
+mod election;
 mod event;
 mod grant;
 mod hub;
@@ -21,10 +26,16 @@ mod waiters;
 pub(crate) use answer::MAX_TEXT;
 pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
+pub use bytes::{ByteClient, Output};
+pub use client::Client;
+#[doc(hidden)]
+pub use client::Transport;
+pub use config::Config;
+pub(crate) use config::{DAY, check_targets};
+pub use context::Context;
+pub use election::{ElectionEvent, Elections, Leader, QueryId};
 pub use event::{Blocked, Event, Failure, Report};
 pub use grant::{Fence, Grant, Loss, Release, Token};
-#[doc(hidden)]
-pub use hub::Hub;
 pub use hub::Locks;
 pub(crate) use lifecycle::Ended;
 pub use lifecycle::Lock;
@@ -32,7 +43,8 @@ pub use machine::Machine;
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
-pub use store::{Store, Surroundings};
+pub use store::Store;
 pub(crate) use tenure::{Phase, Tenure, Terms};
+pub(crate) use tuning::check_name;
 pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MIN_TTL, Poll};
 pub use waiters::Waiter;

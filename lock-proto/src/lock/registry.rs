@@ -1,7 +1,7 @@
-//! The locks of one client: names, ids, deadlines, and the shutdown. The hub of every store is built around one.
+//! The locks of one client: names, ids and deadlines. The hub of every store is built around one.
 
 use alloc::boxed::Box;
-use alloc::collections::btree_map::{BTreeMap, Entry};
+use alloc::collections::btree_map::{self, BTreeMap};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::id::LockId;
 use crate::time::Instant;
 
 /// The state machine of one name.
-pub(crate) trait Machine {
+pub(crate) trait Entry {
     /// What tells one name from another in the store.
     type Key: Clone + Ord;
 
@@ -27,8 +27,7 @@ pub(crate) trait Machine {
 
 /// The machines of a client, and the acquisitions that they work on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Registry<M: Machine> {
-    now: Instant,
+pub(crate) struct Registry<M: Entry> {
     names: BTreeMap<M::Key, u32>,
     /// Boxed, so that a growing table moves pointers only.
     machines: Vec<Option<Box<M>>>,
@@ -36,45 +35,24 @@ pub(crate) struct Registry<M: Machine> {
     acquisitions: Slots,
     deadlines: Deadlines,
     held: u32,
-    shutdown: Shutdown,
-}
-
-/// How far the shutdown is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Shutdown {
-    /// When it ends at the latest; `None` before it begins.
-    until: Option<Instant>,
-    /// Every machine before this slot is drained.
+    /// Every machine before this slot is drained, during a shutdown.
     drained: usize,
-    over: bool,
 }
 
-impl<M: Machine> Registry<M> {
-    pub(crate) fn new(now: Instant) -> Self {
+impl<M: Entry> Registry<M> {
+    pub(crate) fn new() -> Self {
         Self {
-            now,
             names: BTreeMap::new(),
             machines: Vec::new(),
             free: Vec::new(),
             acquisitions: Slots::default(),
             deadlines: Deadlines::default(),
             held: 0,
-            shutdown: Shutdown::default(),
+            drained: 0,
         }
     }
 
     // --- time ---
-
-    /// The latest time that a caller has named.
-    pub(crate) const fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Moves the clock forward. Time that runs backwards is taken as standing still (requirement M1).
-    #[inline]
-    pub(crate) fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now);
-    }
 
     /// The earliest deadline of a machine, and its slot. `Instant::MAX` means never.
     #[inline]
@@ -84,41 +62,31 @@ impl<M: Machine> Registry<M> {
 
     /// The slot of a machine whose deadline has come.
     #[inline]
-    pub(crate) fn due(&self) -> Option<u32> {
-        self.next_deadline().filter(|(at, _)| *at <= self.now).map(|(_, slot)| slot)
+    pub(crate) fn due(&self, now: Instant) -> Option<u32> {
+        self.next_deadline().filter(|(at, _)| *at <= now).map(|(_, slot)| slot)
     }
 
     /// Called after the deadline of `slot` was served. A machine that does not move it would be called for ever; it is
     /// called again a millisecond later.
-    pub(crate) fn served(&mut self, slot: u32) {
-        if self.due() == Some(slot) {
+    pub(crate) fn served(&mut self, now: Instant, slot: u32) {
+        if self.due(now) == Some(slot) {
             debug_assert!(false, "the deadline of slot {slot} was served and did not move");
-            self.deadlines.set(slot, Some(self.now + Duration::from_millis(1)));
+            self.deadlines.set(slot, Some(now + Duration::from_millis(1)));
         }
     }
 
     // --- machines and acquisitions ---
 
-    /// Checks that another acquisition may begin.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse::ShuttingDown`] or [`Misuse::TooMany`].
-    pub(crate) const fn admit(&self, limit: u32) -> Result<(), Misuse> {
-        if self.is_stopping() {
-            return Err(Misuse::ShuttingDown);
-        }
-        if self.acquisitions.len() >= limit as usize {
-            return Err(Misuse::TooMany { limit });
-        }
-        Ok(())
+    /// How many acquisitions there are.
+    pub(crate) const fn acquisitions(&self) -> usize {
+        self.acquisitions.len()
     }
 
     /// A new acquisition of the lock `key`, and the slot of its machine.
     pub(crate) fn begin(&mut self, key: M::Key) -> (u32, LockId) {
         let machine = match self.names.entry(key) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(name) => {
+            btree_map::Entry::Occupied(known) => *known.get(),
+            btree_map::Entry::Vacant(name) => {
                 let machine = Some(Box::new(M::new(name.key().clone())));
                 let slot = if let Some(slot) = self.free.pop() {
                     self.machines[slot as usize] = machine;
@@ -203,38 +171,13 @@ impl<M: Machine> Registry<M> {
         self.held
     }
 
-    // --- shutdown (requirement U2) ---
-
-    /// Begins the shutdown, or brings its end forward. Returns true if it has just begun.
-    pub(crate) fn begin_shutdown(&mut self, within: Duration) -> bool {
-        let until = self.now + within;
-        let first = self.shutdown.until.is_none();
-        self.shutdown.until = Some(self.shutdown.until.map_or(until, |already| already.min(until)));
-        first
-    }
-
-    /// Returns true once the shutdown has begun.
-    pub(crate) const fn is_stopping(&self) -> bool {
-        self.shutdown.until.is_some()
-    }
-
-    /// Returns true once the shutdown is over.
-    pub(crate) const fn is_stopped(&self) -> bool {
-        self.shutdown.over
-    }
-
-    /// When the shutdown ends at the latest, while it is under way.
-    pub(crate) fn stop_at(&self) -> Option<Instant> {
-        self.shutdown.until.filter(|_| !self.shutdown.over)
-    }
-
     /// Returns true if every machine is drained. Costs what has changed since the last call.
     pub(crate) fn is_drained(&mut self, drained: impl Fn(&M) -> bool) -> bool {
         let done = |machine: &Option<Box<M>>| machine.as_deref().is_none_or(&drained);
-        while self.machines.get(self.shutdown.drained).is_some_and(done) {
-            self.shutdown.drained += 1;
+        while self.machines.get(self.drained).is_some_and(done) {
+            self.drained += 1;
         }
-        self.shutdown.drained == self.machines.len()
+        self.drained == self.machines.len()
     }
 
     /// The machines that are left.
@@ -242,17 +185,12 @@ impl<M: Machine> Registry<M> {
         self.machines.iter().flatten().map(AsRef::as_ref)
     }
 
-    /// Ends the shutdown.
-    pub(crate) const fn stop(&mut self) {
-        self.shutdown.over = true;
-    }
-
     /// Drops all machines: a client that has stopped sends nothing more.
     pub(crate) fn clear(&mut self) -> Vec<(u32, Box<M>)> {
         self.names.clear();
         self.free.clear();
         self.deadlines = Deadlines::default();
-        self.shutdown.drained = 0;
+        self.drained = 0;
         let all = core::mem::take(&mut self.machines);
         all.into_iter().enumerate().filter_map(|(slot, machine)| Some((slot as u32, machine?))).collect()
     }
@@ -270,7 +208,7 @@ mod tests {
         left: u32,
     }
 
-    impl Machine for Toy {
+    impl Entry for Toy {
         type Key = u8;
 
         fn new(key: u8) -> Self {
@@ -304,7 +242,7 @@ mod tests {
 
     #[test]
     fn acquisitions_of_one_name_share_a_machine_until_it_is_over() {
-        let mut all = Registry::<Toy>::new(at(0));
+        let mut all = Registry::<Toy>::new();
         let (slot, first) = all.begin(7);
         let (same, second) = all.begin(7);
         assert_eq!((slot, all.slot_of_key(&7), all.slot_of(first)), (same, Some(slot), Ok(slot)));
@@ -323,46 +261,25 @@ mod tests {
     }
 
     #[test]
-    fn m1_time_never_runs_backwards() {
-        let mut all = Registry::<Toy>::new(at(10));
-        all.advance(at(5));
-        assert_eq!(all.now(), at(10));
-        all.advance(at(11));
-        assert_eq!(all.now(), at(11));
-    }
-
-    #[test]
     fn m7_only_what_is_due_is_served() {
-        let mut all = Registry::<Toy>::new(at(0));
+        let mut all = Registry::<Toy>::new();
         let slots: Vec<u32> = (0..3).map(|key| all.begin(key).0).collect();
         for (slot, deadline) in slots.iter().zip([Some(at(30)), None, Some(Instant::MAX)]) {
             step(&mut all, *slot, deadline, &[]);
         }
-        all.advance(at(29));
-        assert_eq!(all.due(), None);
-        all.advance(at(30));
-        assert_eq!(all.due(), Some(slots[0]));
+        assert_eq!((all.due(at(29)), all.due(at(30))), (None, Some(slots[0])));
         step(&mut all, slots[0], None, &[]);
-        all.served(slots[0]);
-        assert_eq!((all.due(), all.next_deadline()), (None, None), "the last instant is never");
+        all.served(at(30), slots[0]);
+        assert_eq!((all.due(at(99)), all.next_deadline()), (None, None), "the last instant is never");
     }
 
     #[test]
-    fn a_client_takes_no_more_than_its_limit_and_nothing_once_it_stops() {
-        let mut all = Registry::<Toy>::new(at(0));
-        assert_eq!(all.admit(1), Ok(()));
+    fn a_shutdown_waits_for_every_machine() {
+        let mut all = Registry::<Toy>::new();
         let (slot, _) = all.begin(1);
-        assert_eq!(all.admit(1), Err(Misuse::TooMany { limit: 1 }));
-        let ms = Duration::from_millis;
-        assert_eq!(
-            [all.begin_shutdown(ms(50)), all.begin_shutdown(ms(90)), all.begin_shutdown(ms(20))],
-            [true, false, false]
-        );
-        assert_eq!((all.admit(9), all.stop_at()), (Err(Misuse::ShuttingDown), Some(at(20))));
-        assert!(!all.is_drained(Machine::is_over));
+        assert_eq!((all.acquisitions(), all.is_drained(Entry::is_over)), (1, false));
         step(&mut all, slot, None, &[]);
-        assert!(all.is_drained(Machine::is_held));
-        all.stop();
-        assert_eq!((all.is_stopped(), all.stop_at(), all.clear().len()), (true, None, 1));
+        assert!(all.is_drained(Entry::is_held));
+        assert_eq!(all.clear().len(), 1);
     }
 }

@@ -2,11 +2,19 @@
 
 use core::time::Duration;
 
+use crate::error::Invalid;
+
 /// The TTL that is used if none is given.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
 /// The longest lock name and the longest prefix, in bytes.
 pub const MAX_NAME: usize = 512;
+
+/// Checks the length of a lock's name.
+pub(crate) const fn check_name(name: &[u8]) -> Result<(), Invalid> {
+    let len = name.len();
+    if len == 0 || len > MAX_NAME { Err(Invalid::NameLength { len, max: MAX_NAME }) } else { Ok(()) }
+}
 
 /// The shortest TTL.
 pub const MIN_TTL: Duration = Duration::from_millis(50);
@@ -52,9 +60,13 @@ pub struct Drift {
     pub margin: Duration,
 }
 
+impl Drift {
+    pub(crate) const DEFAULT: Self = Self { divisor: 100, margin: Duration::from_millis(2) };
+}
+
 impl Default for Drift {
     /// One part in a hundred and 2 ms.
     fn default() -> Self {
-        Self { divisor: 100, margin: Duration::from_millis(2) }
+        Self::DEFAULT
     }
 }

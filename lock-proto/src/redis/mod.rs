@@ -1,12 +1,13 @@
 //! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
 
 mod batch;
+#[expect(unnameable_types, reason = "parts of `Client`, which applications need not name")]
 mod client;
+#[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
 mod listener;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod locks;
 mod output;
 mod pipe;
@@ -21,10 +22,10 @@ mod verify;
 
 pub use crate::lock::{
     Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant, Loss,
-    MAX_NAME, MAX_TTL, MIN_TTL, Poll, Release, Renew, Report, ServerError, Token, Wait,
+    MAX_NAME, MAX_TTL, MIN_TTL, Output, Poll, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use crate::url::{Secret, Target, UrlError};
-pub use client::{Client, Output};
+pub use client::Client;
 pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;
 pub use output::LocksOutput;

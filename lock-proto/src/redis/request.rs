@@ -10,8 +10,7 @@ use core::time::Duration;
 use super::script::{self, Script};
 use super::token::{CLIENT_PART, Spent};
 use crate::id::ClientId;
-use crate::lock::Token;
-use crate::lock::{Cause, ErrorClass, Expiry, ServerError};
+use crate::lock::{Cause, ErrorClass, Expiry, ServerError, Token};
 
 /// What is appended to a lock's key to name the marker that says that somebody waits for it.
 pub const WAITING_SUFFIX: &str = ":lock-proto:waiting";
@@ -278,7 +277,7 @@ impl Request {
                 f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", ttl])
             }
             Self::Take { key, number, spent, ttl_ms, fence_block, clean: _, waiting_ms } => {
-                let (token, spent) = (TokenText::new(client, *number), SpentText::new(*spent));
+                let (token, spent) = (TokenText::new(client, *number), spent_text(*spent));
                 let [token, spent] = [token.as_bytes(), spent.as_bytes()];
                 let (lock, fence, waiting) = (key.lock(), identity.fence_key(), key.waiting());
                 let ttl = first.format(*ttl_ms).as_bytes();
@@ -301,8 +300,8 @@ impl Request {
                 f(&[verb, code, b"2", lock, identity.fence_key(), token, ttl, block])
             }
             Self::Release { key, number, spent, announce } => {
-                let (token, spent) = (TokenText::new(client, *number), spent.map(SpentText::new));
-                let (token, spent) = (token.as_bytes(), spent.as_ref().map(SpentText::as_bytes));
+                let (token, spent) = (TokenText::new(client, *number), spent.map(spent_text));
+                let (token, spent) = (token.as_bytes(), spent.as_ref().map(Text::as_bytes));
                 let (lock, waiting, signal) = (key.lock(), key.waiting(), key.signal());
                 match (*announce, spent) {
                     (false, None) => f(&[verb, code, b"1", lock, token]),
@@ -346,10 +345,7 @@ impl Request {
                 Reply::Deleted { number: n.unsigned_abs(), awaited: false }
             }
             (Self::Announce { .. }, Value::Int(1)) => Reply::Announced,
-            (
-                Self::Take { .. } | Self::Extend { .. } | Self::Release { .. } | Self::Announce { .. },
-                Value::Nil | Value::Int(_) | Value::Text(_) | Value::Error(_) | Value::Ints(_) | Value::Other,
-            ) => return None,
+            (_, _) => return None,
         })
     }
 
@@ -359,9 +355,7 @@ impl Request {
             // A key of another type cannot be the lock we held. With two keys it may be the fence counter.
             (Self::Extend { fence_block: 0, .. } | Self::Release { .. }, ErrorClass::KeyInUse) => Reply::Taken,
             (_, ErrorClass::Unclear) => Reply::Unknown(error.into()),
-            (_, ErrorClass::Transient | ErrorClass::Reconnect | ErrorClass::Refused | ErrorClass::KeyInUse) => {
-                Reply::Rejected(error)
-            }
+            (_, _) => Reply::Rejected(error),
         }
     }
 }
@@ -374,50 +368,45 @@ fn expiry(pttl: i64) -> Expiry {
     }
 }
 
-/// The three numbers of a [`Spent`] with blanks between them, without an allocation.
-struct SpentText {
-    text: [u8; 62],
+/// A text of at most `N` bytes, without an allocation.
+pub(super) struct Text<const N: usize> {
+    text: [u8; N],
     len: usize,
 }
 
-impl SpentText {
-    fn new(spent: Spent) -> Self {
-        let mut text = [b' '; 62];
-        let mut len = 0;
-        let mut buffer = itoa::Buffer::new();
-        for number in [spent.upto, spent.after, spent.last] {
-            let digits = buffer.format(number).as_bytes();
-            text[len..len + digits.len()].copy_from_slice(digits);
-            len += digits.len() + 1;
-        }
-        Self { text, len: len - 1 }
-    }
+impl<const N: usize> Text<N> {
+    const EMPTY: Self = Self { text: [0; N], len: 0 };
 
-    fn as_bytes(&self) -> &[u8] {
-        &self.text[..self.len]
-    }
-}
-
-/// A token's text, without an allocation.
-pub(super) struct TokenText {
-    text: [u8; CLIENT_PART + 20],
-    len: usize,
-}
-
-impl TokenText {
-    pub(super) fn new(client_part: &[u8; CLIENT_PART], number: u64) -> Self {
-        let mut buffer = itoa::Buffer::new();
-        let digits = buffer.format(number).as_bytes();
-        let len = CLIENT_PART + digits.len();
-        let mut text = [0; CLIENT_PART + 20];
-        text[..CLIENT_PART].copy_from_slice(client_part);
-        text[CLIENT_PART..len].copy_from_slice(digits);
-        Self { text, len }
+    fn push(&mut self, part: &[u8]) {
+        self.text[self.len..self.len + part.len()].copy_from_slice(part);
+        self.len += part.len();
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.text[..self.len]
     }
+}
+
+/// A token's text.
+pub(super) type TokenText = Text<{ CLIENT_PART + 20 }>;
+
+impl TokenText {
+    pub(super) fn new(client_part: &[u8; CLIENT_PART], number: u64) -> Self {
+        let mut text = Self::EMPTY;
+        text.push(client_part);
+        text.push(itoa::Buffer::new().format(number).as_bytes());
+        text
+    }
+}
+
+/// The three numbers of a [`Spent`] with blanks between them.
+fn spent_text(spent: Spent) -> Text<62> {
+    let mut text = Text::EMPTY;
+    for (blank, number) in [("", spent.upto), (" ", spent.after), (" ", spent.last)] {
+        text.push(blank.as_bytes());
+        text.push(itoa::Buffer::new().format(number).as_bytes());
+    }
+    text
 }
 
 #[cfg(test)]

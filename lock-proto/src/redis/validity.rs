@@ -5,8 +5,7 @@ use core::time::Duration;
 use super::config::Config;
 use crate::error::Invalid;
 use crate::jitter::jitter_nanos;
-use crate::lock::Renew;
-use crate::lock::{MAX_TTL, MIN_TTL};
+use crate::lock::{MAX_TTL, MIN_TTL, Renew};
 use crate::time::{Instant, millis_up, nanos};
 
 /// The times that follow from a TTL and the settings.
@@ -35,8 +34,8 @@ impl Ttl {
             return Err(Invalid::Drift { ttl: given, validity });
         }
         if config.is_quorum() {
-            if given > config.quarantine {
-                return Err(Invalid::TtlOverQuarantine { given, quarantine: config.quarantine });
+            if given > config.store.quarantine {
+                return Err(Invalid::TtlOverQuarantine { given, quarantine: config.store.quarantine });
             }
             let round = ttl.round_timeout(config);
             if round > given / 4 {
@@ -91,7 +90,7 @@ impl Ttl {
     /// How long a round of a quorum waits for its nodes (requirement Q1).
     pub(crate) fn round_timeout(self, config: &Config) -> Duration {
         let default = (self.duration() / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        config.round_timeout.unwrap_or(default)
+        config.store.round_timeout.unwrap_or(default)
     }
 }
 

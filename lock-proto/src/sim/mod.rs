@@ -15,8 +15,8 @@
 //!   byte.
 //! * [`etcd::World`] does the same for an etcd cluster and [`etcd::Client`](crate::etcd::Client)
 //!   machines.
-//! * A lock of your own fits into both: implement [`Machine`](crate::Machine) and [`RedisClient`]
-//!   or [`etcd::EtcdClient`] for it, and hand it to [`world::Builder::machine`].
+//! * A lock of your own fits into both: implement [`ByteClient`](crate::ByteClient) or
+//!   [`etcd::EtcdClient`] for it, and hand it to [`world::Builder::machine`].
 //!   [`Plan::run_redis`] and [`Plan::run_etcd`] run it through the scenarios.
 //! * [`Checker`] knows the promises ([`Rule`]) and watches any world that tells it what happens,
 //!   also one of yours.

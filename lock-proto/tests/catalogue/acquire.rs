@@ -1,5 +1,6 @@
 //! Cases A: taking a lock.
 
+use lock_proto::Machine;
 use lock_proto::Misuse;
 use lock_proto::redis::{Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, Loss, Release, Renew, Wait};
 use lock_proto::sim::{Way, World};

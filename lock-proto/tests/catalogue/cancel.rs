@@ -1,5 +1,6 @@
 //! Cases C: giving up while something is under way.
 
+use lock_proto::Machine;
 use lock_proto::Misuse;
 use lock_proto::redis::{Acquire, Release, Wait};
 use lock_proto::sim::redis::Condition;

@@ -1,5 +1,6 @@
 //! Cases K: clocks and pauses.
 
+use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
 use lock_proto::sim::{Way, World};
 use lock_proto::{Instant, Misuse};

@@ -1,6 +1,7 @@
 //! Cases L: being told that the lock is lost.
 
 use lock_proto::Instant;
+use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
 use lock_proto::sim::{Way, World};
 

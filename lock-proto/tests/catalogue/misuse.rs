@@ -1,5 +1,6 @@
 //! Cases X: interfaces that invite mistakes.
 
+use lock_proto::Machine;
 use std::collections::BTreeSet;
 
 use lock_proto::Misuse;

@@ -1,5 +1,6 @@
 //! Cases Q: several nodes.
 
+use lock_proto::Machine;
 use lock_proto::redis::{
     Acquire, Answer, Client, Config, Endpoint, Failure, Protocol, Release, Renew, Target, Wait, script,
 };

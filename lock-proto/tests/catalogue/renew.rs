@@ -1,5 +1,6 @@
 //! Cases R: renewal and extension.
 
+use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Drift, Event, Loss, MIN_TTL, Release, Renew};
 use lock_proto::sim::redis::Condition;
 use lock_proto::sim::{Way, World};

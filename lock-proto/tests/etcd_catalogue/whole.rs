@@ -1,6 +1,7 @@
 //! What whole clients (`etcd::Client`) send together, against a simulated cluster. Cases in which the network matters are in
 //! `tests/etcd_world.rs`.
 
+use lock_proto::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lock_proto::etcd::message::WatchAsk;

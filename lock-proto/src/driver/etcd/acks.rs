@@ -1,25 +1,31 @@
 //! Answers to pings, which wait for a while.
 //!
-//! A gRPC server in Go, as etcd is, sends a ping with the first bytes of data after the answer to its last one, to learn the bandwidth. Answered at once,
-//! that is a ping for each call, and it costs both sides a third message each way.
+//! A gRPC server in Go, as etcd is, sends a ping with the first bytes of data after the answer to
+//! its last one, to learn the bandwidth. Answered at once, that is a ping for each call, and it
+//! costs both sides a third message each way.
 
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
-/// How long the answer to a ping may wait. Who pings to find out whether this side lives allows seconds.
+/// How long the answer to a ping may wait. Who pings to find out whether this side lives allows
+/// seconds.
 pub(super) const ACK_WAITS: Duration = Duration::from_millis(10);
-/// Size of the head of a frame, whose first three bytes are the length of the rest (RFC 9113, section 4.1).
+/// Size of the head of a frame, whose first three bytes are the length of the rest (RFC 9113,
+/// section 4.1).
 pub(super) const FRAME_HEAD: usize = 9;
-/// What the answer to a ping begins with: its length, its type, the flag `ACK`, and no stream (RFC 9113, section 6.7).
+/// What the answer to a ping begins with: its length, its type, the flag `ACK`, and no stream (RFC
+/// 9113, section 6.7).
 const ACK_HEAD: [u8; FRAME_HEAD] = [0, 0, 8, 6, 1, 0, 0, 0, 0];
 const ACK: usize = FRAME_HEAD + 8;
 /// What a client says before its first frame (RFC 9113, section 3.4).
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// Takes the answers to pings out of what hyper writes, and puts them back between two frames when their time has come.
+/// Takes the answers to pings out of what hyper writes, and puts them back between two frames when
+/// their time has come.
 pub(super) struct Acks {
-    /// How much is missing of the frame that was written last; `None` if it is not known where frames begin.
+    /// How much is missing of the frame that was written last; `None` if it is not known where
+    /// frames begin.
     rest_of_frame: Option<usize>,
     held: Option<[u8; ACK]>,
     /// It has waited long enough.
@@ -77,7 +83,8 @@ impl Acks {
         self.rest_of_frame = usize::try_from(length).ok().map(|length| FRAME_HEAD + length);
     }
 
-    /// One answer may wait. A second one takes it along: whoever sends more pings does not wait for answers.
+    /// One answer may wait. A second one takes it along: whoever sends more pings does not wait for
+    /// answers.
     fn hold(&mut self, ack: &[u8; ACK], into: &mut Vec<u8>) {
         if self.held.is_some() {
             self.let_go(into);
@@ -144,7 +151,8 @@ mod tests {
     #[test]
     fn the_answer_to_a_ping_lets_other_frames_pass() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
-        // In front of others, between them, behind them; and what looks like one inside a frame is none.
+        // In front of others, between them, behind them; and what looks like one inside a frame is
+        // none.
         for place in 0..3 {
             let mut frames = vec![&*headers, &*data];
             let answer = ack(1);

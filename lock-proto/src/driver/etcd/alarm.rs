@@ -1,7 +1,8 @@
 //! Wake-ups of a connection's tasks by one another.
 //!
-//! One call takes several tasks of hyper's in turn, each of them woken by the one before. Those wake-ups come while the connection is polled, and
-//! are for it alone; only what comes at any other time is for the driver.
+//! One call takes several tasks of hyper's in turn, each of them woken by the one before. Those
+//! wake-ups come while the connection is polled, and are for it alone; only what comes at any other
+//! time is for the driver.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -30,9 +31,11 @@ impl Alarm {
         self.raised.swap(false, Ordering::SeqCst)
     }
 
-    /// The connection is polled no more. Whether a task was woken meanwhile: who wakes one from now on wakes the driver.
+    /// The connection is polled no more. Whether a task was woken meanwhile: who wakes one from now
+    /// on wakes the driver.
     pub(super) fn end(&self) -> bool {
-        // In this order, and the other way round where it is raised: one of the two sees what the other does.
+        // In this order, and the other way round where it is raised: one of the two sees what the
+        // other does.
         self.polling.store(false, Ordering::SeqCst);
         self.take()
     }

@@ -1,7 +1,8 @@
 //! How many elements a server's message may have (requirement E12).
 //!
-//! An empty element of a repeated field takes two bytes in a message, and about a hundred once it is decoded: 4 MiB become some 200 MB. So
-//! the elements are counted before anything is decoded, and a message with more of them than the request can be answered with is refused.
+//! An empty element of a repeated field takes two bytes in a message, and about a hundred once it
+//! is decoded: 4 MiB become some 200 MB. So the elements are counted before anything is decoded,
+//! and a message with more of them than the request can be answered with is refused.
 
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -9,12 +10,14 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use crate::etcd::message::{Op, RangeRequest, RequestOp, TxnRequest};
 use crate::etcd::{Rpc, StreamKind};
 
-/// The longest message that is read. etcd splits what is longer, where it is asked to, and the queue of a lock is read in parts.
+/// The longest message that is read. etcd splits what is longer, where it is asked to, and the
+/// queue of a lock is read in parts.
 const LONGEST_MESSAGE: usize = 4 << 20;
 /// The same where an answer has nothing of variable length but a token.
 const LONGEST_FLAT: usize = 64 << 10;
-/// How many changes one message of a watch may report. A watch that has fallen behind is brought up to date by a thousand revisions at a time.
-/// With more of them the stream is opened anew, and what is watched is read.
+/// How many changes one message of a watch may report. A watch that has fallen behind is brought up
+/// to date by a thousand revisions at a time. With more of them the stream is opened anew, and what
+/// is watched is read.
 const MOST_EVENTS: usize = 4_096;
 
 /// What a message may be like.
@@ -87,7 +90,8 @@ impl Bound {
     }
 }
 
-/// Takes what the message has off `left`; false if that is not enough. No deeper than there are elements left.
+/// Takes what the message has off `left`; false if that is not enough. No deeper than there are
+/// elements left.
 fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, DecodeError> {
     while !message.is_empty() {
         let (field, wire) = decode_key(&mut message)?;

@@ -1,4 +1,5 @@
-//! One HTTP/2 connection to one endpoint, with all its calls and streams. Polled by the driver; it spawns nothing.
+//! One HTTP/2 connection to one endpoint, with all its calls and streams. Polled by the driver; it
+//! spawns nothing.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -27,15 +28,16 @@ use super::BoxFuture;
 use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
 use super::outbox::Outbox;
-use super::wire::{Inbox, Line, Naps, Nursery, Timers, Wire};
+use super::wire::{ConnState, Inbox, Sleeps, TaskSet, Timers, Wire};
 use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend, Token};
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
-/// A connection with open streams that was silent for this long is pinged. etcd takes more than one ping in 5 s for an attack.
+/// A connection with open streams that was silent for this long is pinged. etcd takes more than one
+/// ping in 5 s for an attack.
 const PING_AFTER: Duration = Duration::from_secs(10);
 /// How long the answer to a ping may take.
-const PING_PATIENCE: Duration = Duration::from_secs(3);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much a server may send on one stream, and on all of them, before it is read.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
@@ -45,7 +47,8 @@ const LONGEST_HEADERS: u32 = 16 << 10;
 /// Facts in one turn, so that a fast server does not hold up the timers and the other connections.
 const AT_ONCE: usize = 256;
 
-/// Rounds through its tasks in one turn, each woken by those of the round before: a call takes a few.
+/// Rounds through its tasks in one turn, each woken by those of the round before: a call takes a
+/// few.
 const ROUNDS: usize = 16;
 
 /// What a connection has to tell the machine.
@@ -77,11 +80,11 @@ struct Opened {
 pub(super) struct Connection<H: Host> {
     clock: H::Clock,
     state: State<H>,
-    line: Arc<Line>,
+    conn_state: Arc<ConnState>,
     inbox: Arc<Inbox>,
     outbox: Arc<Outbox>,
-    naps: Arc<Naps>,
-    nursery: Nursery,
+    sleeps: Arc<Sleeps>,
+    new_tasks: TaskSet,
     alarm: Arc<Alarm>,
     waker: Waker,
     /// hyper's tasks, and the calls under way. Only those that were woken are polled.
@@ -89,8 +92,9 @@ pub(super) struct Connection<H: Host> {
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
-    /// What is written waits one turn, for what the machine has to say to the facts of the last one.
-    put_off: bool,
+    /// What is written waits one turn, for what the machine has to say to the facts of the last
+    /// one.
+    flush_later: bool,
     /// The machine was told that it is open.
     up: bool,
     over: bool,
@@ -114,18 +118,18 @@ impl<H: Host> Connection<H> {
         Self {
             clock: host.clock(),
             state: State::Opening(Race::new(host, route)),
-            line: Arc::default(),
+            conn_state: Arc::default(),
             inbox: Arc::default(),
             outbox: Arc::default(),
-            naps: Arc::default(),
-            nursery: Nursery::default(),
+            sleeps: Arc::default(),
+            new_tasks: TaskSet::default(),
             waker: Arc::clone(&alarm).into(),
             alarm,
             tasks: FuturesUnordered::new(),
             streams: Vec::new(),
             origin: origin(authority),
             peer: None,
-            put_off: false,
+            flush_later: false,
             up: false,
             over: false,
         }
@@ -133,14 +137,15 @@ impl<H: Host> Connection<H> {
 
     /// The stream is open: has hyper speak over it.
     fn begin(&self) {
-        let timers = Timers::new(self.clock.clone(), Arc::clone(&self.naps));
-        let (line, outbox) = (Arc::clone(&self.line), Arc::clone(&self.outbox));
-        let wire = Wire { inbox: Arc::clone(&self.inbox), outbox: Arc::clone(&outbox), line: Arc::clone(&line) };
-        let mut builder = Builder::new(self.nursery.clone());
+        let timers = Timers::new(self.clock.clone(), Arc::clone(&self.sleeps));
+        let (conn_state, outbox) = (Arc::clone(&self.conn_state), Arc::clone(&self.outbox));
+        let wire =
+            Wire { inbox: Arc::clone(&self.inbox), outbox: Arc::clone(&outbox), conn_state: Arc::clone(&conn_state) };
+        let mut builder = Builder::new(self.new_tasks.clone());
         builder
             .timer(timers.clone())
             .keep_alive_interval(PING_AFTER)
-            .keep_alive_timeout(PING_PATIENCE)
+            .keep_alive_timeout(PING_TIMEOUT)
             // etcd counts a ping without an open stream as an attack as well.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -149,7 +154,7 @@ impl<H: Host> Connection<H> {
             .max_header_list_size(LONGEST_HEADERS);
         self.tasks.push(boxed(async move {
             let Ok((send, connection)) = builder.handshake(wire).await else {
-                return Done::Opened(Err(line.fault().unwrap_or(Fault::Transport)));
+                return Done::Opened(Err(conn_state.fault().unwrap_or(Fault::Transport)));
             };
             let dispatch = Box::pin(async move {
                 match connection.await {
@@ -173,7 +178,7 @@ impl<H: Host> Connection<H> {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Opening(race) => race.next_deadline(),
-            State::Open(_) | State::Ended => self.naps.next(),
+            State::Open(_) | State::Ended => self.sleeps.next(),
         }
     }
 
@@ -195,7 +200,8 @@ impl<H: Host> Connection<H> {
 
     /// Opens a stream.
     pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Token>) {
-        // Without a connection there is none that it could belong to: the machine opens streams on open connections only.
+        // Without a connection there is none that it could belong to: the machine opens streams on
+        // open connections only.
         let Some(peer) = self.peer.clone() else { return };
         let (send, messages) = unbounded();
         self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
@@ -222,13 +228,13 @@ impl<H: Host> Connection<H> {
         self.alarm.begin(cx);
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
-        if self.naps.next().is_some() {
-            self.naps.wake(self.clock.now());
+        if self.sleeps.next().is_some() {
+            self.sleeps.wake(self.clock.now());
         }
         let mut more = true;
         for _ in 0..ROUNDS {
             more = self.poll_tasks(cx, facts) | self.poll_stream(host, route, cx);
-            if !self.up && self.line.is_up() {
+            if !self.up && self.conn_state.is_up() {
                 self.up = true;
                 // Before what was asked over it can have been answered: nothing is asked before.
                 facts.push(Fact::Connected);
@@ -239,13 +245,13 @@ impl<H: Host> Connection<H> {
                 break;
             }
         }
-        self.put_off = !facts.is_empty() && !self.put_off;
-        if !self.put_off {
+        self.flush_later = !facts.is_empty() && !self.flush_later;
+        if !self.flush_later {
             self.flush(cx);
         }
         more |= self.alarm.end();
         if self.over {
-            let why = self.line.fault().unwrap_or(Fault::Closed);
+            let why = self.conn_state.fault().unwrap_or(Fault::Closed);
             facts.push(Fact::Ended(why));
             self.peer = None;
             self.state = State::Ended;
@@ -255,7 +261,8 @@ impl<H: Host> Connection<H> {
         more
     }
 
-    /// Has leave what was written. What the stream does not take now leaves in a later turn; it wakes the driver.
+    /// Has leave what was written. What the stream does not take now leaves in a later turn; it
+    /// wakes the driver.
     fn flush(&mut self, cx: &mut Context<'_>) {
         if let State::Open(stream) = &mut self.state
             && let Poll::Ready(Err(error)) = self.outbox.poll_flush(stream, cx)
@@ -284,14 +291,14 @@ impl<H: Host> Connection<H> {
 
     /// What the stream told before is the reason, if it told one.
     fn end(&mut self, why: Fault) {
-        self.line.end(why);
+        self.conn_state.end(why);
         self.over = true;
     }
 
     fn poll_tasks(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
         for _ in 0..AT_ONCE {
-            let Self { nursery, tasks, .. } = self;
-            let any_new = nursery.take(|task| {
+            let Self { new_tasks, tasks, .. } = self;
+            let any_new = new_tasks.take(|task| {
                 tasks.push(boxed(async move {
                     task.await;
                     Done::Work

@@ -1,8 +1,9 @@
 //! gRPC: one call or one stream over an open HTTP/2 connection, with the machine's types.
 //!
-//! Framing and statuses are tonic's, HTTP/2 is hyper's. What is told apart here is whose word a failure is: a code counts as the
-//! server's only if the server sent it. Whatever else fails leaves open whether the request was carried out, and so must not come
-//! as a code that says it was not (requirement E9).
+//! Framing and statuses are tonic's, HTTP/2 is hyper's. What is told apart here is whose word a
+//! failure is: a code counts as the server's only if the server sent it. Whatever else fails leaves
+//! open whether the request was carried out, and so must not come as a code that says it was not
+//! (requirement E9).
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -49,20 +50,20 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn client(&self, told: &Arc<AtomicBool>, bound: Bound) -> Grpc<Carrier> {
-        let carrier = Carrier { send: self.send.clone(), told: Arc::clone(told) };
+    fn client(&self, status_sent: &Arc<AtomicBool>, bound: Bound) -> Grpc<Carrier> {
+        let carrier = Carrier { send: self.send.clone(), status_sent: Arc::clone(status_sent) };
         Grpc::with_origin(carrier, self.origin.clone()).max_decoding_message_size(bound.bytes())
     }
 
     /// Makes a unary call.
     pub(super) async fn call(self, rpc: Rpc, token: Option<Token>) -> Result<RpcReply, Status> {
-        let told = Arc::default();
+        let status_sent = Arc::default();
         let path = PathAndQuery::from_static(rpc.path());
         let bound = Bound::of_answer(&rpc);
         let codec = Typed { encode: encode_call, decode: reply_to(&rpc), bound };
         let request = request(rpc, token.as_ref())?;
-        let answer = self.client(&told, bound).unary(request, path, codec).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| judged(&status, &told))
+        let answer = self.client(&status_sent, bound).unary(request, path, codec).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| status_of(&status, &status_sent))
     }
 
     /// Opens a stream that sends what `send` gives. Its end is always a status.
@@ -72,25 +73,26 @@ impl Peer {
         token: Option<Token>,
         send: impl Stream<Item = StreamSend> + Send + 'static,
     ) -> Incomings {
-        let told = Arc::default();
+        let status_sent = Arc::default();
         let bound = Bound::of_message(kind);
-        let mut client = self.client(&told, bound);
+        let mut client = self.client(&status_sent, bound);
         let opening = async move {
             let mut request =
                 request(send, token.as_ref()).map_err(|status| tonic::Status::internal(status.message))?;
-            // The member ends the stream when it has lost the leader, instead of going on with nothing to say.
+            // The member ends the stream when it has lost the leader, instead of going on with
+            // nothing to say.
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
             let codec = Typed { encode: encode_send, decode: message_of(kind), bound };
             let answer = client.streaming(request, PathAndQuery::from_static(kind.path()), codec).await;
             answer.map(tonic::Response::into_inner)
         };
-        Incomings { told, state: Some(Receiving::Opening(Box::pin(opening))) }
+        Incomings { status_sent, state: Some(Receiving::Opening(Box::pin(opening))) }
     }
 }
 
 /// What comes from a stream.
 pub(super) struct Incomings {
-    told: Arc<AtomicBool>,
+    status_sent: Arc<AtomicBool>,
     /// `None` once it has ended.
     state: Option<Receiving>,
 }
@@ -112,11 +114,11 @@ impl Incomings {
                         self.state = Some(Receiving::Open(Box::new(open)));
                         continue;
                     }
-                    Err(status) => judged(&status, &self.told),
+                    Err(status) => status_of(&status, &self.status_sent),
                 },
                 Some(Receiving::Open(open)) => match core::task::ready!(Pin::new(open).poll_next(cx)) {
                     Some(Ok(message)) => return Poll::Ready(Ok(message)),
-                    Some(Err(status)) => judged(&status, &self.told),
+                    Some(Err(status)) => status_of(&status, &self.status_sent),
                     None => Status::new(Code::Ok, "the server ended the stream"),
                 },
             };
@@ -138,8 +140,8 @@ fn request<M>(message: M, token: Option<&Token>) -> Result<tonic::Request<M>, St
 }
 
 /// The status as the machine is told it.
-fn judged(status: &tonic::Status, told: &AtomicBool) -> Status {
-    let code = if told.load(Ordering::Relaxed) {
+fn status_of(status: &tonic::Status, status_sent: &AtomicBool) -> Status {
+    let code = if status_sent.load(Ordering::Relaxed) {
         Code::from_number(status.code().into())
     } else {
         // Not the server's word. What came and made no sense, and what did not come.
@@ -168,7 +170,7 @@ fn judged(status: &tonic::Status, told: &AtomicBool) -> Status {
 struct Carrier {
     send: SendRequest<Body>,
     /// The server has sent a status.
-    told: Arc<AtomicBool>,
+    status_sent: Arc<AtomicBool>,
 }
 
 impl Service<http::Request<Body>> for Carrier {
@@ -182,7 +184,7 @@ impl Service<http::Request<Body>> for Carrier {
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        let told = Arc::clone(&self.told);
+        let status_sent = Arc::clone(&self.status_sent);
         let answer = self.send.send_request(request);
         Box::pin(async move {
             let (mut head, body) = answer.await.map_err(|error| undelivered(&error))?.into_parts();
@@ -193,17 +195,18 @@ impl Service<http::Request<Body>> for Carrier {
                 let words = format!("the server does not speak gRPC here: HTTP status {status}, content type {kind}");
                 return Err(tonic::Status::internal(words));
             }
-            note_status(&mut head.headers, &told);
-            Ok(http::Response::from_parts(head, Answer { body, told }))
+            note_status(&mut head.headers, &status_sent);
+            Ok(http::Response::from_parts(head, Answer { body, status_sent }))
         })
     }
 }
 
-/// Notes that a status came. Its details are taken out: nobody needs them, and tonic trusts the server to encode them well.
-fn note_status(headers: &mut HeaderMap, told: &AtomicBool) {
+/// Notes that a status came. Its details are taken out: nobody needs them, and tonic trusts the
+/// server to encode them well.
+fn note_status(headers: &mut HeaderMap, status_sent: &AtomicBool) {
     headers.remove("grpc-status-details-bin");
     if headers.contains_key("grpc-status") {
-        told.store(true, Ordering::Relaxed);
+        status_sent.store(true, Ordering::Relaxed);
     }
 }
 
@@ -214,7 +217,7 @@ fn undelivered(error: &hyper::Error) -> tonic::Status {
 /// The body of an answer.
 struct Answer {
     body: Incoming,
-    told: Arc<AtomicBool>,
+    status_sent: Arc<AtomicBool>,
 }
 
 impl http_body::Body for Answer {
@@ -222,12 +225,12 @@ impl http_body::Body for Answer {
     type Error = tonic::Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        let Self { body, told } = &mut *self;
+        let Self { body, status_sent } = &mut *self;
         Pin::new(body).poll_frame(cx).map(|frame| {
             Some(match frame? {
                 Ok(mut frame) => {
                     if let Some(trailers) = frame.trailers_mut() {
-                        note_status(trailers, told);
+                        note_status(trailers, status_sent);
                     }
                     Ok(frame)
                 }

@@ -1,9 +1,10 @@
 //! What hyper writes, until it leaves.
 //!
-//! A call is several frames, and hyper writes and flushes each of them when the turn of the task that has it comes. Carried out like that, a call
-//! would be several system calls here, and as many wake-ups of the server, which cost it more than the call itself. So what is written
-//! waits until all tasks had their turn, and leaves together.
-//! Only the answer to a ping waits longer: see [`Acks`].
+//! A call is several frames, and hyper writes and flushes each of them when the turn of the task
+//! that has it comes. Carried out like that, a call would be several system calls here, and as many
+//! wake-ups of the server, which cost it more than the call itself. So what is written waits until
+//! all tasks had their turn, and leaves together. Only the answer to a ping waits longer: see
+//! [`Acks`].
 
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -54,7 +55,7 @@ impl Outbox {
     pub(super) async fn acknowledge(&self, timers: Timers<impl Clock>) {
         loop {
             poll_fn(|cx| locked(&self.0).acks.poll_held(cx)).await;
-            timers.nap(ACK_WAITS).await;
+            timers.after(ACK_WAITS).await;
             let Inner { acks, waiting, .. } = &mut *locked(&self.0);
             acks.let_go(waiting);
         }

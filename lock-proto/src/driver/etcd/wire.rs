@@ -1,7 +1,8 @@
 //! What hyper needs of a runtime: a stream, a timer, and somewhere to run its tasks.
 //!
-//! hyper asks for all of them to be `Send`, which a host's streams and timers need not be. So it is given buffers and a list of timers;
-//! the connection, which has the host's stream, fills the one and empties the other, and the driver sleeps until the first of the timers.
+//! hyper asks for all of them to be `Send`, which a host's streams and timers need not be. So it is
+//! given buffers and a list of timers; the connection, which has the host's stream, fills the one
+//! and empties the other, and the driver sleeps until the first of the timers.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -38,7 +39,7 @@ const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// What is known of a connection, beside what hyper tells.
 #[derive(Debug, Default)]
-pub(super) struct Line(Mutex<Known>);
+pub(super) struct ConnState(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -48,7 +49,7 @@ struct Known {
     fault: Option<Fault>,
 }
 
-impl Line {
+impl ConnState {
     /// Whether the server has begun to speak HTTP/2.
     pub(super) fn is_up(&self) -> bool {
         let known = locked(&self.0);
@@ -125,7 +126,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Reads from the stream, if hyper waits for it. True if there was something; else `cx` is woken when there is.
+    /// Reads from the stream, if hyper waits for it. True if there was something; else `cx` is
+    /// woken when there is.
     pub(super) fn fill(&self, stream: impl AsyncRead + Unpin, cx: &mut Context<'_>) -> bool {
         let mut received = locked(&self.0);
         if received.reader.is_none() {
@@ -168,22 +170,22 @@ impl Inbox {
 pub(super) struct Wire {
     pub(super) inbox: Arc<Inbox>,
     pub(super) outbox: Arc<Outbox>,
-    pub(super) line: Arc<Line>,
+    pub(super) conn_state: Arc<ConnState>,
 }
 
 impl Read for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let Self { inbox, line, .. } = &*self;
+        let Self { inbox, conn_state, .. } = &*self;
         let most = into.remaining();
         if most == 0 {
             return Poll::Ready(Ok(()));
         }
         let taken = inbox.poll_take(most, cx, |bytes| {
-            line.read(bytes)?;
+            conn_state.read(bytes)?;
             into.put_slice(bytes);
             Ok(())
         });
-        ready!(taken).map_err(|error| line.broken(error))?.into()
+        ready!(taken).map_err(|error| conn_state.broken(error))?.into()
     }
 }
 
@@ -204,7 +206,7 @@ impl Write for Wire {
 
 /// Who waits for what time.
 #[derive(Default)]
-pub(super) struct Naps(Mutex<Waiting>);
+pub(super) struct Sleeps(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
@@ -214,7 +216,7 @@ struct Waiting {
     last: u64,
 }
 
-impl Naps {
+impl Sleeps {
     /// When the next one is over.
     pub(super) fn next(&self) -> Option<Instant> {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
@@ -235,30 +237,34 @@ impl Naps {
 #[derive(Clone)]
 pub(super) struct Timers<C> {
     clock: C,
-    naps: Arc<Naps>,
+    sleeps: Arc<Sleeps>,
     /// One moment on both clocks.
     here: Instant,
     there: StdInstant,
 }
 
 impl<C: Clock> Timers<C> {
-    pub(super) fn new(clock: C, naps: Arc<Naps>) -> Self {
-        Self { here: clock.now(), there: StdInstant::now(), clock, naps }
+    pub(super) fn new(clock: C, sleeps: Arc<Sleeps>) -> Self {
+        Self { here: clock.now(), there: StdInstant::now(), clock, sleeps }
     }
 
-    pub(super) fn nap(&self, time: Duration) -> Nap<C> {
+    pub(super) fn after(&self, time: Duration) -> TimerSleep<C> {
         let number = {
-            let mut waiting = locked(&self.naps.0);
+            let mut waiting = locked(&self.sleeps.0);
             waiting.last += 1;
             waiting.last
         };
-        Nap { key: (self.clock.now() + time, number), clock: self.clock.clone(), naps: Arc::clone(&self.naps) }
+        TimerSleep {
+            key: (self.clock.now() + time, number),
+            clock: self.clock.clone(),
+            sleeps: Arc::clone(&self.sleeps),
+        }
     }
 }
 
 impl<C: Clock> Timer for Timers<C> {
     fn sleep(&self, time: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(self.nap(time))
+        Box::pin(self.after(time))
     }
 
     fn sleep_until(&self, deadline: StdInstant) -> Pin<Box<dyn Sleep>> {
@@ -272,37 +278,38 @@ impl<C: Clock> Timer for Timers<C> {
 }
 
 /// A sleep.
-pub(super) struct Nap<C> {
+pub(super) struct TimerSleep<C> {
     key: (Instant, u64),
     clock: C,
-    naps: Arc<Naps>,
+    sleeps: Arc<Sleeps>,
 }
 
-impl<C: Clock> Sleep for Nap<C> {}
+impl<C: Clock> Sleep for TimerSleep<C> {}
 
-impl<C: Clock> Future for Nap<C> {
+impl<C: Clock> Future for TimerSleep<C> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.clock.now() >= self.key.0 {
             return Poll::Ready(());
         }
-        let _old = locked(&self.naps.0).wakers.insert(self.key, cx.waker().clone());
+        let _old = locked(&self.sleeps.0).wakers.insert(self.key, cx.waker().clone());
         Poll::Pending
     }
 }
 
-impl<C> Drop for Nap<C> {
+impl<C> Drop for TimerSleep<C> {
     fn drop(&mut self) {
-        let _waker = locked(&self.naps.0).wakers.remove(&self.key);
+        let _waker = locked(&self.sleeps.0).wakers.remove(&self.key);
     }
 }
 
-/// Where hyper leaves its tasks. Nothing is spawned: whoever polls the connection takes and polls them.
+/// Where hyper leaves its tasks. Nothing is spawned: whoever polls the connection takes and polls
+/// them.
 #[derive(Clone, Default)]
-pub(super) struct Nursery(Arc<Mutex<Vec<BoxFuture<()>>>>);
+pub(super) struct TaskSet(Arc<Mutex<Vec<BoxFuture<()>>>>);
 
-impl Nursery {
+impl TaskSet {
     /// Moves the new tasks out. False if there are none.
     pub(super) fn take(&self, into: impl FnMut(BoxFuture<()>)) -> bool {
         let new = core::mem::take(&mut *locked(&self.0));
@@ -312,7 +319,7 @@ impl Nursery {
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Nursery {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TaskSet {
     fn execute(&self, task: F) {
         locked(&self.0).push(Box::pin(task));
     }
@@ -339,11 +346,11 @@ mod tests {
         ] {
             // In one piece, and byte by byte.
             for size in [said.len(), 1] {
-                let line = Line::default();
-                let read: io::Result<Vec<()>> = said.chunks(size).map(|piece| line.read(piece)).collect();
+                let conn_state = ConnState::default();
+                let read: io::Result<Vec<()>> = said.chunks(size).map(|piece| conn_state.read(piece)).collect();
                 assert_eq!(read.is_err(), breach.is_some(), "{said:?}");
-                assert_eq!(line.fault(), breach.map(Fault::Protocol), "{said:?}");
-                assert_eq!(line.is_up(), breach.is_none() && said.len() >= GREETING, "{said:?}");
+                assert_eq!(conn_state.fault(), breach.map(Fault::Protocol), "{said:?}");
+                assert_eq!(conn_state.is_up(), breach.is_none() && said.len() >= GREETING, "{said:?}");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The failure catalogue's cases that concern the handles; `docs/failures.md` lists them all, `tests/catalogue` has the rest.
+//! The failure catalogue's cases that concern the handles; `docs/failures.md` lists them all,
+//! `tests/catalogue` has the rest.
 
 use core::marker::PhantomData;
 use std::thread;
@@ -20,8 +21,9 @@ impl<T: Clone> Probe<T> {
     const IS_CLONE: bool = true;
 }
 
-/// Case C7: a guard's drop blocks the executor, does nothing, or panics where there is no runtime. It posts a message to the driver
-/// and returns: on any thread, with a runtime or none, also when the driver is gone (requirement H4).
+/// Case C7: a guard's drop blocks the executor, does nothing, or panics where there is no runtime.
+/// It posts a message to the driver and returns: on any thread, with a runtime or none, also when
+/// the driver is gone (requirement H4).
 #[test]
 fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
     let world = World::new();
@@ -29,7 +31,8 @@ fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
     let lock = client.lock("a");
     let guard = world.wait(&mut driver, lock.acquire()).unwrap();
     world.settle(&mut driver);
-    // A thread without any runtime; the driver does not run meanwhile, so a drop that waits for it would hang.
+    // A thread without any runtime; the driver does not run meanwhile, so a drop that waits for it
+    // would hang.
     thread::spawn(move || drop(guard)).join().unwrap();
     assert!(world.has_key("a"), "nothing has been sent yet");
     world.settle(&mut driver);
@@ -51,8 +54,8 @@ fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
     thread::spawn(move || drop(guard)).join().unwrap();
 }
 
-/// Case C7: what guards that were dropped have left to do is lost when the process ends. An explicit release tells its outcome, and a shutdown
-/// drains what is left (requirements U1 and U2).
+/// Case C7: what guards that were dropped have left to do is lost when the process ends. An
+/// explicit release tells its outcome, and a shutdown drains what is left (requirements U1 and U2).
 #[test]
 fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
     let world = World::new();
@@ -68,8 +71,8 @@ fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
     assert!(["a", "b", "c", "d"].iter().all(|name| !world.has_key(name)));
 }
 
-/// Case L2: "held" is a stored flag that stays true until some timer runs, and can flip back. It compares the clock at each question,
-/// and a loss is final (requirement T3).
+/// Case L2: "held" is a stored flag that stays true until some timer runs, and can flip back. It
+/// compares the clock at each question, and a loss is final (requirement T3).
 #[test]
 fn catalogue_l2_held_is_asked_of_the_clock() {
     let world = World::new();
@@ -88,8 +91,8 @@ fn catalogue_l2_held_is_asked_of_the_clock() {
     assert!(!guard.is_held());
 }
 
-/// Case U6: leaving the protected block after the lock has ended raises an error, which hides the result of the work. Both are
-/// returned, side by side (requirement H4).
+/// Case U6: leaving the protected block after the lock has ended raises an error, which hides the
+/// result of the work. Both are returned, side by side (requirement H4).
 #[test]
 fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
     let world = World::new();
@@ -107,8 +110,9 @@ fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
     assert_eq!(done, Protected { output: Ok(42), release: Release::Expired });
 }
 
-/// Case X1: the owner is a thread, and asynchronous code changes threads, so the release is refused. The owner is the guard: it is
-/// `Send`, and whoever has it gives it back (requirement H4).
+/// Case X1: the owner is a thread, and asynchronous code changes threads, so the release is
+/// refused. The owner is the guard: it is `Send`, and whoever has it gives it back (requirement
+/// H4).
 #[test]
 fn catalogue_x1_a_guard_moves_between_threads() {
     let world = World::new();
@@ -126,8 +130,8 @@ fn catalogue_x1_a_guard_moves_between_threads() {
     assert_eq!(world.wait(&mut driver, releasing), Release::Released);
 }
 
-/// Case X8: a handle that can be copied: one copy gives the lock back, the other believes to hold it. A guard is no `Clone`; its observers are,
-/// and they hear of its end (requirement H4).
+/// Case X8: a handle that can be copied: one copy gives the lock back, the other believes to hold
+/// it. A guard is no `Clone`; its observers are, and they hear of its end (requirement H4).
 #[test]
 fn catalogue_x8_a_guard_cannot_be_copied() {
     let (guard, observer) = (Probe::<Guard>::IS_CLONE, Probe::<Observer>::IS_CLONE);

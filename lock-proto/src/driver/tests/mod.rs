@@ -21,7 +21,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Mutex;
 
-use super::run::with_identity;
+use super::backend::with_identity;
 use super::*;
 use crate::error::{Invalid, Misuse};
 use crate::id::ClientId;
@@ -118,7 +118,8 @@ fn waiters_of_one_client_are_served_in_order() {
     assert!(!world.has_key("a"));
 }
 
-/// A call finds out that the wait of another is over, and is given its place in the machine: the other is told all the same.
+/// A call finds out that the wait of another is over, and is given its place in the machine: the
+/// other is told all the same.
 #[test]
 fn a_wait_that_ends_in_the_call_of_another_is_told() {
     let world = World::new();
@@ -250,7 +251,8 @@ fn a_driver_that_is_dropped_between_wake_ups_forgets_nobody() {
     assert_eq!(woken(), 20);
 }
 
-/// Drops what it owns when the last clone of the waker is dropped, as a task of a simple executor does.
+/// Drops what it owns when the last clone of the waker is dropped, as a task of a simple executor
+/// does.
 struct Owning(#[expect(dead_code, reason = "owned to be dropped")] Mutex<Option<Guard>>);
 
 impl Wake for Owning {
@@ -268,7 +270,8 @@ fn a_waker_may_own_a_guard() {
             Waker::from(Arc::new(Owning(Mutex::new(Some(guard)))))
         }
     };
-    // Replaced by another waker, dropped with its future, dropped after a release that nobody awaited, dropped with the client.
+    // Replaced by another waker, dropped with its future, dropped after a release that nobody
+    // awaited, dropped with the client.
     let wakers: Vec<_> = ["a", "b", "c", "d"].map(|name| owning(name)(&world, &mut driver)).into();
     let [replaced, dropped, released, closed] = <[Waker; 4]>::try_from(wakers).unwrap();
     let busy = world.wait(&mut driver, client.lock("busy").acquire()).unwrap();
@@ -333,7 +336,7 @@ fn a_panic_elsewhere_poisons_nothing() {
     let world = World::new();
     let broken = Arc::new(AtomicBool::new(false));
     let host = Faulty(world.clone(), Arc::clone(&broken));
-    let (client, driver) = client(host, World::config()).unwrap();
+    let (client, driver) = connect(host, World::config()).unwrap();
     let mut driver = world::Task::new(driver);
     let mut acquiring = client.lock("a").acquire();
     assert!(poll(&mut acquiring).is_pending());
@@ -377,7 +380,7 @@ fn secrets_are_not_shown() {
     let mut node = config.nodes()[0].clone();
     node.password = Some(redis::Secret::new("hunter2"));
     config = redis::Config::new([node]);
-    let (client, driver) = with_identity(world, config, ClientId::from_bits(9), 1).unwrap();
+    let (client, driver) = with_identity(world, config.into(), ClientId::from_bits(9), 1).unwrap();
     let lock = client.lock("a");
     let shown = alloc::format!("{client:?} {driver:?} {lock:?} {:?}", lock.acquire());
     assert!(!shown.contains("hunter2") && shown.contains("node"), "{shown}");

@@ -1,4 +1,5 @@
-//! A world of one simulated server, one clock and no threads, in which every step of the driver is taken by hand.
+//! A world of one simulated server, one clock and no threads, in which every step of the driver is
+//! taken by hand.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::sync::Mutex;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use super::super::run::with_identity;
+use super::super::backend::with_identity;
 use super::super::ticket::locked;
 use super::super::{Address, Client, Clock, Driver, Host};
 use crate::id::ClientId;
@@ -128,7 +129,7 @@ impl World {
     }
 
     pub(super) fn client_with(&self, id: u128, config: Config) -> (Client, Task<Driver<Self>>) {
-        let (client, driver) = with_identity(self.clone(), config, ClientId::from_bits(id), 7).unwrap();
+        let (client, driver) = with_identity(self.clone(), config.into(), ClientId::from_bits(id), 7).unwrap();
         (client, Task::new(driver))
     }
 

@@ -26,27 +26,16 @@ pub(super) const MOST_BYTES: usize = 64 << 10;
 
 /// The queue that it writes to, if it can be one of several in a transaction: a guarded write.
 pub(super) const fn written(request: &Request) -> Option<&Queue> {
-    match request {
-        Request::Create { queue, .. } | Request::Put { queue, .. } | Request::Delete { queue, .. } => Some(queue),
-        Request::Look { .. }
-        | Request::First { .. }
-        | Request::Grant { .. }
-        | Request::Revoke { .. }
-        | Request::KeepAlive { .. } => None,
+    if let Request::Create { queue, .. } | Request::Put { queue, .. } | Request::Delete { queue, .. } = request {
+        Some(queue)
+    } else {
+        None
     }
 }
 
 /// How many bytes its value has.
 pub(super) const fn weight(request: &Request) -> usize {
-    match request {
-        Request::Create { value, .. } | Request::Put { value, .. } => value.len(),
-        Request::Delete { .. }
-        | Request::Look { .. }
-        | Request::First { .. }
-        | Request::Grant { .. }
-        | Request::Revoke { .. }
-        | Request::KeepAlive { .. } => 0,
-    }
+    if let Request::Create { value, .. } | Request::Put { value, .. } = request { value.len() } else { 0 }
 }
 
 /// Whether a key that one of them writes may lie in the queue of the other: the same name, or one that begins with the other and a slash.
@@ -67,29 +56,19 @@ pub(super) fn together<'a>(requests: impl Iterator<Item = &'a Request>) -> Rpc {
 }
 
 const fn is_write(op: &RequestOp) -> bool {
-    match &op.request {
-        Some(Op::Put(_) | Op::Delete(_)) => true,
-        Some(Op::Range(_) | Op::Txn(_)) | None => false,
-    }
+    matches!(op.request, Some(Op::Put(_) | Op::Delete(_)))
 }
 
 /// The answers of `count` requests that were in one transaction, each as if it had come alone; `None` if it is no answer to such a one.
 pub(super) fn apart(answer: RpcReply, count: usize) -> Option<Vec<RpcReply>> {
-    match answer {
-        RpcReply::Txn(TxnResponse { header: Some(header), succeeded: true, responses }) if responses.len() == count => {
-            responses.into_iter().map(|response| inner(header, response)).collect()
-        }
-        RpcReply::Txn(_)
-        | RpcReply::Range(_)
-        | RpcReply::Grant(_)
-        | RpcReply::Revoke(_)
-        | RpcReply::Authenticate(_) => None,
+    let RpcReply::Txn(TxnResponse { header: Some(header), succeeded: true, responses }) = answer else { return None };
+    if responses.len() != count {
+        return None;
     }
+    responses.into_iter().map(|response| inner(header, response)).collect()
 }
 
 fn inner(header: ResponseHeader, response: ResponseOp) -> Option<RpcReply> {
-    match response.response? {
-        OpResponse::Txn(inner) => Some(RpcReply::Txn(TxnResponse { header: Some(header), ..inner })),
-        OpResponse::Range(_) | OpResponse::Put(_) | OpResponse::Delete(_) => None,
-    }
+    let OpResponse::Txn(inner) = response.response? else { return None };
+    Some(RpcReply::Txn(TxnResponse { header: Some(header), ..inner }))
 }

@@ -63,6 +63,14 @@ impl Sent {
         }
     }
 
+    /// The requests, in their order.
+    pub(super) fn into_all(self) -> Vec<Flying> {
+        match self {
+            Self::Alone(one) => vec![one],
+            Self::Together(all) => all,
+        }
+    }
+
     fn writes(&self) -> bool {
         match self {
             Self::Alone(one) => batch::written(&one.call.request).is_some(),
@@ -71,7 +79,7 @@ impl Sent {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Calls {
     /// Those that leave as soon as there is room.
     waiting: Waiting<Call>,
@@ -92,18 +100,9 @@ pub(super) struct Calls {
 
 impl Calls {
     /// `together`: whether several writes may be in one transaction.
-    pub(super) const fn new(together: bool) -> Self {
+    pub(super) fn new(together: bool) -> Self {
         let most = if together { batch::MOST } else { 1 };
-        Self {
-            waiting: Waiting::new(),
-            writes: Waiting::new(),
-            flight: Waiting::new(),
-            flying: 0,
-            writing: 0,
-            most,
-            allowed: most,
-            place: 0,
-        }
+        Self { most, allowed: most, ..Self::default() }
     }
 
     pub(super) fn ask(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
@@ -247,13 +246,9 @@ impl Calls {
         line.pop().map(|(call, _)| call.call)
     }
 
-    /// The calls that were handed out together, in their order.
-    pub(super) fn pop_flight(&mut self) -> Option<Vec<CallId>> {
-        let (sent, _) = self.flight.pop()?;
-        Some(match self.landed(sent) {
-            Sent::Alone(one) => vec![one.call.call],
-            Sent::Together(all) => all.into_iter().map(|one| one.call.call).collect(),
-        })
+    /// The requests that were handed out together.
+    pub(super) fn pop_flight(&mut self) -> Option<Sent> {
+        self.flight.pop().map(|(sent, _)| self.landed(sent))
     }
 
     /// When the first of those that wait, and of those that were sent, runs out of patience.

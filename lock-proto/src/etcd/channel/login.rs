@@ -65,13 +65,7 @@ impl Channel {
                 self.login.done(Some(&answer.token));
                 return self.up();
             }
-            Ok(
-                RpcReply::Authenticate(_)
-                | RpcReply::Range(_)
-                | RpcReply::Txn(_)
-                | RpcReply::Grant(_)
-                | RpcReply::Revoke(_),
-            ) => return self.give_up(Fault::Protocol(Breach::WrongReply).into()),
+            Ok(_) => return self.give_up(Fault::Protocol(Breach::WrongReply).into()),
             Err(status) => status,
         };
         let meaning = Meaning::of(&status);

@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 pub use self::seam::{ChannelConfig, ChannelOutput};
 
-use self::calls::{Calls, Sent};
+use self::calls::Calls;
 use self::login::Login;
 use self::streams::{KeepAlives, Retry, Step};
 use self::watch::Watches;
@@ -93,7 +93,7 @@ impl Channel {
             trouble: None,
             login: Login::default(),
             calls,
-            keep_alives: KeepAlives::new(),
+            keep_alives: KeepAlives::default(),
             watches: Watches::new(mix(seed, 1)),
             serial: 0,
             out: VecDeque::new(),
@@ -199,17 +199,11 @@ impl Channel {
         if self.current() != Some(rpc.conn()) {
             return;
         }
-        match self.phase {
-            Phase::LoggingIn { rpc: login, .. } if login == rpc => self.logged_in(result),
-            Phase::Closed
-            | Phase::Connecting { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up
-            | Phase::BackingOff { .. } => match self.calls.answered(rpc.serial) {
-                Some(Sent::Alone(one)) => self.answered(one, result),
-                Some(Sent::Together(all)) => self.answered_together(all, result),
-                None => {}
-            },
+        if matches!(self.phase, Phase::LoggingIn { rpc: login, .. } if login == rpc) {
+            return self.logged_in(result);
+        }
+        if let Some(sent) = self.calls.answered(rpc.serial) {
+            self.answered(sent, result);
         }
     }
 
@@ -395,7 +389,7 @@ impl Channel {
     /// Answers everything that was sent: the one place where that is done (requirement M8).
     fn settle(&mut self, cause: &Cause) {
         while let Some(call) = self.calls.pop_flight() {
-            call.into_iter().for_each(|call| self.reply(call, Reply::Unknown(cause.clone())));
+            call.into_all().into_iter().for_each(|sent| self.reply(sent.call.call, Reply::Unknown(cause.clone())));
         }
         while let Some(call) = self.keep_alives.pop_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));

@@ -8,8 +8,7 @@ use crate::etcd::output::Output;
 use crate::etcd::request::Reply;
 use crate::etcd::seam::WatchId;
 use crate::id::CallId;
-use crate::lock::Poll;
-use crate::lock::ServerError;
+use crate::lock::{Poll, ServerError};
 use crate::url::Secret;
 
 /// What a [`Channel`](super::Channel) connects to, and how. [`Config::channel`](crate::etcd::Config::channel) makes one.

@@ -14,8 +14,7 @@ use crate::etcd::status::Meaning;
 use crate::fault::Fault;
 use crate::id::CallId;
 use crate::jitter::{doubled, jitter, mix};
-use crate::lock::Poll;
-use crate::lock::{Cause, ErrorClass};
+use crate::lock::{Cause, ErrorClass, Poll};
 use crate::time::Instant;
 
 /// A stream that ends this often in a row, at once each time, is a reason to try another endpoint.
@@ -53,7 +52,7 @@ struct Ask {
 }
 
 /// The keep-alive stream. etcd answers in order, so the n-th answer for a lease on one stream answers the n-th request for it there.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct KeepAlives {
     waiting: Waiting<Ask>,
     flight: Waiting<Ask>,
@@ -73,18 +72,6 @@ pub(super) enum Step<M> {
 }
 
 impl KeepAlives {
-    pub(super) const fn new() -> Self {
-        Self {
-            waiting: Waiting::new(),
-            flight: Waiting::new(),
-            by_lease: BTreeSet::new(),
-            stream: None,
-            pause: None,
-            retry: Retry { failures: 0 },
-            opened: Instant::ZERO,
-        }
-    }
-
     pub(super) fn ask(&mut self, call: CallId, lease: LeaseId, deadline: Instant) {
         self.waiting.push(Ask { call, lease }, deadline);
     }

@@ -72,7 +72,7 @@ struct Open {
     heard: Instant,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Watches {
     seed: u64,
     wanted: BTreeMap<WatchId, Watch>,
@@ -104,20 +104,8 @@ pub(super) enum Verdict {
 }
 
 impl Watches {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            wanted: BTreeMap::new(),
-            fresh: BTreeSet::new(),
-            pausing: BTreeSet::new(),
-            stream: None,
-            wires: BTreeMap::new(),
-            unanswered: BTreeMap::new(),
-            asks: VecDeque::new(),
-            wire: 0,
-            pause: None,
-            retry: Retry { failures: 0 },
-        }
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
     }
 
     // Verbs.

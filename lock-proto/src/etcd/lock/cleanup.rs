@@ -113,7 +113,7 @@ impl Debt {
     }
 
     /// From now on this is to be done. A watch that is not part of it any more is closed.
-    fn set(&mut self, ctx: &mut Context<'_>, todo: Todo) {
+    fn set(&mut self, ctx: &mut Context, todo: Todo) {
         let stays = matches!(todo, Todo::Watch { .. });
         if let Todo::Watch { watch: Some(watch), .. } = self.todo
             && !stays
@@ -134,16 +134,16 @@ impl Lock {
     }
 
     /// The key is there, its last change is `modified`, and it must go.
-    pub(super) fn owe_key(&mut self, ctx: &mut Context<'_>, session: SessionId, modified: i64) {
+    pub(super) fn owe_key(&mut self, ctx: &mut Context, session: SessionId, modified: i64) {
         self.owe(ctx, session, Todo::Delete(modified));
     }
 
     /// The key was there, and nobody wants it any more.
-    pub(super) fn owe_look(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn owe_look(&mut self, ctx: &mut Context, session: SessionId) {
         self.owe(ctx, session, Todo::Look);
     }
 
-    fn owe(&mut self, ctx: &mut Context<'_>, session: SessionId, todo: Todo) {
+    fn owe(&mut self, ctx: &mut Context, session: SessionId, todo: Todo) {
         let debt = self.debt(session);
         debt.set(ctx, todo);
         debt.retry.set_due(None);
@@ -152,21 +152,21 @@ impl Lock {
     }
 
     /// A request is under way for a key that nobody wants any more.
-    pub(super) fn owe_call(&mut self, ctx: &mut Context<'_>, session: SessionId, call: DebtCall) {
+    pub(super) fn owe_call(&mut self, ctx: &mut Context, session: SessionId, call: DebtCall) {
         let debt = self.debt(session);
         debt.set(ctx, Todo::Look);
         debt.retry.sent(DebtCall { emitted: ctx.now, ..call });
     }
 
     /// The key is there, or may yet be, and an attempt goes on that will find out.
-    pub(super) fn owe_unsettled(&mut self, ctx: &Context<'_>, session: SessionId) {
-        if !ctx.sessions.get(session).is_some_and(|found| found.is_gone()) {
+    pub(super) fn owe_unsettled(&mut self, ctx: &Context, session: SessionId) {
+        if !ctx.session(session).is_some_and(|found| found.is_gone()) {
             self.debt(session).unsettled = true;
         }
     }
 
     /// The key is wanted again: what is owed rests until it is left.
-    pub(super) fn rest_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn rest_debt(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(debt) = self.store.debts.iter_mut().find(|debt| debt.session == session) else { return };
         // What has not been found out yet may be there still when the key is left.
         debt.unsettled |= matches!(debt.todo, Todo::Look | Todo::Delete(_));
@@ -175,14 +175,14 @@ impl Lock {
     }
 
     /// The key is left, and it is not known whether it is there.
-    pub(super) fn wake_debt(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn wake_debt(&mut self, ctx: &mut Context, session: SessionId) {
         if self.store.debts.iter().any(|debt| debt.session == session && debt.todo == Todo::Rest) {
             self.owe_look(ctx, session);
         }
     }
 
     /// Sends what is to be sent now.
-    fn work(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    fn work(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.key.clone(), ctx.now);
         let debt = self.debt(session);
@@ -205,12 +205,12 @@ impl Lock {
         self.ask(ctx, session, kind, request);
     }
 
-    fn ask(&mut self, ctx: &mut Context<'_>, session: SessionId, kind: Kind, request: Request) {
+    fn ask(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, request: Request) {
         let serial = ctx.send(session, request);
         self.debt(session).retry.sent(DebtCall::new(serial, ctx.now, kind));
     }
 
-    pub(super) fn debts_due(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn debts_due(&mut self, ctx: &mut Context) {
         let due = |debt: &&Debt| debt.deadline().is_some_and(|at| at <= ctx.now);
         let sessions: alloc::vec::Vec<_> = self.store.debts.iter().filter(due).map(|debt| debt.session).collect();
         for session in sessions {
@@ -218,7 +218,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn debt_answered(&mut self, ctx: &mut Context<'_>, place: usize, reply: &Reply) {
+    pub(super) fn debt_answered(&mut self, ctx: &mut Context, place: usize, reply: &Reply) {
         let Some(debt) = self.store.debts.get_mut(place) else { return };
         let Some(call) = debt.retry.answered(|_| true) else { return };
         let session = debt.session;
@@ -254,7 +254,7 @@ impl Lock {
                 }
                 debt.retry.failed(ctx.now + ctx.pause(debt.retry.tries()));
                 // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
-                if ctx.sessions.get(session).is_none_or(|found| found.is_lost()) {
+                if ctx.session(session).is_none_or(|found| found.is_lost()) {
                     debt.set(ctx, Todo::Nothing);
                 }
             }
@@ -264,8 +264,8 @@ impl Lock {
     }
 
     /// The key was seen, there or not there.
-    fn seen(&mut self, ctx: &mut Context<'_>, session: SessionId, kind: Kind, own: Option<Seen>) {
-        let found = ctx.sessions.get(session);
+    fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
+        let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
         let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
         let debt = self.debt(session);
@@ -273,7 +273,7 @@ impl Lock {
             (Some(own), _) => Todo::Delete(own.modified),
             // Long enough for most, but no time is long enough to be sure.
             (None, Todo::Watch { until: Some(until), watch }) if until <= ctx.now => {
-                ctx.sessions.retire(session);
+                ctx.shared.sessions.retire(session);
                 Todo::Watch { watch, until: None }
             }
             (None, watch @ Todo::Watch { .. }) => watch,
@@ -293,14 +293,14 @@ impl Lock {
     }
 
     /// Reads the key that is watched. What happened before the watch was open is not told.
-    pub(super) fn read_debt(&mut self, ctx: &mut Context<'_>, place: usize) {
+    pub(super) fn read_debt(&mut self, ctx: &mut Context, place: usize) {
         let Some(debt) = self.store.debts.get_mut(place).filter(|debt| !debt.is_busy()) else { return };
         let (session, queue) = (debt.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
         self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None });
     }
 
-    pub(super) fn debt_changed(&mut self, ctx: &mut Context<'_>, place: usize, kv: &KeyValue, gone: bool) {
+    pub(super) fn debt_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {
         if gone {
             return;
         }
@@ -315,8 +315,8 @@ impl Lock {
     }
 
     /// The lease is lost: its keys go with it.
-    pub(super) fn debts_lost(&mut self, ctx: &mut Context<'_>, session: SessionId) {
-        let gone = ctx.sessions.get(session).is_none_or(|found| found.is_gone());
+    pub(super) fn debts_lost(&mut self, ctx: &mut Context, session: SessionId) {
+        let gone = ctx.session(session).is_none_or(|found| found.is_gone());
         for debt in self.store.debts.iter_mut().filter(|debt| debt.session == session) {
             // A delete under way still answers a release, unless there can be nothing to delete.
             if gone || debt.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
@@ -340,7 +340,7 @@ impl Lock {
     // --- releases ---
 
     /// Answers the releases of a key that is gone: deleted by us, or found absent.
-    fn deleted(&mut self, ctx: &mut Context<'_>, session: SessionId, done: bool, others: bool) {
+    fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
         let of_session = self.releases.iter_mut().map(|release| &mut release.store);
         for release in of_session.filter(|release| release.session == session) {
             release.outcome = Some(match () {
@@ -354,7 +354,7 @@ impl Lock {
     }
 
     /// The next attempt of this client has taken the key over: it was passed on within the client.
-    pub(super) fn passed_on_within(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn passed_on_within(&mut self, ctx: &mut Context, session: SessionId) {
         self.deleted(ctx, session, true, false);
     }
 }

@@ -48,18 +48,18 @@ impl Enter {
 
 impl Lock {
     /// The head begins, with a session.
-    pub(super) fn start(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn start(&mut self, ctx: &mut Context) {
         self.contention = Contention::Idle;
         let Some(head) = self.waiters.head() else { return };
         let session = match head.terms.lease {
-            LeaseKind::Shared => ctx.sessions.shared(ctx.now, ctx.config),
-            LeaseKind::Own(seconds) => ctx.sessions.own(ctx.now, seconds),
+            LeaseKind::Shared => ctx.shared_session(),
+            LeaseKind::Own(seconds) => ctx.own_session(seconds),
         };
         if ctx.is_alive(session) { self.enter(ctx, session) } else { self.contention = Contention::Leasing(session) }
     }
 
     /// Asks for a place in the queue.
-    pub(super) fn enter(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn enter(&mut self, ctx: &mut Context, session: SessionId) {
         let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
             self.contention = Contention::Idle;
             return;
@@ -76,7 +76,7 @@ impl Lock {
             Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
     }
 
-    pub(super) fn adopt(&mut self, ctx: &mut Context<'_>, session: SessionId, own: Seen) {
+    pub(super) fn adopt(&mut self, ctx: &mut Context, session: SessionId, own: Seen) {
         let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
             self.contention = Contention::Idle;
             return;
@@ -95,7 +95,7 @@ impl Lock {
     }
 
     /// What was owed under the key has been cleared, or could not be.
-    pub(super) fn enter_cleared(&mut self, ctx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn enter_cleared(&mut self, ctx: &mut Context, session: SessionId) {
         if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
             && *own == session
         {
@@ -103,7 +103,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn enter_due(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn enter_due(&mut self, ctx: &mut Context) {
         if let Contention::Entering(Enter { session, step: Step::Paused(until) }) = self.contention
             && until <= ctx.now
         {
@@ -111,7 +111,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn enter_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
+    pub(super) fn enter_answered(&mut self, ctx: &mut Context, reply: &Reply) {
         let Contention::Entering(enter) = &mut self.contention else { return };
         let session = enter.session;
         let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };

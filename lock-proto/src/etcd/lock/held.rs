@@ -11,13 +11,13 @@ use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request};
 use crate::etcd::session::answer;
 use crate::id::LockId;
-use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry, Surroundings as _};
+use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry};
 use crate::time::Instant;
 
 impl Lock {
     // --- verbs ---
 
-    pub(crate) fn proclaim(&mut self, ctx: &mut Context<'_>, id: LockId, value: Bytes) -> Result<(), Misuse> {
+    pub(crate) fn proclaim(&mut self, ctx: &mut Context, id: LockId, value: Bytes) -> Result<(), Misuse> {
         let until = ctx.now + ctx.config.release_within;
         let hold = self.held_by(id)?;
         // One after the other: a second one takes the place of the first, whose answer it is too.
@@ -35,7 +35,7 @@ impl Lock {
     }
 
     /// The key, and the promise that it changes before the lock is passed on.
-    pub(crate) fn owner_guard(&mut self, ctx: &Context<'_>, id: LockId) -> Result<OwnerKey, Misuse> {
+    pub(crate) fn owner_guard(&mut self, ctx: &Context, id: LockId) -> Result<OwnerKey, Misuse> {
         let queue = self.key.clone();
         let hold = self.held_by(id)?;
         hold.guarded = true;
@@ -46,7 +46,7 @@ impl Lock {
     // --- the grant ---
 
     /// The holder of the key is a new one: write its value, or give it a full life, if that is needed, then tell it.
-    pub(super) fn take_over(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn take_over(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();
         let waiter = &hold.tenure.waiter;
@@ -59,20 +59,20 @@ impl Lock {
         self.prepared(ctx);
     }
 
-    fn prepared(&mut self, ctx: &mut Context<'_>) {
+    fn prepared(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         // Kept alive while it waited; from now on it has one full life (requirement H3).
         if hold.tenure.waiter.renew == Renew::Manual && hold.extending.is_empty() {
             hold.extending.push(ctx.now);
-            ctx.sessions.stop_renewing(hold.session);
-            ctx.extend.push(hold.session);
+            ctx.shared.sessions.stop_renewing(hold.session);
+            ctx.shared.sessions.extend.push(hold.session);
             return;
         }
         self.offer(ctx);
     }
 
     /// Watches the own key of a long hold, reads it where the watch may have missed its end, and writes it.
-    pub(super) fn keep(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn keep(&mut self, ctx: &mut Context) {
         if let Some(hold) = &mut self.hold
             && hold.own.is_none()
             && hold.watch_at <= ctx.now
@@ -86,7 +86,7 @@ impl Lock {
     }
 
     /// Reads whether the own key is there, if the watch may have missed its end.
-    pub(super) fn look_after(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn look_after(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         let missed = hold.own.is_some_and(|own| own.is_ahead_of(hold.reading.known));
         if !missed {
@@ -102,7 +102,7 @@ impl Lock {
         hold.reading.sent(ctx.send(hold.session, request), opened);
     }
 
-    pub(super) fn own_key_changed(&mut self, ctx: &mut Context<'_>, revision: i64, kv: &KeyValue, gone: bool) {
+    pub(super) fn own_key_changed(&mut self, ctx: &mut Context, revision: i64, kv: &KeyValue, gone: bool) {
         let Some(hold) = &mut self.hold else { return };
         if gone && revision > hold.key.created {
             return self.lose(ctx, Loss::Gone);
@@ -119,7 +119,7 @@ impl Lock {
     // --- writing the key ---
 
     /// Sends the write that is wanted, or gives a proclaim up whose time is over.
-    fn write(&mut self, ctx: &mut Context<'_>) {
+    fn write(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         if write.proclaim.is_some_and(|until| until <= ctx.now) {
@@ -149,7 +149,7 @@ impl Lock {
     }
 
     /// The answer to a reading or a write of the held key.
-    pub(super) fn hold_answered(&mut self, ctx: &mut Context<'_>, serial: u64, reply: &Reply) {
+    pub(super) fn hold_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         // A reading for the watch and a write may be under way at one time.
         let for_watch = hold.reading.answered(serial);
@@ -201,7 +201,7 @@ impl Lock {
     }
 
     /// A reading or a write of the held key has no proper answer.
-    fn hold_unanswered(&mut self, ctx: &mut Context<'_>, for_watch: bool, reply: &Reply) {
+    fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         self.store.answer = answer(reply);
         let Some(write) = hold.write.as_mut().filter(|_| !for_watch) else {
@@ -228,7 +228,7 @@ impl Lock {
 
     // --- the session's news ---
 
-    pub(super) fn renewed(&mut self, ctx: &mut Context<'_>, emitted: Instant) {
+    pub(super) fn renewed(&mut self, ctx: &mut Context, emitted: Instant) {
         let Some(hold) = &mut self.hold else { return };
         let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
         hold.tenure.renewed();
@@ -244,7 +244,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn unrenewed(&mut self, ctx: &mut Context<'_>, emitted: Instant, answer: &Answer) {
+    pub(super) fn unrenewed(&mut self, ctx: &mut Context, emitted: Instant, answer: &Answer) {
         let Some(hold) = &mut self.hold else { return };
         if !hold.tenure.is_held() {
             return;

@@ -90,7 +90,7 @@ pub struct Hold {
 
 impl Hold {
     pub(super) fn new(
-        ctx: &Context<'_>,
+        ctx: &Context,
         session: SessionId,
         key: Seen,
         revision: i64,
@@ -106,7 +106,7 @@ impl Hold {
             turn: Turn { revision, grants: 0, end: ctx.now + ctx.config.turn },
             tenure,
             own,
-            watch_at: ctx.now + ctx.config.watch_own_after.unwrap_or(ttl / 3),
+            watch_at: ctx.now + ctx.config.store.watch_own_after.unwrap_or(ttl / 3),
             reading: Reading::new(revision, 0),
             guarded: false,
             write: None,

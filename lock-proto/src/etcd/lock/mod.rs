@@ -16,25 +16,30 @@ mod watch_cache;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
+use core::time::Duration;
 
 use bytes::Bytes;
 
 use cleanup::{Debt, DebtCall};
-pub(crate) use context::{Context, View, Watched};
+pub(crate) use context::{Context, Shared, Watched, Watcher};
 use enter::{Enter, Step, What};
 use hold::{Hold, WriteCall};
 use wait_deletes::Contender;
 use watch_cache::Kept;
 
+use super::config::{Config, Settings};
+use super::locks::Locks;
 use super::message::KeyValue;
-use super::request::{Queue, Reply};
-use super::seam::WatchId;
-use super::session::News;
-use super::sessions::SessionId;
-use crate::id::LockId;
-use crate::lock;
+use super::query::Query;
+use super::request::{Queue, Reply, Request};
+use super::seam::{LocksOutput, WatchId};
+use super::session::{News, Session};
+use super::sessions::{SessionId, Sessions, seconds};
+use crate::error::{Invalid, Misuse};
+use crate::id::{CallId, LockId};
 use crate::lock::{
-    Answer, Blocked, Ended, ErrorClass, Failure, Grant, Loss, Release, ServerError, Store, Tenure, Terms, Token,
+    self, Acquire, Answer, Blocked, Ended, ErrorClass, Event, Failure, Grant, Loss, MAX_TTL, MIN_TTL, Release, Renew,
+    ServerError, Store, Tenure, Terms, Token, check_name,
 };
 use crate::time::{Instant, nanos};
 
@@ -126,8 +131,10 @@ impl Store for Etcd {
     type Hold = Hold;
     type Remains = Remains;
     type Releasing = Releasing;
-    type Context<'a> = Context<'a>;
-    type View<'a> = View<'a>;
+    type Settings = Settings;
+    type Shared = Shared;
+    type Request = Request;
+    type Output = LocksOutput;
 
     fn new() -> Self {
         Self { debts: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
@@ -139,11 +146,11 @@ impl Store for Etcd {
         matches!(contention, Contention::Idle)
     }
 
-    fn contend(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn contend(lock: &mut Lock, ctx: &mut Context) {
         lock.start(ctx);
     }
 
-    fn new_head(lock: &mut Lock, ctx: &mut Context<'_>, left: &Waiter) {
+    fn new_head(lock: &mut Lock, ctx: &mut Context, left: &Waiter) {
         let head = lock.waiters.head().map(|head| head.terms.lease);
         let same = left.terms.lease == LeaseKind::Shared && head == Some(LeaseKind::Shared);
         match &lock.contention {
@@ -157,7 +164,7 @@ impl Store for Etcd {
         }
     }
 
-    fn nobody_waits(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
         match mem::take(&mut lock.contention) {
             Contention::Idle | Contention::Leasing(_) => {}
             Contention::Entering(Enter { session, step }) => match step {
@@ -186,23 +193,20 @@ impl Store for Etcd {
         &mut hold.tenure
     }
 
-    fn terms(hold: &Hold, view: View<'_>) -> Terms {
-        let session = view.sessions.get(hold.session);
-        let ttl = session.map_or(view.config.session_ttl, |session| session.ttl());
-        let until = session.map_or(Instant::ZERO, |session| session.until());
-        Terms { until, ttl: nanos(ttl), at_risk: view.config.at_risk }
+    fn terms(hold: &Hold, ctx: &Context) -> Terms {
+        Terms { until: ctx.until(hold.session), ttl: nanos(ctx.ttl(hold.session)), at_risk: ctx.config.at_risk }
     }
 
     /// The end of the session comes as its news.
-    fn loss(_: &Hold, _: Instant, _: View<'_>) -> Option<Loss> {
+    fn loss(_: &Hold, _: &Context) -> Option<Loss> {
         None
     }
 
-    fn grant(hold: &mut Hold, ctx: &mut Context<'_>) -> Grant {
+    fn grant(hold: &mut Hold, ctx: &mut Context) -> Grant {
         hold.extending.clear();
-        *ctx.number += 1;
+        ctx.number += 1;
         Grant {
-            token: Token { client: ctx.client, number: *ctx.number },
+            token: Token { client: ctx.shared.client, number: ctx.number },
             fence: Some(hold.fence()),
             fence_ahead_ms: 0,
             ttl: ctx.ttl(hold.session),
@@ -210,21 +214,21 @@ impl Store for Etcd {
         }
     }
 
-    fn keep(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn keep(lock: &mut Lock, ctx: &mut Context) {
         lock.keep(ctx);
     }
 
-    fn extend(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn extend(lock: &mut Lock, ctx: &mut Context) {
         let Some(hold) = &mut lock.hold else { return };
         hold.extending.push(ctx.now);
-        ctx.extend.push(hold.session);
+        ctx.shared.sessions.extend.push(hold.session);
     }
 
-    fn may_hand_over(hold: &Hold, next: &Waiter, ctx: &Context<'_>) -> bool {
+    fn may_hand_over(hold: &Hold, next: &Waiter, ctx: &Context) -> bool {
         ctx.is_alive(hold.session) && hold.may_hand_over(ctx.now, next)
     }
 
-    fn hand_over(lock: &mut Lock, ctx: &mut Context<'_>, next: Waiter) {
+    fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
         if let Some(hold) = &mut lock.hold {
             hold.tenure = Tenure::new(ctx.now, next);
             hold.turn.grants += 1;
@@ -234,7 +238,7 @@ impl Store for Etcd {
 
     // --- the end of a hold ---
 
-    fn end(lock: &mut Lock, ctx: &mut Context<'_>, hold: &Hold, loss: Option<Loss>) -> Remains {
+    fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Remains {
         let put = match hold.write.as_ref().and_then(|write| write.retry.call()) {
             Some(WriteCall::Put(serial)) => Some(serial),
             Some(WriteCall::Look(_)) | None => None,
@@ -247,7 +251,7 @@ impl Store for Etcd {
         if loss == Some(Loss::MaxHold) {
             // The lease is this hold's alone. It is not renewed from now on, so the key outlives the limit by a TTL at
             // most, even if the guard never comes back (requirement H6).
-            ctx.sessions.lose(hold.session, Loss::MaxHold);
+            ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
         if loss.is_none() {
             lock.keep_own(ctx, hold.own);
@@ -261,10 +265,10 @@ impl Store for Etcd {
     }
 
     /// The keys of a lost lease go with it.
-    fn lost(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>, _: bool) {
+    fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, _: bool) {
         let session = ended.remains.session;
         match ended.remains.left {
-            _ if ctx.sessions.get(session).is_none_or(|found| found.is_lost()) => {}
+            _ if ctx.session(session).is_none_or(|found| found.is_lost()) => {}
             Left::Key(modified) => lock.owe_key(ctx, session, modified),
             // An earlier create may yet land, now that the key is gone.
             Left::Nothing | Left::Write(_) => lock.wake_debt(ctx, session),
@@ -272,7 +276,7 @@ impl Store for Etcd {
     }
 
     /// The key hangs on a lease of its own time: no attempt since has used it.
-    fn clean_up(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>) {
+    fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
         let session = ended.remains.session;
         match ended.remains.left {
             _ if ctx.is_gone(session) => {}
@@ -283,24 +287,24 @@ impl Store for Etcd {
     }
 
     /// The waiters go to the end of the queue.
-    fn turn_ended(lock: &mut Lock, ctx: &mut Context<'_>, _: &Hold) {
+    fn turn_ended(lock: &mut Lock, ctx: &mut Context, _: &Hold) {
         lock.start(ctx);
     }
 
-    fn releasing(_: &Lock, ctx: &Context<'_>, ended: &Ended<Self>) -> Releasing {
+    fn releasing(_: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {
         let Remains { session, left } = ended.remains;
         let gone = left == Left::Nothing || ctx.is_gone(session);
         let outcome = gone.then_some(Release::Expired);
         Releasing { session, valid_until: ended.valid_until, maybe: false, outcome }
     }
 
-    fn released(releasing: &Releasing, _: View<'_>) -> Option<Release> {
+    fn released(releasing: &Releasing, _: &Context) -> Option<Release> {
         releasing.outcome
     }
 
     // --- time, and the end ---
 
-    fn timeout(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
         match &lock.contention {
             Contention::Entering(_) => lock.enter_due(ctx),
             Contention::Waiting(_) => lock.look(ctx),
@@ -318,7 +322,7 @@ impl Store for Etcd {
         }
     }
 
-    fn hold_deadline(hold: &Hold, _: View<'_>) -> (Instant, &'static str) {
+    fn hold_deadline(hold: &Hold, _: &Context) -> (Instant, &'static str) {
         (hold.deadline(), "a hold")
     }
 
@@ -328,17 +332,118 @@ impl Store for Etcd {
         [debts, kept].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    fn shut_down(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn shut_down(lock: &mut Lock, ctx: &mut Context) {
         lock.close_kept(ctx);
     }
 
     /// What could still land hangs on a lease that is revoked next.
-    fn is_drained(&self, _: View<'_>) -> bool {
+    fn is_drained(&self, _: &Context) -> bool {
         self.debts.iter().all(Debt::is_only_a_watch)
     }
 
     fn is_over(&self) -> bool {
         self.debts.is_empty() && self.kept.is_none()
+    }
+
+    // --- the client ---
+
+    fn terms_of(config: &Config, want: &Acquire) -> Result<(Queue, Bid), Misuse> {
+        check_name(&want.name)?;
+        let ttl = want.ttl.unwrap_or(config.store.session_ttl);
+        if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
+            return Err(Invalid::Ttl { given: ttl, min: MIN_TTL, max: MAX_TTL }.into());
+        }
+        if want.renew == Renew::AtMost(Duration::ZERO) {
+            return Err(Invalid::MaxHold.into());
+        }
+        // Its own life, or one that ends before the session's, needs a lease of its own (requirement E1).
+        let shared = seconds(ttl) == seconds(config.store.session_ttl) && want.renew == Renew::Auto;
+        let lease = if shared { LeaseKind::Shared } else { LeaseKind::Own(seconds(ttl)) };
+        let queue = Queue::new(&config.prefix, &want.name);
+        Ok((queue, Bid { lease, value: Bytes::new(), candidate: false }))
+    }
+
+    fn request(call: CallId, request: Request, timeout: Duration) -> LocksOutput {
+        LocksOutput::Send { call, request, patience: timeout }
+    }
+
+    fn event(lock: LockId, event: Event) -> LocksOutput {
+        LocksOutput::Event { lock, event }
+    }
+
+    fn stopped(locks: &mut Locks, unreleased: u32) -> LocksOutput {
+        locks.drop_locks();
+        let shared = &mut locks.ctx.shared;
+        let unreleased = unreleased + shared.sessions.len() as u32;
+        shared.sessions = Sessions::default();
+        LocksOutput::Stopped { unreleased }
+    }
+
+    /// Notes which leases its keys hang on. Most steps change nothing about that.
+    fn after_step(lock: &mut Lock, ctx: &mut Context) {
+        if lock.uses().eq(lock.store.joined.iter().copied()) {
+            return;
+        }
+        let uses: Vec<(SessionId, bool)> = lock.uses().collect();
+        for (session, needs) in &uses {
+            ctx.shared.sessions.join(*session, ctx.slot, *needs);
+        }
+        for (session, _) in mem::take(&mut lock.store.joined) {
+            if !uses.iter().any(|(used, _)| *used == session) {
+                ctx.shared.sessions.left.push((session, ctx.slot));
+            }
+        }
+        lock.store.joined = uses;
+    }
+
+    fn settle_step(ctx: &mut Context) {
+        ctx.settle_sessions();
+    }
+
+    fn is_unsettled(ctx: &Context) -> bool {
+        let sessions = &ctx.shared.sessions;
+        sessions.due(ctx.now).is_some() || sessions.has_news() || !ctx.shared.queries.is_empty()
+    }
+
+    /// Sessions come before the locks that hang on them.
+    fn settle_first(locks: &mut Locks) -> bool {
+        let sessions = &mut locks.ctx.shared.sessions;
+        if let Some(session) = sessions.due(locks.ctx.now) {
+            locks.ctx.session_step(session, Session::timeout);
+        } else if let Some((session, news)) = sessions.next_news() {
+            let users: Vec<u32> = sessions.get(session).map_or_else(Vec::new, |s| s.users.keys().copied().collect());
+            for slot in users {
+                locks.step(slot, |lock, ctx| lock.session(ctx, session, &news));
+            }
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn settle_last(locks: &mut Locks) {
+        let now = locks.ctx.now;
+        let due = |query: &&Query| query.deadline().is_some_and(|at| at <= now);
+        for slot in locks.ctx.shared.queries.values().filter(due).map(|query| query.id.slot).collect::<Vec<_>>() {
+            locks.ctx.query_step(slot, Query::timeout);
+        }
+    }
+
+    fn shared_deadline(shared: &Shared) -> Option<(Instant, &'static str)> {
+        let query = shared.queries.values().filter_map(Query::deadline).min().map(|at| (at, "a query"));
+        [shared.sessions.first_deadline(), query].into_iter().flatten().min()
+    }
+
+    fn shutting_down(locks: &mut Locks) {
+        for slot in locks.ctx.shared.queries.keys().copied().collect::<Vec<_>>() {
+            locks.ctx.query_step(slot, Query::shut_down);
+        }
+    }
+
+    /// What could still land hangs on a lease; without one it cannot.
+    fn drain(locks: &mut Locks) -> bool {
+        locks.drop_locks();
+        locks.ctx.drain_sessions()
     }
 }
 
@@ -369,14 +474,14 @@ impl Lock {
     }
 
     /// The key that this acquisition holds.
-    pub(crate) fn owner(&self, id: LockId, view: View<'_>) -> Option<OwnerKey> {
+    pub(crate) fn owner(&self, id: LockId, ctx: &Context) -> Option<OwnerKey> {
         let hold = self.hold.as_ref().filter(|hold| hold.tenure.id() == id && hold.is_prepared())?;
-        Some(hold.owner_key(&self.key, view.sessions.get(hold.session)?.lease))
+        Some(hold.owner_key(&self.key, ctx.session(hold.session)?.lease))
     }
 
     // --- facts ---
 
-    pub(crate) fn reply(&mut self, ctx: &mut Context<'_>, serial: u64, reply: &Reply) {
+    pub(crate) fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         if let Some(place) = self.store.debts.iter().position(|debt| debt.awaits(serial)) {
             return self.debt_answered(ctx, place, reply);
         }
@@ -391,7 +496,7 @@ impl Lock {
     }
 
     /// Something happened to a session that this name depends on.
-    pub(crate) fn session(&mut self, ctx: &mut Context<'_>, session: SessionId, news: &News) {
+    pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, news: &News) {
         if let News::Lost(_) | News::Refused(_) = news {
             self.debts_lost(ctx, session);
         }
@@ -429,7 +534,7 @@ impl Lock {
     }
 
     /// The watch is open: everything after `revision` is told.
-    pub(crate) fn watching(&mut self, ctx: &mut Context<'_>, watch: WatchId, revision: i64) {
+    pub(crate) fn watching(&mut self, ctx: &mut Context, watch: WatchId, revision: i64) {
         if let Some(watched) = self.watched(watch) {
             watched.open = Some(revision);
         }
@@ -444,7 +549,7 @@ impl Lock {
     }
 
     /// A watched key has changed.
-    pub(crate) fn changed(&mut self, ctx: &mut Context<'_>, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
+    pub(crate) fn changed(&mut self, ctx: &mut Context, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
         if let Some(place) = self.store.debts.iter().position(|debt| debt.watches(watch)) {
             return self.debt_changed(ctx, place, kv, gone);
         }
@@ -462,7 +567,7 @@ impl Lock {
     }
 
     /// The watch is not open at present.
-    pub(crate) fn deaf(&mut self, ctx: &mut Context<'_>, watch: WatchId) {
+    pub(crate) fn deaf(&mut self, ctx: &mut Context, watch: WatchId) {
         if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
             return self.close_kept(ctx);
         }
@@ -485,7 +590,7 @@ impl Lock {
     }
 
     /// A key that is no contender's stands in the way (requirement E2).
-    fn fail_foreign(&mut self, ctx: &mut Context<'_>, key: &[u8]) {
+    fn fail_foreign(&mut self, ctx: &mut Context, key: &[u8]) {
         let text = alloc::format!("the key {} is in the way, and is not of this lock", key.escape_ascii());
         self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });
         self.fail_all(ctx, Failure::KeyInUse);

@@ -128,7 +128,7 @@ impl Contender {
         }
     }
 
-    pub(super) fn close_older(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn close_older(&mut self, ctx: &mut Context) {
         self.doubted = None;
         self.prompt = false;
         if let Some(older) = self.older_watch.take() {
@@ -137,7 +137,7 @@ impl Contender {
     }
 
     /// The wait is over: a watch that does not tell late is kept for the next one.
-    pub(super) fn keep_older(&mut self, ctx: &mut Context<'_>) -> Option<Box<Kept>> {
+    pub(super) fn keep_older(&mut self, ctx: &mut Context) -> Option<Box<Kept>> {
         let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
@@ -155,7 +155,7 @@ impl Contender {
         Some(retry.due().map_or(self.recheck, |at| if retry.tries() > 0 { at } else { at.min(self.recheck) }))
     }
 
-    pub(super) fn close(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn close(&mut self, ctx: &mut Context) {
         ctx.close_watch(self.own_watch.id);
         self.close_older(ctx);
     }
@@ -165,7 +165,7 @@ impl Lock {
     /// In the queue, behind `older`: watch its key, and the own one (requirement E4).
     pub(super) fn join(
         &mut self,
-        ctx: &mut Context<'_>,
+        ctx: &mut Context,
         session: SessionId,
         own: Seen,
         revision: i64,
@@ -198,7 +198,7 @@ impl Lock {
     }
 
     /// Reads the queue again, if what is known of it may be out of date.
-    pub(super) fn look(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn look(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= ctx.now);
         let Reading { known, retry, .. } = contender.reading;
@@ -214,7 +214,7 @@ impl Lock {
         contender.reading.sent(ctx.send(contender.session, request), heard);
     }
 
-    pub(super) fn look_answered(&mut self, ctx: &mut Context<'_>, reply: &Reply) {
+    pub(super) fn look_answered(&mut self, ctx: &mut Context, reply: &Reply) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         contender.reading.retry.forget_call();
         let session = contender.session;
@@ -283,7 +283,7 @@ impl Lock {
     /// First in the queue, proven at `revision`.
     pub(super) fn win(
         &mut self,
-        ctx: &mut Context<'_>,
+        ctx: &mut Context,
         session: SessionId,
         own: Seen,
         revision: i64,

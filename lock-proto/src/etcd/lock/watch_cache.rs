@@ -44,7 +44,7 @@ impl Kept {
         }
     }
 
-    fn close(&self, ctx: &mut Context<'_>) {
+    fn close(&self, ctx: &mut Context) {
         if let Some(own) = self.own {
             ctx.close_watch(own.id);
         }
@@ -63,20 +63,20 @@ pub(super) struct Watching {
 }
 
 impl Lock {
-    pub(super) fn close_kept(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn close_kept(&mut self, ctx: &mut Context) {
         if let Some(kept) = self.store.kept.take() {
             kept.close(ctx);
         }
     }
 
-    pub(super) fn close_kept_due(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn close_kept_due(&mut self, ctx: &mut Context) {
         if self.store.kept.as_ref().is_some_and(|kept| kept.until <= ctx.now) {
             self.close_kept(ctx);
         }
     }
 
     /// The holder does not need the watch on its key any more.
-    pub(super) fn keep_own(&mut self, ctx: &mut Context<'_>, own: Option<Watched>) {
+    pub(super) fn keep_own(&mut self, ctx: &mut Context, own: Option<Watched>) {
         let Some(own) = own else { return };
         match &mut self.store.kept {
             Some(kept) if kept.own.is_none() && own.open.is_some() => {
@@ -88,13 +88,7 @@ impl Lock {
     }
 
     /// Watches the key of `older`, and the own one.
-    pub(super) fn watch_queue(
-        &mut self,
-        ctx: &mut Context<'_>,
-        session: SessionId,
-        own: Bytes,
-        older: &Bytes,
-    ) -> Watching {
+    pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
         match self.store.kept.take().map(|kept| *kept) {
             Some(Kept { session: of, own: Some(own), older: key, older_watch, news, .. })
                 if of == session && key == *older =>

@@ -5,13 +5,12 @@ use core::mem;
 use core::time::Duration;
 
 use super::cleanup::{Debt, Take};
-use super::context::{Context, Node, NodeSet};
+use super::context::{Context, NodeSet};
 use super::redlock::{Hopeless, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold};
 use super::{Contention, Lock};
 use crate::id::NodeId;
-use crate::lock::ErrorClass;
-use crate::lock::{Answer, Blocked, Failure};
+use crate::lock::{Answer, Blocked, ErrorClass, Failure};
 use crate::redis::config::Wake;
 use crate::redis::request::{Reply, Request};
 use crate::time::millis_up;
@@ -26,57 +25,57 @@ const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 
 impl Lock {
     /// Two nodes turned out to be one server: nobody gets a lock from them (requirement Q6).
-    pub(super) fn refuse_equal_nodes(&mut self, ctx: &mut Context<'_>) {
-        let Some((a, b)) = ctx.equal else { return };
+    pub(super) fn refuse_equal_nodes(&mut self, ctx: &mut Context) {
+        let Some((a, b)) = ctx.shared.equal else { return };
         self.fail_all(ctx, |_| Failure::EqualNodes(a, b));
     }
 
     /// One attempt on every node, for the head.
-    pub(super) fn start_round(&mut self, ctx: &mut Context<'_>) {
-        if ctx.equal.is_some() {
+    pub(super) fn start_round(&mut self, ctx: &mut Context) {
+        if ctx.shared.equal.is_some() {
             return self.refuse_equal_nodes(ctx);
         }
         self.contention = Contention::Idle;
         let Some(&head) = self.waiters.head() else { return };
         // Whatever came before is spent; from here on the new number is alive.
         let spent = self.spent(ctx);
-        *ctx.number += 1;
-        let number = *ctx.number;
+        ctx.number += 1;
+        let number = ctx.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
         if let Some(listening) = &mut self.store.listening {
             listening.hinted = NodeSet::default();
         }
-        let nodes = ctx.nodes;
-        let quorum = nodes.len() > 1;
+        let nodes = ctx.shared.nodes.len();
         let fence_block = ctx.fence_block();
         // Whoever was refused once waits, and asks the releases to tell (requirement A7).
-        let waiting_ms = match ctx.config.wake {
+        let waiting_ms = match ctx.config.store.wake {
             Wake::Notify if !first => {
-                millis_up((ctx.config.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
+                millis_up((ctx.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
             }
             Wake::Notify | Wake::Poll => 0,
         };
         let mut marked = NodeSet::default();
-        let ask = |(index, known): (usize, &Node)| {
-            if let Some(answer) = known.excluded(ctx.now) {
+        let ask = |index: usize| {
+            let node = NodeId::new(index as u16);
+            if let Some(answer) = ctx.excluded(node) {
                 return Vote::No(answer);
             }
-            let node = NodeId::new(index as u16);
             let clean = first && self.store.debts.get(node).is_none_or(Debt::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
-            let waiting_ms = if ctx.quiet.contains(node) { 0 } else { waiting_ms };
+            let waiting_ms = if ctx.shared.quiet.contains(node) { 0 } else { waiting_ms };
             if waiting_ms > 0 {
                 marked.insert(node);
             }
             let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
-            Vote::Asked { serial: ctx.send(node, request, head.terms.patience(ctx.config)) }
+            let timeout = head.terms.patience(&ctx.config);
+            Vote::Asked { serial: ctx.send(node, request, timeout) }
         };
-        let votes = nodes.iter().enumerate().map(ask).collect();
+        let votes = (0..nodes).map(ask).collect();
         self.contention = Contention::Trying(Round {
             number,
             started: ctx.now,
-            deadline: quorum.then(|| ctx.now + head.terms.round_timeout(ctx.config)),
+            deadline: (nodes > 1).then(|| ctx.now + head.terms.round_timeout(&ctx.config)),
             ttl: head.terms,
             votes,
             fence: None,
@@ -88,18 +87,18 @@ impl Lock {
 
     /// The node refused the attempt, which also set the marker of those who wait: once more without it, as that key may be forbidden, or
     /// lie elsewhere in a cluster. A release does not wake us then, and polling takes over. False if it was not marked.
-    pub(super) fn try_unmarked(&mut self, ctx: &mut Context<'_>, node: NodeId) -> bool {
+    pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         let spent = self.spent(ctx);
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
         }
         round.marked.remove(node);
-        ctx.quiet.insert(node);
+        ctx.shared.quiet.insert(node);
         let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
         let fence_block = ctx.fence_block();
         let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 0 };
-        let serial = ctx.send(node, request, round.ttl.patience(ctx.config));
+        let serial = ctx.send(node, request, round.ttl.patience(&ctx.config));
         if let Some(vote) = round.votes.get_mut(node.index()) {
             *vote = Vote::Asked { serial };
         }
@@ -107,8 +106,8 @@ impl Lock {
     }
 
     /// An attempt has its answer.
-    pub(super) fn take_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, take: Take, reply: &Reply) {
-        let until = take.ttl.until(take.emitted, ctx.config);
+    pub(super) fn take_answered(&mut self, ctx: &mut Context, node: NodeId, take: Take, reply: &Reply) {
+        let until = take.ttl.until(take.emitted, &ctx.config);
         let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
         let of_round = matches!(&self.contention, Contention::Trying(round) if round.number == take.number);
         if refused && of_round && self.try_unmarked(ctx, node) {
@@ -118,7 +117,7 @@ impl Lock {
             && round.number == take.number
         {
             // A node that turned out to be young may not vote, and what it granted is given back with the rest.
-            match (ctx.nodes.get(node.index()).and_then(|node| node.excluded(ctx.now)), reply) {
+            match (ctx.excluded(node), reply) {
                 (Some(answer), Reply::Granted { .. }) => {
                     if let Some(vote) = round.votes.get_mut(node.index()) {
                         *vote = Vote::No(answer);
@@ -130,7 +129,7 @@ impl Lock {
             self.judge(ctx);
         } else if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == take.number) {
             let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
-            hold.answered(ctx.now, node, call, reply, ctx.config);
+            hold.answered(ctx.now, node, call, reply, &ctx.config);
             self.after_answer(ctx);
         } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.remains.number == take.number) {
             // The holder was notified, and its guard is alive: nothing is deleted before it comes back (requirement H6).
@@ -148,8 +147,8 @@ impl Lock {
     }
 
     /// Decides the round as early as it can be decided.
-    pub(super) fn judge(&mut self, ctx: &mut Context<'_>) {
-        if ctx.equal.is_some() {
+    pub(super) fn judge(&mut self, ctx: &mut Context) {
+        if ctx.shared.equal.is_some() {
             return self.refuse_equal_nodes(ctx);
         }
         let Contention::Trying(round) = &self.contention else { return };
@@ -160,7 +159,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn win(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn win(&mut self, ctx: &mut Context) {
         let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
         self.tries = 0;
         self.store.answers = Vec::new();
@@ -171,7 +170,7 @@ impl Lock {
             return;
         };
         self.leave_open(&round);
-        let mut hold = Hold::new(ctx.now, &round, waiter, ctx.config, ctx.seed);
+        let mut hold = Hold::new(ctx.now, &round, waiter, &ctx.config, ctx.seed);
         // The round may have been started for another head with a shorter TTL.
         let short = waiter.terms > round.ttl;
         if short {
@@ -196,7 +195,7 @@ impl Lock {
     }
 
     /// Gives back what the round may have won.
-    pub(super) fn end_round(&mut self, ctx: &mut Context<'_>, round: &Round, announce: bool) {
+    pub(super) fn end_round(&mut self, ctx: &mut Context, round: &Round, announce: bool) {
         self.leave_open(round);
         for (index, vote) in round.votes.iter().enumerate() {
             let node = NodeId::new(index as u16);
@@ -210,7 +209,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn lose_round(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn lose_round(&mut self, ctx: &mut Context) {
         let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
         let quorum = ctx.quorum();
         self.store.answers = self.answers_with(&round);

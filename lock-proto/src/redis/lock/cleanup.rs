@@ -11,6 +11,7 @@ use core::time::Duration;
 
 use super::context::NodeSet;
 use crate::id::NodeId;
+use crate::jitter::doubled;
 use crate::lock::{Cause, ErrorClass};
 use crate::redis::request::Reply;
 use crate::redis::token::Spent;
@@ -155,38 +156,17 @@ impl Debt {
 
     /// The attempt with this number, which is spent, has its answer: what has to follow.
     pub(crate) fn straggled(&mut self, number: u64, reply: &Reply) -> Send {
-        match reply {
-            Reply::Granted { .. } => {
-                self.found(number);
-                match self.step {
-                    // If that delete does not find it, it is repeated.
-                    Step::Sent(delete) if number <= delete.covers => Send::No,
-                    Step::Sent(_)
-                    | Step::Clear
-                    | Step::Settling { .. }
-                    | Step::Retry { .. }
-                    | Step::Stalled
-                    | Step::Check { .. } => self.owe(0, false),
-                }
-            }
-            Reply::Unknown(_) => self.owe(0, false),
-            Reply::Busy { .. }
-            | Reply::Rejected(_)
-            | Reply::NotSent(_)
-            | Reply::Extended
-            | Reply::Deleted { .. }
-            | Reply::Absent
-            | Reply::Taken
-            | Reply::Announced => match self.step {
-                Step::Settling { covers } if self.is_settled(covers) => Send::Now,
-                Step::Settling { .. }
-                | Step::Clear
-                | Step::Sent(_)
-                | Step::Retry { .. }
-                | Step::Stalled
-                | Step::Check { .. } => Send::No,
-            },
+        let granted = matches!(reply, Reply::Granted { .. });
+        if granted {
+            self.found(number);
         }
+        // If a delete under way does not find it, it is repeated.
+        let covered = granted && matches!(self.step, Step::Sent(delete) if number <= delete.covers);
+        if (granted && !covered) || matches!(reply, Reply::Unknown(_)) {
+            return self.owe(0, false);
+        }
+        let settles = !granted && matches!(self.step, Step::Settling { covers } if self.is_settled(covers));
+        if settles { Send::Now } else { Send::No }
     }
 
     /// Something of a spent number may be here: delete it.
@@ -194,13 +174,9 @@ impl Debt {
         self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
         self.retries = 0;
-        match &mut self.step {
-            Step::Sent(delete) => {
-                delete.again = true;
-                Send::No
-            }
-            Step::Clear | Step::Settling { .. } | Step::Retry { .. } | Step::Stalled | Step::Check { .. } => Send::Now,
-        }
+        let Step::Sent(delete) = &mut self.step else { return Send::Now };
+        delete.again = true;
+        Send::No
     }
 
     /// No attempt whose number is spent is without an answer.
@@ -220,15 +196,7 @@ impl Debt {
 
     /// The delete under way, if it has this serial.
     pub(crate) fn delete(&self, serial: u64) -> Option<Delete> {
-        match self.step {
-            Step::Sent(delete) if delete.serial == serial => Some(delete),
-            Step::Sent(_)
-            | Step::Clear
-            | Step::Settling { .. }
-            | Step::Retry { .. }
-            | Step::Stalled
-            | Step::Check { .. } => None,
-        }
+        if let Step::Sent(delete) = self.step { Some(delete).filter(|delete| delete.serial == serial) } else { None }
     }
 
     /// The delete under way has its answer.
@@ -266,25 +234,13 @@ impl Debt {
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
                 self.retries = self.retries.saturating_add(1);
-                self.step = match error.class {
+                if error.class == ErrorClass::Refused && self.takes.is_empty() {
                     // It will not be allowed later either; what may be there ends at its TTL.
-                    ErrorClass::Refused if self.takes.is_empty() => {
-                        *self = Self::default();
-                        Step::Clear
-                    }
-                    ErrorClass::Refused
-                    | ErrorClass::Transient
-                    | ErrorClass::Reconnect
-                    | ErrorClass::KeyInUse
-                    | ErrorClass::Unclear => {
-                        let pause = crate::jitter::doubled(
-                            Duration::from_millis(20),
-                            self.retries.into(),
-                            Duration::from_secs(2),
-                        );
-                        Step::Retry { at: now + pause }
-                    }
-                };
+                    *self = Self::default();
+                } else {
+                    let pause = doubled(Duration::from_millis(20), self.retries.into(), Duration::from_secs(2));
+                    self.step = Step::Retry { at: now + pause };
+                }
             }
             // No delete is answered like this; to be on the safe side, ask again later.
             Reply::Granted { .. } | Reply::Busy { .. } | Reply::Extended | Reply::Announced => {
@@ -296,17 +252,11 @@ impl Debt {
 
     /// The node is reachable again.
     pub(crate) fn node_up(&self) -> Send {
-        match self.step {
-            Step::Stalled | Step::Retry { .. } => Send::Now,
-            Step::Clear | Step::Sent(_) | Step::Settling { .. } | Step::Check { .. } => Send::No,
-        }
+        if matches!(self.step, Step::Stalled | Step::Retry { .. }) { Send::Now } else { Send::No }
     }
 
     pub(crate) fn timeout(&self, now: Instant) -> Send {
-        match self.deadline() {
-            Some(at) if at <= now => Send::Now,
-            Some(_) | None => Send::No,
-        }
+        if self.deadline().is_some_and(|at| at <= now) { Send::Now } else { Send::No }
     }
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {
@@ -398,8 +348,7 @@ impl Debts {
 mod tests {
     use super::*;
     use crate::fault::Fault;
-    use crate::lock::ServerError;
-    use crate::lock::{Expiry, Renew};
+    use crate::lock::{Expiry, Renew, ServerError};
     use crate::redis::Config;
 
     const BUSY: Reply = Reply::Busy { expires: Expiry::Never };

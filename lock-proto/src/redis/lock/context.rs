@@ -1,24 +1,26 @@
-//! What a lock's machine sees of its surroundings, and its only way out.
+//! What the locks of a client know of their surroundings: the nodes, and who the client is.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-
 use core::mem;
 use core::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::Redis;
-use crate::id::{CallId, CallOwner, LockId, NodeId};
-use crate::lock::{Answer, ErrorClass, Event, ServerError, Surroundings};
+use crate::error::ConfigError;
+use crate::id::{CallOwner, ClientId, NodeId};
+use crate::lock::{self, Answer, ErrorClass, ServerError};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
 use crate::redis::request::{Identity, Key, Request};
+use crate::redis::verify::Verifications;
 use crate::time::Instant;
 
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Node {
+pub(crate) struct Node {
     /// Until when it does not count for new rounds, because it may have lost its data in a restart (requirement Q6).
     pub young_until: Option<Instant>,
     /// Its age cannot be read, and that keeps it out.
@@ -62,17 +64,19 @@ impl Node {
             // The uptime comes from the server's wall clock. It counts at first sight only; what happens to
             // the node later is timed by our own clock.
             Some(Ok(info)) if first => {
-                self.young_until = config.quarantine.checked_sub(info.uptime).map(|left| now + left);
+                self.young_until = config.store.quarantine.checked_sub(info.uptime).map(|left| now + left);
             }
             Some(Ok(_)) if !self.changed => {}
             // What it may tell another time it has not told now.
-            Some(Err(error)) if error.class != ErrorClass::Refused => self.restarted(now, config.quarantine),
-            Some(Err(error)) if config.unknown_age == UnknownAge::Refuse => self.age_refused = Some(error.clone()),
+            Some(Err(error)) if error.class != ErrorClass::Refused => self.restarted(now, config.store.quarantine),
+            Some(Err(error)) if config.store.unknown_age == UnknownAge::Refuse => {
+                self.age_refused = Some(error.clone())
+            }
             // Trusted, but not if it was known and now is not.
             Some(Err(_)) | None if before.is_none() => {}
             Some(Ok(_) | Err(_)) | None => {
-                self.restarted(now, config.quarantine);
-                self.unstable = self.changes[0].is_some_and(|at| now.since(at) <= config.quarantine);
+                self.restarted(now, config.store.quarantine);
+                self.unstable = self.changes[0].is_some_and(|at| now.since(at) <= config.store.quarantine);
                 self.changes = [self.changes[1], Some(now)];
             }
         }
@@ -90,53 +94,58 @@ pub(crate) fn server_of(nodes: &[Node], place: usize) -> usize {
     run_id.and_then(|id| nodes.iter().position(|other| other.run_id.as_ref() == Some(id))).unwrap_or(place)
 }
 
-/// The surroundings of one step: what a [`Lock`](super::Lock) may read, and where what it says goes.
-#[derive(Debug)]
-pub struct Context<'a> {
-    /// The time. It never goes back from step to step (requirement T2).
-    pub now: Instant,
-    /// The settings, checked.
-    pub config: &'a Config,
+/// The surroundings of a step of a Redis lock.
+pub type Context = lock::Context<Redis>;
+
+/// What the locks of a client share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shared {
     /// Who the client is on the wire.
-    pub identity: &'a Identity,
+    pub(crate) identity: Identity,
     /// The nodes, as many as the settings name.
-    pub nodes: &'a [Node],
-    /// Nodes that refused a request because of the keys by which waiters are woken: they are left out there.
-    pub quiet: &'a mut NodeSet,
+    pub(crate) nodes: Vec<Node>,
     /// Two nodes that turned out to be one server.
-    pub equal: Option<(NodeId, NodeId)>,
-    /// The client is shutting down: nothing new is begun.
-    pub stopping: bool,
-    /// Where jitter comes from.
-    pub seed: u64,
-    /// The slot of the lock, for its calls.
-    pub name: u32,
-    /// The last number that a token of this client had.
-    pub number: &'a mut u64,
-    /// The last serial of a call.
-    pub serial: &'a mut u64,
-    /// What the step asks for, in order.
-    pub out: &'a mut VecDeque<LocksOutput>,
-    /// Acquisitions that had their last event.
-    pub ended: &'a mut Vec<LockId>,
+    pub(crate) equal: Option<(NodeId, NodeId)>,
+    /// Nodes that refused a request because of the keys by which waiters are woken: they are left out there.
+    pub(crate) quiet: NodeSet,
+    pub(crate) verifications: Verifications,
 }
 
-impl Context<'_> {
-    pub(crate) fn quorum(&self) -> usize {
-        self.nodes.len() / 2 + 1
+impl Context {
+    /// The surroundings for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is out of range.
+    pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        let shared = Shared {
+            identity: Identity::new(client, &config.prefix),
+            nodes: config.nodes().iter().map(|_| Node::default()).collect(),
+            equal: None,
+            quiet: NodeSet::default(),
+            verifications: Verifications::default(),
+        };
+        Ok(Self::with(now, config, seed, shared))
+    }
+
+    pub(crate) const fn quorum(&self) -> usize {
+        self.shared.nodes.len() / 2 + 1
+    }
+
+    /// Why a node does not count for a new round.
+    pub(crate) fn excluded(&self, node: NodeId) -> Option<Answer> {
+        self.shared.nodes.get(node.index())?.excluded(self.now)
     }
 
     /// How many fencing tokens an attempt asks for: none of a quorum.
-    pub(crate) const fn fence_block(&self) -> u32 {
-        if self.nodes.len() > 1 || !self.config.fencing { 0 } else { self.config.fence_block }
+    pub(crate) fn fence_block(&self) -> u32 {
+        if self.config.is_quorum() || !self.config.store.fencing { 0 } else { self.config.store.fence_block }
     }
 
-    /// Emits a request and gives the serial of its call.
-    pub(crate) fn send(&mut self, node: NodeId, request: Request, patience: Duration) -> u64 {
-        *self.serial += 1;
-        let call = CallId { owner: CallOwner::Lock(self.name), node, serial: *self.serial };
-        self.out.push_back(LocksOutput::Send { call, request, patience });
-        call.serial
+    /// Emits a request of the lock whose step it is, and returns the serial of its call.
+    pub(crate) fn send(&mut self, node: NodeId, request: Request, timeout: Duration) -> u64 {
+        self.call(CallOwner::Lock(self.slot), node, request, timeout)
     }
 
     pub(crate) fn listen(&mut self, key: &Key, on: bool) {
@@ -145,44 +154,12 @@ impl Context<'_> {
     }
 }
 
-/// What the times of a lock depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// The settings, checked.
-    pub config: &'a Config,
-    /// How many nodes a quorum is.
-    pub quorum: usize,
-}
-
-impl Surroundings<Redis> for Context<'_> {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.stopping
-    }
-
-    fn release_by(&self) -> Instant {
-        self.now + self.config.release_within
-    }
-
-    fn view(&self) -> View<'_> {
-        View { config: self.config, quorum: self.quorum() }
-    }
-
-    fn emit(&mut self, lock: LockId, event: Event) {
-        self.out.push_back(LocksOutput::Event { lock, event });
-    }
-
-    fn forget(&mut self, lock: LockId) {
-        self.ended.push(lock);
-    }
-}
+/// A value for each node, in the configured order. One node is the common case, and needs no allocation.
+pub(crate) type PerNode<T> = SmallVec<[T; 1]>;
 
 /// A set of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct NodeSet(u16);
+pub(crate) struct NodeSet(u16);
 
 impl NodeSet {
     pub(crate) fn insert(&mut self, node: NodeId) {

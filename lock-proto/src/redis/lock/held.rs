@@ -5,14 +5,14 @@ use super::context::{Context, NodeSet};
 use super::watchdog::{Extended, Hold, Wish};
 use super::{Contention, Lock};
 use crate::id::NodeId;
-use crate::lock::{Event, Report, Surroundings as _};
+use crate::lock::{Event, Report};
 use crate::redis::request::{Reply, Request};
 
 impl Lock {
     /// Sends the renewals and top-ups that are due.
-    pub(super) fn send_due(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn send_due(&mut self, ctx: &mut Context) {
         let quorum = ctx.quorum();
-        for index in 0..ctx.nodes.len() {
+        for index in 0..ctx.shared.nodes.len() {
             let node = NodeId::new(index as u16);
             let Some(hold) = &mut self.hold else { return };
             let ttl = hold.ttl();
@@ -20,16 +20,16 @@ impl Lock {
             let serial = match hold.due(ctx.now, node, quorum) {
                 None => continue,
                 Some(Wish::Extend) => {
-                    let fence_block = if hold.lacks_fences() { ctx.config.fence_block } else { 0 };
+                    let fence_block = if hold.lacks_fences() { ctx.config.store.fence_block } else { 0 };
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
-                    ctx.send(node, request, ttl.patience(ctx.config))
+                    ctx.send(node, request, ttl.patience(&ctx.config))
                 }
                 Some(Wish::TopUp) => {
                     let spent = self.spent(ctx);
                     let (key, ttl_ms) = (self.key.clone(), ttl.ms());
                     let request =
                         Request::Take { key, number, spent, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 };
-                    let serial = ctx.send(node, request, ttl.patience(ctx.config));
+                    let serial = ctx.send(node, request, ttl.patience(&ctx.config));
                     self.store.debts.of(node).take_sent(Take { serial, number, emitted: ctx.now, ttl });
                     serial
                 }
@@ -44,16 +44,16 @@ impl Lock {
     }
 
     /// An answer that is neither an attempt's nor a delete's.
-    pub(super) fn renewal_answered(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
+    pub(super) fn renewal_answered(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         let call = hold.shares.get(node.index()).and_then(|share| share.call);
         let Some(call) = call.filter(|call| call.serial == serial) else { return };
-        hold.answered(ctx.now, node, call, reply, ctx.config);
+        hold.answered(ctx.now, node, call, reply, &ctx.config);
         self.after_answer(ctx);
     }
 
     /// What follows from a change of the hold's shares.
-    pub(super) fn after_answer(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn after_answer(&mut self, ctx: &mut Context) {
         self.expire(ctx);
         let quorum = ctx.quorum();
         let Some(hold) = &mut self.hold else { return };

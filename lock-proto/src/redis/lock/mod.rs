@@ -9,7 +9,6 @@ mod cleanup;
 mod context;
 mod held;
 mod pending_release;
-mod per_node;
 mod polling;
 mod redlock;
 #[cfg(test)]
@@ -21,21 +20,28 @@ mod watchdog;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
+use core::time::Duration;
 
 use cleanup::{Debt, Debts, Send};
-pub use context::{Context, Node, NodeSet, View};
+pub use context::Context;
+use context::{NodeSet, Shared};
 use pending_release::Releasing;
 use redlock::Round;
 use wakeup::Listening;
 use watchdog::Hold;
 
-use super::config::Wake;
-use super::request::{Key, Reply, Request};
+use super::config::{Config, Settings, Wake};
+use super::locks::Locks;
+use super::output::LocksOutput;
+use super::request::{Key, RESERVED, Reply, Request};
 use super::token::Spent;
 use super::validity::Ttl;
-use crate::id::NodeId;
-use crate::lock;
-use crate::lock::{Answer, Blocked, Ended, ErrorClass, Failure, Grant, Loss, Release, Store, Tenure, Terms};
+use crate::error::{Invalid, Misuse};
+use crate::id::{CallId, LockId, NodeId};
+use crate::lock::{
+    self, Acquire, Answer, Blocked, DEFAULT_TTL, Ended, ErrorClass, Event, Failure, Grant, Loss, Release, Store,
+    Tenure, Terms, check_name,
+};
 use crate::time::Instant;
 
 /// State machine for one lock name within one client. See [`step`](super::step).
@@ -84,8 +90,10 @@ impl Store for Redis {
     type Hold = Hold;
     type Remains = Remains;
     type Releasing = Releasing;
-    type Context<'a> = Context<'a>;
-    type View<'a> = View<'a>;
+    type Settings = Settings;
+    type Shared = Shared;
+    type Request = Request;
+    type Output = LocksOutput;
 
     fn new() -> Self {
         Self { debts: Debts::default(), listening: None, answers: Vec::new(), yields_until: None }
@@ -97,22 +105,22 @@ impl Store for Redis {
         matches!(contention, Contention::Idle)
     }
 
-    fn refuses(ctx: &Context<'_>) -> Option<Failure> {
-        ctx.equal.map(|(a, b)| Failure::EqualNodes(a, b))
+    fn refuses(ctx: &Context) -> Option<Failure> {
+        ctx.shared.equal.map(|(a, b)| Failure::EqualNodes(a, b))
     }
 
-    fn contend(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn contend(lock: &mut Lock, ctx: &mut Context) {
         lock.begin(ctx);
     }
 
-    fn new_head(lock: &mut Lock, ctx: &mut Context<'_>, _: &Waiter) {
+    fn new_head(lock: &mut Lock, ctx: &mut Context, _: &Waiter) {
         // A round under way goes on for the new head.
         if !matches!(lock.contention, Contention::Trying(_)) {
             lock.start_round(ctx);
         }
     }
 
-    fn nobody_waits(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
         // Signals that were taken here and led to no attempt are somebody else's.
         for node in lock.store.listening.iter().flat_map(|listening| listening.hinted.iter()) {
             let request = Request::Announce { key: lock.key.clone() };
@@ -144,19 +152,19 @@ impl Store for Redis {
         &mut hold.tenure
     }
 
-    fn terms(hold: &Hold, view: View<'_>) -> Terms {
-        Terms { until: hold.keys_until(view.quorum), ttl: hold.ttl().nanos(), at_risk: view.config.at_risk }
+    fn terms(hold: &Hold, ctx: &Context) -> Terms {
+        Terms { until: hold.keys_until(ctx.quorum()), ttl: hold.ttl().nanos(), at_risk: ctx.config.at_risk }
     }
 
-    fn loss(hold: &Hold, now: Instant, view: View<'_>) -> Option<Loss> {
-        hold.loss(now, view.quorum)
+    fn loss(hold: &Hold, ctx: &Context) -> Option<Loss> {
+        hold.loss(ctx.now, ctx.quorum())
     }
 
-    fn grant(hold: &mut Hold, ctx: &mut Context<'_>) -> Grant {
+    fn grant(hold: &mut Hold, ctx: &mut Context) -> Grant {
         let valid_until = hold.tenure.valid_until(hold.keys_until(ctx.quorum()));
         hold.notified = valid_until;
         Grant {
-            token: ctx.identity.token(hold.number),
+            token: ctx.shared.identity.token(hold.number),
             fence: hold.fence(),
             fence_ahead_ms: hold.fence_ahead_ms(),
             ttl: hold.keys_ttl.duration(),
@@ -164,22 +172,22 @@ impl Store for Redis {
         }
     }
 
-    fn keep(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn keep(lock: &mut Lock, ctx: &mut Context) {
         lock.send_due(ctx);
     }
 
-    fn extend(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn extend(lock: &mut Lock, ctx: &mut Context) {
         if let Some(hold) = &mut lock.hold {
             hold.extend(ctx.now);
         }
         lock.watch(ctx);
     }
 
-    fn may_hand_over(hold: &Hold, _: &Waiter, ctx: &Context<'_>) -> bool {
+    fn may_hand_over(hold: &Hold, _: &Waiter, ctx: &Context) -> bool {
         ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.turn_end
     }
 
-    fn hand_over(lock: &mut Lock, ctx: &mut Context<'_>, next: Waiter) {
+    fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
         let Some(hold) = &mut lock.hold else { return };
         if hold.hand_over(ctx.now, next, ctx.quorum(), ctx.seed) {
             lock.offer(ctx);
@@ -190,39 +198,39 @@ impl Store for Redis {
 
     // --- the end of a hold ---
 
-    fn end(lock: &mut Lock, _: &mut Context<'_>, hold: &Hold, _: Option<Loss>) -> Remains {
+    fn end(lock: &mut Lock, _: &mut Context, hold: &Hold, _: Option<Loss>) -> Remains {
         Remains { number: hold.number, nodes: lock.nodes_of(hold), others: hold.others() }
     }
 
     /// Nothing that ends the key's life is sent before the guard comes back (requirement H6).
-    fn lost(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>, guarded: bool) {
+    fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, guarded: bool) {
         if !guarded {
             Self::clean_up(lock, ctx, ended);
         }
     }
 
-    fn clean_up(lock: &mut Lock, ctx: &mut Context<'_>, ended: &Ended<Self>) {
+    fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
         for node in ended.remains.nodes.iter() {
             lock.owe(ctx, node, ended.remains.number, true);
         }
     }
 
     /// Stays away for one wake-up round, so that other processes get in.
-    fn turn_ended(lock: &mut Lock, ctx: &mut Context<'_>, hold: &Hold) {
-        lock.contention = Contention::Paused { until: ctx.now + ctx.config.turn_pause + hold.round_trip };
+    fn turn_ended(lock: &mut Lock, ctx: &mut Context, hold: &Hold) {
+        lock.contention = Contention::Paused { until: ctx.now + ctx.config.store.turn_pause + hold.round_trip };
     }
 
-    fn releasing(lock: &Lock, ctx: &Context<'_>, ended: &Ended<Self>) -> Releasing {
+    fn releasing(lock: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {
         Releasing::new(ctx.now, ended, lock.store.debts.deleting())
     }
 
-    fn released(releasing: &Releasing, view: View<'_>) -> Option<Release> {
-        releasing.outcome(view.quorum)
+    fn released(releasing: &Releasing, ctx: &Context) -> Option<Release> {
+        releasing.outcome(ctx.quorum())
     }
 
     // --- time, and the end ---
 
-    fn timeout(lock: &mut Lock, ctx: &mut Context<'_>) {
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
         lock.store.yields_until = lock.store.yields_until.filter(|until| *until > ctx.now);
         match &lock.contention {
             Contention::Trying(_) => lock.judge(ctx),
@@ -242,7 +250,7 @@ impl Store for Redis {
         }
     }
 
-    fn hold_deadline(hold: &Hold, _: View<'_>) -> (Instant, &'static str) {
+    fn hold_deadline(hold: &Hold, _: &Context) -> (Instant, &'static str) {
         (hold.deadline(), "watchdog")
     }
 
@@ -255,32 +263,54 @@ impl Store for Redis {
         }
     }
 
-    fn shut_down(lock: &mut Lock, _: &mut Context<'_>) {
+    fn shut_down(lock: &mut Lock, _: &mut Context) {
         lock.store.yields_until = None;
     }
 
     /// What is owed to a silent minority can keep nobody from the lock, and ends at its TTL.
-    fn is_drained(&self, view: View<'_>) -> bool {
+    fn is_drained(&self, ctx: &Context) -> bool {
         let mut open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
         let silent = self.debts.iter().filter(|debt| debt.is_stalled()).count();
-        silent < view.quorum && open.all(Debt::is_stalled)
+        silent < ctx.quorum() && open.all(Debt::is_stalled)
     }
 
     fn is_over(&self) -> bool {
         self.debts.is_empty() && self.yields_until.is_none()
     }
+
+    // --- the client ---
+
+    fn terms_of(config: &Config, want: &Acquire) -> Result<(Key, Ttl), Misuse> {
+        check_name(&want.name)?;
+        let key = Key::new(&config.prefix, &want.name);
+        if key.lock().windows(RESERVED.len()).any(|part| part == RESERVED.as_bytes()) {
+            return Err(Invalid::NameReserved.into());
+        }
+        Ok((key, Ttl::new(want.ttl.unwrap_or(DEFAULT_TTL), want.renew, config)?))
+    }
+
+    fn request(call: CallId, request: Request, timeout: Duration) -> LocksOutput {
+        LocksOutput::Send { call, request, patience: timeout }
+    }
+
+    fn event(lock: LockId, event: Event) -> LocksOutput {
+        LocksOutput::Event { lock, event }
+    }
+
+    fn stopped(_: &mut Locks, unreleased: u32) -> LocksOutput {
+        LocksOutput::Stopped { unreleased }
+    }
+
+    fn after_step(lock: &mut Lock, _: &mut Context) {
+        lock.store.debts.tidy();
+    }
 }
 
 impl Lock {
-    /// Frees state that is no longer needed. Called after each step.
-    pub fn tidy(&mut self) {
-        self.store.debts.tidy();
-    }
-
     // --- facts ---
 
     /// The answer to the call with this serial.
-    pub fn reply(&mut self, ctx: &mut Context<'_>, node: NodeId, serial: u64, reply: &Reply) {
+    pub fn reply(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         self.expire(ctx);
         if let Contention::Trying(round) = &self.contention
             && let Some(take) = round.take(node).filter(|take| take.serial == serial)
@@ -300,7 +330,7 @@ impl Lock {
         {
             let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
             if refused && delete.announce {
-                ctx.quiet.insert(node);
+                ctx.shared.quiet.insert(node);
             }
             let send = debt.answered(ctx.now, delete, reply);
             let given_up = refused && debt.is_clear();
@@ -321,7 +351,7 @@ impl Lock {
     }
 
     /// A node is reachable again.
-    pub fn node_up(&mut self, ctx: &mut Context<'_>, node: NodeId) {
+    pub fn node_up(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         if let Some(debt) = self.store.debts.get(node) {
             let send = debt.node_up();
@@ -335,12 +365,12 @@ impl Lock {
             return self.watch(ctx);
         }
         match &mut self.contention {
-            Contention::Paused { .. } if lacks_nodes || ctx.equal.is_some() => {
+            Contention::Paused { .. } if lacks_nodes || ctx.shared.equal.is_some() => {
                 self.start_round(ctx);
             }
             Contention::Trying(round) => {
                 // A node that was restarted, or replaced, after its vote has no vote.
-                if let Some(answer) = ctx.nodes.get(node.index()).and_then(|known| known.excluded(ctx.now))
+                if let Some(answer) = ctx.excluded(node)
                     && round.withdraw(node, answer)
                 {
                     self.store.debts.of(node).found(round.number);
@@ -358,7 +388,7 @@ impl Lock {
     }
 
     /// Asks the node whether it has the hold, if it counts on that (requirement Q7). The serial of the request that will tell.
-    pub(crate) fn verify(&mut self, ctx: &mut Context<'_>, node: NodeId) -> Option<u64> {
+    pub(crate) fn verify(&mut self, ctx: &mut Context, node: NodeId) -> Option<u64> {
         self.expire(ctx);
         if let Some(hold) = &mut self.hold {
             hold.verify(node);
@@ -375,11 +405,11 @@ impl Lock {
     // --- what is owed ---
 
     /// The numbers that may be replaced or deleted, given the one that is alive.
-    fn spent(&self, ctx: &Context<'_>) -> Spent {
+    fn spent(&self, ctx: &Context) -> Spent {
         let last = match (&self.hold, &self.contention) {
             (Some(hold), _) => hold.number - 1,
             (None, Contention::Trying(round)) => round.number - 1,
-            (None, Contention::Idle | Contention::Paused { .. }) => *ctx.number,
+            (None, Contention::Idle | Contention::Paused { .. }) => ctx.number,
         };
         let lost = self.lost.iter().map(|ended| ended.remains.number);
         match (lost.clone().min(), lost.max()) {
@@ -388,18 +418,18 @@ impl Lock {
         }
     }
 
-    fn owe(&mut self, ctx: &mut Context<'_>, node: NodeId, number: u64, announce: bool) {
+    fn owe(&mut self, ctx: &mut Context, node: NodeId, number: u64, announce: bool) {
         let send = self.store.debts.of(node).owe(number, announce);
         self.settle_debt(ctx, node, send);
     }
 
-    fn settle_debt(&mut self, ctx: &mut Context<'_>, node: NodeId, send: Send) {
+    fn settle_debt(&mut self, ctx: &mut Context, node: NodeId, send: Send) {
         if send == Send::No {
             return;
         }
         let spent = self.spent(ctx);
         let debt = self.store.debts.of(node);
-        let announce = debt.announces() && ctx.config.wake == Wake::Notify && !ctx.quiet.contains(node);
+        let announce = debt.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.quiet.contains(node);
         let last = spent.last;
         let (number, spent) = debt.to_find(spent);
         let request = Request::Release { key: self.key.clone(), number, spent, announce };

@@ -5,8 +5,7 @@ use super::attempt::NOTIFIED_POLL_FACTOR;
 use super::context::Context;
 use super::redlock::Round;
 use crate::jitter::{doubled, jitter};
-use crate::lock::Expiry;
-use crate::lock::{Answer, Blocked};
+use crate::lock::{Answer, Blocked, Expiry};
 use crate::time::Instant;
 use core::time::Duration;
 
@@ -32,9 +31,9 @@ impl Lock {
         }
     }
 
-    pub(super) fn next_attempt(&self, ctx: &Context<'_>, round: &Round, blocked: Blocked) -> Instant {
-        let n = *ctx.number;
-        let poll = ctx.config.poll;
+    pub(super) fn next_attempt(&self, ctx: &Context, round: &Round, blocked: Blocked) -> Instant {
+        let n = ctx.number;
+        let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
         let notified = self.store.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
         if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity) {

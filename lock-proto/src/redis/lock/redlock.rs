@@ -3,12 +3,10 @@
 use alloc::vec::Vec;
 
 use super::cleanup::Take;
-use super::context::NodeSet;
-use super::per_node::PerNode;
+use super::context::{NodeSet, PerNode};
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
-use crate::lock::Answer;
-use crate::lock::{Cause, ErrorClass, Expiry};
+use crate::lock::{Answer, Cause, ErrorClass, Expiry};
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
@@ -73,42 +71,25 @@ impl Round {
 
     /// The attempt on a node that has not answered.
     pub(crate) fn take(&self, node: NodeId) -> Option<Take> {
-        match self.votes.get(node.index())? {
-            Vote::Asked { serial } => {
-                Some(Take { serial: *serial, number: self.number, emitted: self.started, ttl: self.ttl })
-            }
-            Vote::Yes { .. } | Vote::No(_) => None,
-        }
+        let Vote::Asked { serial } = *self.votes.get(node.index())? else { return None };
+        Some(Take { serial, number: self.number, emitted: self.started, ttl: self.ttl })
     }
 
     /// A node that said yes may not vote any more. Whether it had said so.
     pub(crate) fn withdraw(&mut self, node: NodeId, answer: Answer) -> bool {
-        match self.votes.get_mut(node.index()) {
-            Some(vote @ Vote::Yes { .. }) => {
-                *vote = Vote::No(answer);
-                true
-            }
-            Some(Vote::Asked { .. } | Vote::No(_)) | None => false,
-        }
+        let Some(vote @ Vote::Yes { .. }) = self.votes.get_mut(node.index()) else { return false };
+        *vote = Vote::No(answer);
+        true
     }
 
     /// A node has answered. `until` is when its grant would end.
     pub(crate) fn answer(&mut self, node: NodeId, until: Instant, reply: &Reply) {
         let Some(vote) = self.votes.get_mut(node.index()) else { return };
-        *vote = match reply {
-            Reply::Granted { fence } => {
-                self.fence = *fence;
-                Vote::Yes { until }
-            }
-            Reply::Busy { .. }
-            | Reply::Rejected(_)
-            | Reply::NotSent(_)
-            | Reply::Unknown(_)
-            | Reply::Extended
-            | Reply::Deleted { .. }
-            | Reply::Absent
-            | Reply::Taken
-            | Reply::Announced => Vote::No(answer_to_take(reply)),
+        *vote = if let Reply::Granted { fence } = reply {
+            self.fence = *fence;
+            Vote::Yes { until }
+        } else {
+            Vote::No(answer_to_take(reply))
         };
     }
 
@@ -119,15 +100,9 @@ impl Round {
         };
         let key_in_use =
             count(|answer| matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse));
-        let refused = count(|answer| match answer {
-            Answer::Rejected(error) | Answer::Unreachable(Cause::Server(error)) => error.class == ErrorClass::Refused,
-            Answer::Silent
-            | Answer::Granted
-            | Answer::Taken(_)
-            | Answer::Unreachable(Cause::Fault(_))
-            | Answer::Unknown(_)
-            | Answer::TooYoung
-            | Answer::UnstableIdentity => false,
+        let refused = count(|answer| {
+            matches!(answer, Answer::Rejected(error) | Answer::Unreachable(Cause::Server(error))
+                if error.class == ErrorClass::Refused)
         });
         if self.votes.len() - key_in_use - refused >= quorum {
             None
@@ -141,14 +116,8 @@ impl Round {
     /// How soon enough of the holders that were seen end by themselves.
     pub(crate) fn free_in(&self, quorum: usize) -> Option<core::time::Duration> {
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
-        let mut ends: Vec<_> = self
-            .votes
-            .iter()
-            .filter_map(|vote| match vote {
-                Vote::No(Answer::Taken(Expiry::In(left))) => Some(*left),
-                Vote::Asked { .. } | Vote::Yes { .. } | Vote::No(_) => None,
-            })
-            .collect();
+        let end = |vote: &Vote| if let Vote::No(Answer::Taken(Expiry::In(left))) = vote { Some(*left) } else { None };
+        let mut ends: Vec<_> = self.votes.iter().filter_map(end).collect();
         ends.sort_unstable();
         ends.get(quorum.saturating_sub(yes).max(1) - 1).copied()
     }
@@ -180,10 +149,7 @@ pub(crate) fn answer_to_take(reply: &Reply) -> Answer {
 
 impl Vote {
     pub(crate) const fn until(&self) -> Option<Instant> {
-        match self {
-            Self::Yes { until } => Some(*until),
-            Self::Asked { .. } | Self::No(_) => None,
-        }
+        if let Self::Yes { until } = self { Some(*until) } else { None }
     }
 }
 
@@ -193,8 +159,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::lock::Renew;
-    use crate::lock::ServerError;
+    use crate::lock::{Renew, ServerError};
     use crate::redis::Config;
 
     fn ms(n: u64) -> Instant {

@@ -408,7 +408,7 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 #[test]
 fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told() {
     for (at, at_once) in [(9_000 - 92 - 4_500, true), (9_000 - 92 - 4_499, false)] {
-        let mut hub = Hub::new(1, |c| c.turn(for_ms(60_000), for_ms(5)));
+        let mut hub = Hub::new(1, |c| c.turn(for_ms(60_000)));
         let first = hub.held(0, want());
         hub.acquire(1, want());
         hub.locks.release(ms(at), first).unwrap();

@@ -7,8 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Waiter;
-use super::context::{Context, NodeSet, server_of};
-use super::per_node::PerNode;
+use super::context::{Context, NodeSet, PerNode, server_of};
 use super::redlock::{Round, Vote};
 use crate::id::NodeId;
 use crate::lock::{Answer, Fence, Loss, Renew, Tenure};
@@ -417,11 +416,11 @@ impl Hold {
     }
 
     /// A node is reachable again: what failed there is tried at once, unless the hub has the holds on it verified, a few at a time.
-    pub(crate) fn node_up(&mut self, ctx: &Context<'_>, node: NodeId) {
-        if self.equal || ctx.equal.is_some() {
+    pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) {
+        if self.equal || ctx.shared.equal.is_some() {
             self.find_equal(ctx, node);
         }
-        let verifying = ctx.nodes.get(node.index()).is_some_and(|known| known.verifying);
+        let verifying = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.verifying);
         if let Some(share) = self.shares.get_mut(node.index())
             && share.call.is_none()
             && !(verifying && share.until.is_some())
@@ -433,16 +432,16 @@ impl Hold {
 
     /// From now on nodes that are one server count once (requirement Q6). If `node` has just become the server that another node is,
     /// what it confirmed before was confirmed by a server that no node leads to any more, and does not count.
-    fn find_equal(&mut self, ctx: &Context<'_>, node: NodeId) {
+    fn find_equal(&mut self, ctx: &Context, node: NodeId) {
         for (place, share) in self.shares.iter_mut().enumerate() {
-            share.server = NodeId::new(server_of(ctx.nodes, place) as u16);
+            share.server = NodeId::new(server_of(&ctx.shared.nodes, place) as u16);
         }
-        self.equal = ctx.equal.is_some();
+        self.equal = ctx.shared.equal.is_some();
         if self.equal {
             self.gone = Some(Loss::EqualNodes);
         }
-        let Some(known) = ctx.nodes.get(node.index()).filter(|known| known.changed) else { return };
-        let others = ctx.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
+        let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
+        let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
         if let Some(share) = self.shares.get_mut(node.index()).filter(|_| others.count() > 1) {
             share.until = None;
             if share.extend != Extend::No {

@@ -105,13 +105,8 @@ impl Scanner {
     /// The end of the line that starts at `at`, if it is there.
     fn line_end(&mut self, buf: &[u8], kind: Kind, limits: &Limits) -> Result<Option<usize>, Breach> {
         let left = limits.frame.saturating_sub(self.at);
-        let (longest, breach) = match kind {
-            Kind::Line => (left, Breach::TooLong),
-            Kind::Integer | Kind::Empty | Kind::Blob { .. } | Kind::Aggregate { .. } if left > NUMBER_LINE => {
-                (NUMBER_LINE, Breach::Malformed)
-            }
-            Kind::Integer | Kind::Empty | Kind::Blob { .. } | Kind::Aggregate { .. } => (left, Breach::TooLong),
-        };
+        let number = !matches!(kind, Kind::Line) && left > NUMBER_LINE;
+        let (longest, breach) = if number { (NUMBER_LINE, Breach::Malformed) } else { (left, Breach::TooLong) };
         let from = self.searched.max(self.at);
         let until = buf.len().min(self.at + longest);
         match buf.get(from..until).and_then(|part| part.iter().position(|b| *b == b'\n')) {
@@ -137,13 +132,8 @@ impl Scanner {
         match kind {
             Kind::Line => Ok(self.close_element()),
             Kind::Integer => integer(line).map(|_| self.close_element()),
-            Kind::Empty => {
-                if line.is_empty() {
-                    Ok(self.close_element())
-                } else {
-                    Err(Breach::Malformed)
-                }
-            }
+            Kind::Empty if line.is_empty() => Ok(self.close_element()),
+            Kind::Empty => Err(Breach::Malformed),
             Kind::Blob { least } => {
                 let Some(len) = length(line, protocol)? else { return Ok(self.close_element()) };
                 if len < least {
@@ -325,22 +315,12 @@ impl<'a> Answer<'a> {
         let mut values = [0; MAX_INTS];
         let mut len = 0;
         for (i, item) in items.enumerate() {
-            match item {
-                Self::Int(n) if i < MAX_INTS => {
-                    values[i] = n;
-                    len = i + 1;
-                }
-                Self::Text(first) if i == 0 => return Self::List(first),
-                Self::Nil
-                | Self::Int(_)
-                | Self::Text(_)
-                | Self::Error(_)
-                | Self::Ints { .. }
-                | Self::List(_)
-                | Self::Map(_)
-                | Self::Push
-                | Self::Other => return Self::Other,
+            if let (Self::Text(first), 0) = (item, i) {
+                return Self::List(first);
             }
+            let (Self::Int(n), 0..MAX_INTS) = (item, i) else { return Self::Other };
+            values[i] = n;
+            len = i + 1;
         }
         Self::Ints { values, len }
     }

@@ -103,13 +103,8 @@ impl Step {
             return Err(ServerError::classify(text).into());
         }
         match (self, answer) {
-            (Self::Hello, Answer::Map(map)) => {
-                if says_cluster(map) {
-                    Err(cluster("HELLO says mode cluster").into())
-                } else {
-                    Ok(())
-                }
-            }
+            (Self::Hello, Answer::Map(map)) if says_cluster(map) => Err(cluster("HELLO says mode cluster").into()),
+            (Self::Hello, Answer::Map(_)) => Ok(()),
             (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
             (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
             (Self::Auth | Self::Select, Answer::Error(text)) => Err(ServerError::classify(text).into()),
@@ -129,17 +124,7 @@ impl Step {
                 hello.server = Some(ServerInfo::read(answer));
                 Ok(())
             }
-            (
-                Self::Hello | Self::Auth | Self::Select | Self::SetName | Self::ClientId | Self::Info,
-                Answer::Nil
-                | Answer::Int(_)
-                | Answer::Text(_)
-                | Answer::Ints { .. }
-                | Answer::List(_)
-                | Answer::Map(_)
-                | Answer::Push
-                | Answer::Other,
-            ) => Err(Fault::Protocol(Breach::WrongReply).into()),
+            (_, _) => Err(Fault::Protocol(Breach::WrongReply).into()),
         }
     }
 }
@@ -181,17 +166,10 @@ fn cluster(how: &str) -> ServerError {
 impl ServerInfo {
     /// What an answer to `INFO server` says.
     pub(super) fn read(answer: &Answer<'_>) -> Result<Self, ServerError> {
-        match answer {
-            Answer::Text(text) => Self::parse(text),
-            Answer::Error(text) => Err(ServerError::classify(text)),
-            Answer::Nil
-            | Answer::Int(_)
-            | Answer::Ints { .. }
-            | Answer::List(_)
-            | Answer::Map(_)
-            | Answer::Push
-            | Answer::Other => Self::parse(b""),
+        if let Answer::Error(text) = answer {
+            return Err(ServerError::classify(text));
         }
+        Self::parse(if let Answer::Text(text) = answer { text } else { b"" })
     }
 
     /// Reads what `INFO server` answers: lines `field:value`, see <https://redis.io/docs/latest/commands/info/>.

@@ -10,7 +10,6 @@ mod wire;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::fmt;
 use core::time::Duration;
 
 pub use frame::Limits;
@@ -28,8 +27,7 @@ use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::{doubled, jitter};
-use crate::lock::Poll;
-use crate::lock::{Cause, ErrorClass, ServerError};
+use crate::lock::{Cause, ErrorClass, Poll, ServerError};
 use crate::time::Instant;
 
 /// What a [`Pipe`] connects to, and how.
@@ -91,7 +89,7 @@ pub enum PipeOutput {
 ///
 /// The host reports what happens by the `handle_` methods. Facts about any connection but the current one are dropped, so they
 /// may come late or twice (requirement M6).
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pipe {
     config: PipeConfig,
     identity: Identity,
@@ -128,8 +126,8 @@ impl Pipe {
             phase: Phase::Closed,
             generation: 0,
             failures: 0,
-            waiting: Waiting::new(),
-            wire: Wire::new(),
+            waiting: Waiting::default(),
+            wire: Wire::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -365,7 +363,7 @@ impl Pipe {
 
     fn connect(&mut self) {
         self.generation += 1;
-        self.wire = Wire::new();
+        self.wire = Wire::default();
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
         if let Some(conn) = self.current() {
             self.outputs.push_back(PipeOutput::Connect(conn));
@@ -416,7 +414,7 @@ impl Pipe {
                 continue;
             }
             let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
-            let answer = Answer::decode(frame.bytes(), protocol).map_err(breach);
+            let answer = Answer::decode(&frame, protocol).map_err(breach);
             let result = answer.and_then(|answer| self.take_in(answer, &mut ending));
             self.wire.recycle(frame);
             result?;
@@ -562,7 +560,7 @@ impl Pipe {
         while let Some((job, _)) = self.waiting.pop() {
             self.answer_unsent(job, false, cause);
         }
-        self.wire = Wire::new();
+        self.wire = Wire::default();
     }
 
     fn answer_unsent(&mut self, job: Job, left: bool, cause: &Cause) {
@@ -574,22 +572,5 @@ impl Pipe {
             }
             Job::Login(_) | Job::Block { .. } | Job::Unblock { .. } => {}
         }
-    }
-}
-
-/// Shows no bytes: a login may be among them.
-impl fmt::Debug for Pipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pipe")
-            .field("node", &self.config.node)
-            .field("role", &self.config.role)
-            .field("endpoint", &self.config.endpoint)
-            .field("phase", &self.phase)
-            .field("generation", &self.generation)
-            .field("failures", &self.failures)
-            .field("waiting", &self.waiting.len())
-            .field("wire", &self.wire)
-            .field("outputs", &self.outputs)
-            .finish_non_exhaustive()
     }
 }

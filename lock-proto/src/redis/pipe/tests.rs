@@ -8,8 +8,7 @@ mod together;
 
 use super::*;
 use crate::id::ClientId;
-use crate::lock::ErrorClass;
-use crate::lock::Expiry;
+use crate::lock::{ErrorClass, Expiry};
 use crate::redis::script;
 use crate::redis::{Protocol, Spent};
 use alloc::format;

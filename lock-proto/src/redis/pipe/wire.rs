@@ -1,5 +1,6 @@
 //! One open connection: its buffers, its line of commands, and which scripts the server has seen on it.
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
@@ -80,7 +81,7 @@ impl Called {
 
 /// One open connection. Commands go from `queued` (or `again`) through `outbox` to `flight`, and leave it when they are
 /// answered. They are encoded when the host takes bytes, so that what never left is known not to have left (requirement M8).
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
     outbox: Outbox,
     /// Bytes encoded and bytes taken by the host since the connection was opened.
@@ -105,25 +106,6 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new() -> Self {
-        Self {
-            outbox: Outbox::default(),
-            encoded: 0,
-            consumed: 0,
-            inbox: Vec::new(),
-            scanner: Scanner::default(),
-            missing: 0,
-            flight: Patient::new(),
-            again: Patient::new(),
-            queued: Patient::new(),
-            together: Vec::new(),
-            evals: [None; script::ALL.len()],
-            one_by_one: false,
-            overtakers: Overtakers::default(),
-            pushes: 0,
-        }
-    }
-
     // Out.
 
     pub(super) fn queue(&mut self, job: Job, deadline: Instant) {
@@ -260,13 +242,13 @@ impl Wire {
         self.inbox.is_empty()
     }
 
-    /// Takes the next complete frame off `bytes`. If there is none, `bytes` is kept until more comes.
+    /// Takes the next complete frame off `bytes`: still in the host's buffer, or put together in ours. If there is none, `bytes` is kept until more comes.
     pub(super) fn take_frame<'b>(
         &mut self,
         bytes: &mut &'b [u8],
         protocol: Protocol,
         limits: &Limits,
-    ) -> Result<Option<Frame<'b>>, Breach> {
+    ) -> Result<Option<Cow<'b, [u8]>>, Breach> {
         if self.inbox.is_empty() {
             if bytes.is_empty() {
                 return Ok(None);
@@ -275,7 +257,7 @@ impl Wire {
                 Scan::Complete(len) => {
                     let (frame, rest) = bytes.split_at(len);
                     *bytes = rest;
-                    Ok(Some(Frame::Passing(frame)))
+                    Ok(Some(Cow::Borrowed(frame)))
                 }
                 Scan::Missing(missing) => {
                     self.missing = missing;
@@ -294,7 +276,7 @@ impl Wire {
                     // The frame ends in the part just read: before, it was incomplete.
                     *bytes = &bytes[len.saturating_sub(had)..];
                     self.inbox.truncate(len);
-                    return Ok(Some(Frame::Kept(core::mem::take(&mut self.inbox))));
+                    return Ok(Some(Cow::Owned(core::mem::take(&mut self.inbox))));
                 }
                 Scan::Missing(missing) => {
                     self.missing = missing;
@@ -306,8 +288,8 @@ impl Wire {
     }
 
     /// Takes the buffer of a frame back, so that the next one needs no allocation.
-    pub(super) fn recycle(&mut self, frame: Frame<'_>) {
-        if let Frame::Kept(mut buffer) = frame {
+    pub(super) fn recycle(&mut self, frame: Cow<'_, [u8]>) {
+        if let Cow::Owned(mut buffer) = frame {
             buffer.clear();
             self.inbox = buffer;
         }
@@ -322,17 +304,9 @@ impl Wire {
         self.pushes = 0;
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
             // Servers say good-bye by an error that nobody asked for: too many clients, protected mode.
-            return Err(match answer {
-                Answer::Error(text) => ServerError::classify(text).into(),
-                Answer::Nil
-                | Answer::Int(_)
-                | Answer::Text(_)
-                | Answer::Ints { .. }
-                | Answer::List(_)
-                | Answer::Map(_)
-                | Answer::Push
-                | Answer::Other => breach(Breach::Unasked),
-            });
+            let good_bye =
+                if let Answer::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
+            return Err(good_bye.unwrap_or_else(|| breach(Breach::Unasked)));
         }
         Ok(true)
     }
@@ -454,21 +428,6 @@ impl Outbox {
     }
 }
 
-/// A frame: still in the host's buffer, or put together in ours.
-pub(super) enum Frame<'b> {
-    Passing(&'b [u8]),
-    Kept(Vec<u8>),
-}
-
-impl Frame<'_> {
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Passing(bytes) => bytes,
-            Self::Kept(bytes) => bytes,
-        }
-    }
-}
-
 /// Where the last command for each lock started, of those in flight. Made when a script is missing, and kept only until all that
 /// was in flight then is answered: a lost script means many such questions, no lost script means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -544,7 +503,7 @@ mod tests {
     #[test]
     fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
-        let mut flight = Patient::new();
+        let mut flight = Patient::default();
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
             let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
@@ -557,7 +516,7 @@ mod tests {
         overtakers.sent(&c, 30);
         for start in [0, 10, 20] {
             overtakers.answered(start);
-            assert!(overtakers.any(&c, 20, &Patient::new(), 40), "{start}");
+            assert!(overtakers.any(&c, 20, &Patient::default(), 40), "{start}");
         }
         overtakers.answered(30);
         assert_eq!(overtakers.last, BTreeMap::new());

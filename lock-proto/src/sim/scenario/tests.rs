@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::error::Misuse;
-use crate::id::LockId;
+use crate::fault::Fault;
+use crate::id::{ConnId, LockId};
 use crate::lock::{Acquire, Drift, Machine};
 use crate::time::Instant;
 
@@ -53,6 +54,14 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
 
     fn shutdown(&mut self, now: Instant, within: Duration) {
         self.client.shutdown(now, within);
+    }
+
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.client.handle_connected(now, conn);
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.client.handle_disconnected(now, conn, why);
     }
 
     fn handle_timeout(&mut self, now: Instant) {

@@ -88,7 +88,8 @@ fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
 
 #[test]
 fn a_server_that_closes_each_stream() {
-    // NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: none of them is etcd's word that nothing was done.
+    // NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: none of them is
+    // etcd's word that nothing was done.
     for reason in [0, 7, 8, 11, 12] {
         let status = outcome(move |id| frame(RST_STREAM, 0, id, &[0, 0, 0, reason]));
         assert_eq!(status.code, Code::Unavailable, "{reason}: {status:?}");
@@ -200,7 +201,8 @@ fn headers_without_end() {
     assert!(matches!(status.code, Code::Unavailable | Code::Internal), "{status:?}");
 }
 
-/// A message of many empty elements takes fifty times its size when it is decoded: 4 MiB became some 200 MB. It is refused before that.
+/// A message of many empty elements takes fifty times its size when it is decoded: 4 MiB became
+/// some 200 MB. It is refused before that.
 #[test]
 fn e12_messages_that_hold_more_than_was_asked_for() {
     // As much as may be sent before anything is read.

@@ -172,7 +172,8 @@ fn messages_over_the_limit_are_refused() {
             tried.call(put(key, vec![b'x'; 1_500_000], 0)).await.unwrap();
         }
         let Err(status) = tried.call(range("a", "z")).await else { panic!("4.5 MB were read") };
-        // Whether it was carried out is not told by this: it must not look like the server's refusal.
+        // Whether it was carried out is not told by this: it must not look like the server's
+        // refusal.
         assert_eq!(status.code, Code::Internal, "{status:?}");
         assert!(tried.call(range("a", "")).await.is_ok());
     });
@@ -216,7 +217,8 @@ fn a_server_that_goes_away() {
         let call = tried.begin(range("a", ""));
         assert!(tried.within(core::time::Duration::from_millis(100)).await.is_none(), "a stopped server answers");
         etcd.kill();
-        // Calls and streams are told before the end or not at all: the machine settles those by itself.
+        // Calls and streams are told before the end or not at all: the machine settles those by
+        // itself.
         let fault = loop {
             match tried.next().await {
                 Fact::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}

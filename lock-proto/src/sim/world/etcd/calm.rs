@@ -104,7 +104,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// With no key left, everybody who observes an election has heard that nobody leads, whatever
     /// was missed before.
     fn observers_agree(&mut self, within: Duration) {
-        let recheck = self.clients.iter().map(|process| process.own.config.recheck).max().unwrap_or_default();
+        let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
         if self.run_until(within + recheck, |w| w.misled().next().is_none()) {
             return;
         }
@@ -145,7 +145,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             // with a login and its watches.
             let config = &self.clients[client].own.config;
             let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
-            let lives = (ttl * 10).as_millis() / config.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
+            let lives = (ttl * 10).as_millis() / config.store.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
             if u128::from(sent) > lives * each + 20 {
                 self.report(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
             }

@@ -1,5 +1,6 @@
 //! Calls and replies are rewritten on their way between a client of etcd and the world.
 
+use crate::lock::Elections;
 use alloc::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -7,8 +8,7 @@ use bytes::Bytes;
 use crate::error::{ConfigError, Misuse};
 use crate::etcd::message::{KeyValue, Op, OpResponse, TxnRequest};
 use crate::etcd::{Client, Config, Output, OwnerKey, QueryId, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
-use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId};
+use crate::id::{ClientId, LockId};
 use crate::lock::Acquire;
 use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::tests::Flawed;
@@ -100,14 +100,6 @@ impl Rewriter {
 }
 
 impl EtcdClient for Flawed<Client, Rewriter> {
-    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.client.handle_connected(now, conn);
-    }
-
-    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.client.handle_disconnected(now, conn, why);
-    }
-
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, mut reply: Result<RpcReply, Status>) {
         self.flaw.reply(rpc, &mut reply);
         self.client.handle_reply(now, rpc, reply);
@@ -136,7 +128,9 @@ impl EtcdClient for Flawed<Client, Rewriter> {
     fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerKey, Misuse> {
         self.client.owner_guard(now, lock)
     }
+}
 
+impl Elections for Flawed<Client, Rewriter> {
     fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
         self.client.campaign(now, want, value)
     }

@@ -7,11 +7,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::error::ConfigError;
-use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::lock::ByteClient;
 use crate::lock::{Event, Release};
 use crate::redis::{CLIENT_PART, Client, Config, Output, script};
-use crate::sim::RedisClient;
 use crate::sim::redis::input::{self, Limits, Parsed};
 use crate::sim::scenario::tests::Flawed;
 use crate::time::Instant;
@@ -66,7 +65,7 @@ pub(super) fn clients(
         let rewriter = Rewriter {
             flaw,
             mark: format!("{id}:").into_bytes(),
-            quarantine: config.quarantine,
+            quarantine: config.store.quarantine,
             wires: BTreeMap::new(),
             run_ids: BTreeMap::new(),
             ended: Vec::new(),
@@ -125,11 +124,7 @@ fn reply_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-impl RedisClient for Flawed<Client, Rewriter> {
-    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.client.handle_connected(now, conn);
-    }
-
+impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let mut received = core::mem::take(&mut self.flaw.wires.entry(conn).or_default().received);
         received.extend_from_slice(bytes);
@@ -140,11 +135,6 @@ impl RedisClient for Flawed<Client, Rewriter> {
         }
         self.flaw.wires.entry(conn).or_default().received = received.split_off(at);
         self.client.handle_received(now, conn, &whole);
-    }
-
-    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.flaw.wires.remove(&conn);
-        self.client.handle_disconnected(now, conn, why);
     }
 
     fn poll_output(&mut self) -> Option<Output> {

@@ -1,89 +1,55 @@
-//! The driver of an etcd client: calls and streams.
+//! The transport for etcd: calls and streams.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::pin::Pin;
-use core::task::{Context, Poll};
-use core::time::Duration;
-
-use bytes::Bytes;
+use core::task::Context;
 
 use super::super::address::Route;
-use super::super::engine::{Engine, Told, common};
+use super::super::client::Client;
+use super::super::engine::{Engine, Notification};
+use super::super::event_loop::{EventLoop, Links};
 use super::super::host::Host;
 use super::super::shared::{Batch, Shared};
-use super::super::turns::{Links, Turns};
 use super::connection::{Connection, Fact};
-use crate::error::Misuse;
 use crate::etcd::{self, Endpoint, Output};
-use crate::id::{ConnId, LockId};
-use crate::lock::Acquire;
+use crate::id::{ClientId, ConnId};
+use crate::lock::Machine;
 use crate::time::Instant;
 
-/// The task that does an etcd client's work: connects, calls, keeps streams, and minds the time. It ends after the
-/// [shutdown](super::super::Client::shutdown). It spawns nothing: HTTP/2 runs inside it.
-///
-/// Dropped before, all is over at once: holders are told that their lock is lost, waiters that the client was shut down; keys stay
-/// in the store until the TTL of their lease ends.
-#[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
-pub struct Driver<H: Host>(Turns<H, Connections<H>>);
-
-impl<H: Host> Driver<H> {
-    pub(super) fn new(host: H, shared: Arc<Shared<Etcd>>, endpoints: Vec<Endpoint>) -> Self {
-        let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
-        let connections = Connections { endpoints, routes, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
-        Self(Turns::new(host, shared, connections))
-    }
-}
-
-impl<H: Host> Future for Driver<H> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.get_mut().0.poll(cx)
-    }
-}
-
-// Nothing in it is pinned in place: what must be is boxed.
-impl<H: Host> Unpin for Driver<H> {}
-
-impl<H: Host> fmt::Debug for Driver<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("endpoints", &self.0.links.endpoints).finish_non_exhaustive()
-    }
-}
-
-/// The machine, and what it left for the driver.
-pub(in super::super) struct Etcd {
+/// The handle and the event loop of a client.
+pub(super) fn start<H: Host>(
+    host: H,
     client: etcd::Client,
+    id: ClientId,
+    endpoints: Vec<Endpoint>,
+) -> (Client, EventLoop<H, Connections<H>>) {
+    let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
+    let shared = Shared::new(id, host.clock(), Etcd { client, duties: Vec::new() });
+    let connections = Connections { endpoints, routes, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
+    (Client::new(shared.clone()), EventLoop::new(host, shared, connections))
+}
+
+/// The machine, and the work that it has queued for the driver.
+pub(in super::super) struct Etcd {
+    pub(super) client: etcd::Client,
     /// What only the driver can do. Never an event.
     duties: Vec<Output>,
 }
 
-impl Etcd {
-    pub(super) const fn new(client: etcd::Client) -> Self {
-        Self { client, duties: Vec::new() }
-    }
-}
-
 impl Engine for Etcd {
-    common!();
-
-    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Option<Result<LockId, Misuse>> {
-        Some(self.client.campaign(now, want, value))
+    fn machine(&self) -> &dyn Machine {
+        &self.client
     }
 
-    fn in_flight(&self) -> usize {
-        // Each call is a message of its own to the server, whatever they are asked with.
-        0
+    fn machine_mut(&mut self) -> &mut dyn Machine {
+        &mut self.client
     }
 
-    fn poll_told(&mut self) -> Option<Told> {
+    fn poll_notification(&mut self) -> Option<Notification> {
         loop {
             match self.client.poll_told()? {
-                Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
-                Output::Election { query, event } => return Some(Told::Election(query, event)),
+                Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
+                Output::Election { query, event } => return Some(Notification::Election(query, event)),
                 output @ (Output::Connect { .. }
                 | Output::Disconnect { .. }
                 | Output::Call { .. }
@@ -98,14 +64,10 @@ impl Engine for Etcd {
     fn needs_driver(&mut self) -> bool {
         !self.duties.is_empty()
     }
-
-    fn etcd(&mut self) -> Option<&mut etcd::Client> {
-        Some(&mut self.client)
-    }
 }
 
 /// The connections. Usually there is one.
-struct Connections<H: Host> {
+pub(in super::super) struct Connections<H: Host> {
     endpoints: Vec<Endpoint>,
     /// Of each endpoint.
     routes: Vec<Route>,
@@ -124,7 +86,7 @@ impl<H: Host> Links<H> for Connections<H> {
     type Engine = Etcd;
     const ALONE_AT_ONCE: bool = true;
 
-    fn do_duties(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
+    fn do_queued(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
         let mut duties = core::mem::take(&mut self.duties);
         shared.drive(batch, |core, _| {
             let Etcd { client, duties: left } = &mut core.engine;
@@ -148,7 +110,8 @@ impl<H: Host> Links<H> for Connections<H> {
                     self.open.retain(|(id, _)| *id != conn);
                     tracing::debug!(%conn, "connection closed");
                 }
-                // For a connection that has ended meanwhile the machine settles these by itself, when it hears of the end.
+                // For a connection that has ended meanwhile the machine settles these by itself,
+                // when it hears of the end.
                 Output::Call { rpc, request, token } => {
                     if let Some(connection) = self.find(rpc.conn()) {
                         connection.call(rpc, request, token);
@@ -174,7 +137,7 @@ impl<H: Host> Links<H> for Connections<H> {
                     tracing::debug!(unreleased, "client stopped");
                     shared.close(Some(unreleased));
                 }
-                // Events are told where they are drained.
+                // Events are delivered where they are drained.
                 Output::Event { .. } | Output::Election { .. } => {}
             }
         }
@@ -231,5 +194,11 @@ impl<H: Host> Links<H> for Connections<H> {
 
     fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.open));
+    }
+}
+
+impl<H: Host> fmt::Debug for Connections<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections").field("endpoints", &self.endpoints).finish_non_exhaustive()
     }
 }

@@ -1,163 +1,111 @@
-//! The driver of a Redis client: bytes.
+//! The transport for stores that speak bytes in order over connections, such as Redis.
+//!
+//! A store implements [`ByteClient`]; sockets, buffers and reconnects are here.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use core::time::Duration;
 use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::address::Route;
-use super::clock::Clock as _;
-use super::connect::{ConnectError, identity};
-use super::engine::{Engine, Told, common};
+use super::client::Client;
+use super::engine::{Engine, Notification};
+use super::event_loop::{EventLoop, Links};
 use super::fault;
-use super::handle::Client;
 use super::host::Host;
 use super::race::Race;
 use super::shared::{Batch, Shared};
-use super::turns::{Links, Turns};
-use crate::error::Misuse;
-use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
-use crate::lock::{Acquire, Cause, ErrorClass, ServerError};
-use crate::redis::{self, Output};
+use crate::id::{ClientId, ConnId, NodeId, Role};
+use crate::lock::{ByteClient, Machine, Output};
 use crate::time::Instant;
-use crate::url::Target;
 
-/// Reads from one connection in one turn, so that a fast server does not hold up the timers and the other connections.
+/// Reads from one connection in one iteration, so that a fast server does not hold up the timers
+/// and the other connections.
 const READS: usize = 8;
-/// Size of the one buffer for reading.
+/// Size of the read buffer.
 const BUFFER: usize = 16 * 1024;
 
-/// A client of the servers in `config`, and the driver that does its work.
-///
-/// The driver must be polled, normally by spawning it. Its id and seed are taken from the system's entropy.
-///
-/// # Errors
-///
-/// The settings are out of range, or the system has no entropy.
-pub fn client<H: Host>(host: H, config: redis::Config) -> Result<(Client, Driver<H>), ConnectError> {
-    let (id, seed) = identity()?;
-    with_identity(host, config, id, seed)
-}
+/// The event loop of a client that speaks bytes.
+pub(super) type ByteLoop<H, C> = EventLoop<H, Sockets<H, C>>;
 
-pub(super) fn with_identity<H: Host>(
+/// The handle and the event loop of a client.
+pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     host: H,
-    config: redis::Config,
+    client: C,
     id: ClientId,
-    seed: u64,
-) -> Result<(Client, Driver<H>), ConnectError> {
-    let targets: Vec<_> = config.nodes().iter().map(|node| node.target.clone()).collect();
-    let clock = host.clock();
-    let machine = redis::Client::new(clock.now(), config, id, seed)?;
-    let shared = Shared::new(id, Box::new(move || clock.now()), Redis::new(machine));
-    let handle = Client::new(shared.clone());
-    Ok((handle, Driver::new(host, shared, targets)))
+) -> (Client, ByteLoop<H, C>) {
+    let target = |index| client.target(NodeId::new(index)).cloned();
+    let routes = (0..).map_while(target).map(Route::new).collect();
+    let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
+    let shared = Shared::new(id, host.clock(), engine);
+    let sockets =
+        Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into(), client: PhantomData };
+    (Client::new(shared.clone()), EventLoop::new(host, shared, sockets))
 }
 
-/// The task that does a client's work: reads, writes, connects, and minds the time. It ends after the
-/// [shutdown](super::Client::shutdown).
-///
-/// Dropped before, all is over at once: holders are told that their lock is lost, waiters that the client was shut down; keys stay
-/// in the store until their TTL ends.
-#[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
-pub struct Driver<H: Host>(Turns<H, Sockets<H>>);
-
-impl<H: Host> Driver<H> {
-    pub(super) fn new(host: H, shared: Arc<Shared<Redis>>, targets: Vec<Target>) -> Self {
-        let routes = targets.into_iter().map(Route::new).collect();
-        let sockets = Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into() };
-        Self(Turns::new(host, shared, sockets))
-    }
-}
-
-impl<H: Host> Future for Driver<H> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.get_mut().0.poll(cx)
-    }
-}
-
-// Nothing in it is pinned in place: the futures are boxed, the streams are `Unpin`.
-impl<H: Host> Unpin for Driver<H> {}
-
-impl<H: Host> fmt::Debug for Driver<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("routes", &self.0.links.routes).finish_non_exhaustive()
-    }
-}
-
-/// The machine, and what handles and driver have to know beside it.
-pub(super) struct Redis {
-    client: redis::Client,
-    /// What only the driver can do: connect, disconnect, stop. Never an event.
+/// The machine, and what handles and driver need beside it.
+pub(super) struct ByteEngine<C> {
+    client: C,
     duties: Vec<Output>,
-    /// Nodes whose command connection leads to a server that takes no writes: the next attempt tries other addresses first.
-    misled: Vec<NodeId>,
+    /// Nodes whose command connection leads to the wrong server.
+    wrong_servers: Vec<NodeId>,
     /// The open connections.
-    lines: Vec<Line>,
+    open: Vec<OpenConn>,
 }
 
 /// An open connection as a handle sees it.
-struct Line {
+struct OpenConn {
     conn: ConnId,
-    /// The socket takes no more bytes now; it will wake the driver by itself.
+    /// The socket takes no more bytes now. It will wake the driver by itself.
     blocked: bool,
 }
 
-impl Redis {
-    pub(super) const fn new(client: redis::Client) -> Self {
-        Self { client, duties: Vec::new(), misled: Vec::new(), lines: Vec::new() }
-    }
-}
-
-impl Engine for Redis {
-    common!();
-
-    fn in_flight(&self) -> usize {
-        self.client.in_flight()
+impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
+    fn machine(&self) -> &dyn Machine {
+        &self.client
     }
 
-    fn poll_told(&mut self) -> Option<Told> {
+    fn machine_mut(&mut self) -> &mut dyn Machine {
+        &mut self.client
+    }
+
+    fn poll_notification(&mut self) -> Option<Notification> {
         loop {
             match self.client.poll_output()? {
-                Output::Event { lock, event } => return Some(Told::Lock(lock, event)),
-                output @ Output::Disconnect { conn } => {
-                    let node = conn.node();
-                    if let Some(Cause::Server(ServerError { class: ErrorClass::Reconnect, .. })) =
-                        self.client.down_cause(node)
-                        && conn.role() == Role::Commands
+                Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
+                duty @ (Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. }) => {
+                    if let Output::Disconnect { conn } = duty
+                        && self.client.is_wrong_server(conn)
                     {
-                        self.misled.push(node);
+                        self.wrong_servers.push(conn.node());
                     }
-                    self.duties.push(output);
+                    self.duties.push(duty);
                 }
-                output @ (Output::Connect { .. } | Output::Stopped { .. }) => self.duties.push(output),
             }
         }
     }
 
     /// Also if a socket that takes bytes could be given some.
     fn needs_driver(&mut self) -> bool {
-        let Self { client, duties, lines, .. } = self;
-        !duties.is_empty() || lines.iter().any(|line| !line.blocked && client.has_outgoing(line.conn))
+        let Self { client, duties, open, .. } = self;
+        !duties.is_empty() || open.iter().any(|own| !own.blocked && client.has_outgoing(own.conn))
     }
 }
 
 /// The connections.
-struct Sockets<H: Host> {
-    /// Of each node.
+pub(super) struct Sockets<H: Host, C> {
+    /// One for each node.
     routes: Vec<Route>,
     conns: Vec<Conn<H>>,
     duties: Vec<Output>,
     buffer: Box<[u8]>,
+    client: PhantomData<fn() -> C>,
 }
 
 struct Conn<H: Host> {
@@ -175,16 +123,16 @@ enum State<H: Host> {
     Closed,
 }
 
-impl<H: Host> Links<H> for Sockets<H> {
-    type Engine = Redis;
+impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
+    type Engine = ByteEngine<C>;
     const ALONE_AT_ONCE: bool = false;
 
-    fn do_duties(&mut self, host: &H, shared: &Shared<Redis>, batch: &mut Batch) -> bool {
-        let misled = shared.drive(batch, |core, _| {
+    fn do_queued(&mut self, host: &H, shared: &Shared<ByteEngine<C>>, batch: &mut Batch) -> bool {
+        let wrong_servers = shared.drive(batch, |core, _| {
             core::mem::swap(&mut core.engine.duties, &mut self.duties);
-            core::mem::take(&mut core.engine.misled)
+            core::mem::take(&mut core.engine.wrong_servers)
         });
-        for node in misled {
+        for node in wrong_servers {
             if let Some(route) = self.routes.get_mut(node.index()) {
                 route.avoid_current();
             }
@@ -209,7 +157,7 @@ impl<H: Host> Links<H> for Sockets<H> {
                         race.give_up(route);
                     }
                     self.conns.retain(|own| own.id != conn);
-                    shared.drive(batch, |core, _| core.engine.lines.retain(|line| line.conn != conn));
+                    shared.drive(batch, |core, _| core.engine.open.retain(|own| own.conn != conn));
                     tracing::debug!(%conn, "connection closed");
                 }
                 Output::Stopped { unreleased } => {
@@ -217,14 +165,13 @@ impl<H: Host> Links<H> for Sockets<H> {
                     tracing::debug!(unreleased, "client stopped");
                     shared.close(Some(unreleased));
                 }
-                // Events are told where they are drained.
                 Output::Event { .. } => {}
             }
         }
         stopped
     }
 
-    fn poll(&mut self, host: &H, shared: &Shared<Redis>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+    fn poll(&mut self, host: &H, shared: &Shared<ByteEngine<C>>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
         for place in 0..self.conns.len() {
             busy |= self.poll_conn(place, host, shared, batch, cx);
@@ -250,13 +197,13 @@ impl<H: Host> Links<H> for Sockets<H> {
     }
 }
 
-impl<H: Host> Sockets<H> {
-    /// Moves one connection on as far as it goes. True if it could go on.
+impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
+    /// Makes progress on one connection. True if there is more to do.
     fn poll_conn(
         &mut self,
         place: usize,
         host: &H,
-        shared: &Shared<Redis>,
+        shared: &Shared<ByteEngine<C>>,
         batch: &mut Batch,
         cx: &mut Context<'_>,
     ) -> bool {
@@ -275,7 +222,7 @@ impl<H: Host> Sockets<H> {
                         route.current = Some(address);
                     }
                     shared.drive(batch, |core, now| {
-                        core.engine.lines.push(Line { conn: id, blocked: false });
+                        core.engine.open.push(OpenConn { conn: id, blocked: false });
                         core.engine.client.handle_connected(now, id);
                     });
                     return true;
@@ -298,14 +245,23 @@ impl<H: Host> Sockets<H> {
             }
         };
         conn.state = State::Closed;
-        disconnected(shared, batch, id, ended);
+        shared.drive(batch, |core, now| {
+            core.engine.open.retain(|own| own.conn != id);
+            core.engine.client.handle_disconnected(now, id, ended);
+        });
         true
     }
 }
 
-/// Reads what there is, up to a limit. True if there may be more.
-fn read<S: AsyncRead + Unpin>(
-    shared: &Shared<Redis>,
+impl<H: Host, C> fmt::Debug for Sockets<H, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sockets").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+/// Reads up to a limit. True if there may be more.
+fn read<C: ByteClient + Send + 'static, S: AsyncRead + Unpin>(
+    shared: &Shared<ByteEngine<C>>,
     batch: &mut Batch,
     buffer: &mut [u8],
     conn: ConnId,
@@ -327,10 +283,10 @@ fn read<S: AsyncRead + Unpin>(
     Ok(true)
 }
 
-/// Writes what the machine has and the socket takes. The handles use the machine meanwhile: a system call takes as long as many of their
-/// calls.
-fn write<S: AsyncWrite + Unpin>(
-    shared: &Shared<Redis>,
+/// Writes what the machine has and the socket takes. The machine is not locked during the system
+/// call, which takes as long as many calls of the handles.
+fn write<C: ByteClient + Send + 'static, S: AsyncWrite + Unpin>(
+    shared: &Shared<ByteEngine<C>>,
     batch: &mut Batch,
     buffer: &mut [u8],
     conn: ConnId,
@@ -341,10 +297,10 @@ fn write<S: AsyncWrite + Unpin>(
     let (mut taken, mut blocked) = (0, false);
     loop {
         let size = shared.drive(batch, |core, _| {
-            let Redis { client, lines, .. } = &mut core.engine;
+            let ByteEngine { client, open, .. } = &mut core.engine;
             client.consume(conn, taken);
-            if let Some(line) = lines.iter_mut().find(|line| line.conn == conn) {
-                line.blocked = blocked;
+            if let Some(own) = open.iter_mut().find(|own| own.conn == conn) {
+                own.blocked = blocked;
             }
             let bytes = client.outgoing(conn);
             let size = bytes.len().min(buffer.len());
@@ -375,11 +331,4 @@ fn write<S: AsyncWrite + Unpin>(
         *unflushed = false;
     }
     Ok(())
-}
-
-fn disconnected(shared: &Shared<Redis>, batch: &mut Batch, conn: ConnId, why: Fault) {
-    shared.drive(batch, |core, now| {
-        core.engine.lines.retain(|line| line.conn != conn);
-        core.engine.client.handle_disconnected(now, conn, why);
-    });
 }

@@ -1,4 +1,4 @@
-//! Elections: to stand, to lead, to watch who leads.
+//! Handles of elections: campaign, lead, observe.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -9,26 +9,27 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::guard::{Guard, Hold, Releasing, loss};
-use super::super::handle::{AcquireError, Acquiring, Client, Lock};
-use super::super::question::Observation;
+use super::client::Client;
+use super::guard::{Guard, Hold, Releasing, loss};
 use super::lead::Stop;
+use super::lock::{AcquireError, Acquiring, Lock};
+use super::query::Observation;
 use crate::error::Misuse;
-use crate::etcd::{ElectionEvent, Leader, QueryId};
-use crate::lock::{Blocked, Loss, Report};
+use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};
 use crate::time::Instant;
 
 impl Client {
-    /// The election of this name, 1 to 512 bytes. In one queue with `etcdctl elect` and the Go concurrency package.
+    /// The election of this name, 1 to 512 bytes. In one queue with `etcdctl elect` and the Go
+    /// concurrency package.
     ///
-    /// Nothing is sent before something is asked of it. On Redis everything it is asked for fails with
-    /// [`AcquireError::NoElections`].
+    /// Sends nothing by itself. On a store without elections, such as Redis, all its methods fail
+    /// with [`AcquireError::NoElections`].
     pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
         Election { lock: self.lock(name) }
     }
 }
 
-/// An election. Can be used again and again.
+/// An election. Reusable.
 #[derive(Clone)]
 #[must_use = "an election does nothing until it is asked for something"]
 pub struct Election {
@@ -36,14 +37,14 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long the office outlives the last sign of life of the leader. Default: that of the client's session. With one of its own, the
-    /// candidacy has a lease of its own as well.
+    /// Sets the TTL: how long the office outlives its last renewal. Default: the TTL of the
+    /// client's session. A candidacy with its own TTL has its own lease.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
         self
     }
 
-    /// How long to wait for the office while somebody else leads. Default: for as long as it takes.
+    /// Sets how long to wait while another leads. Default: no limit.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.lock = self.lock.wait(wait);
         self
@@ -55,22 +56,24 @@ impl Election {
         self.lock.name()
     }
 
-    /// Stands for election, and waits until elected. `value` is what observers then see.
+    /// Stands for election, and waits until elected. Observers then see `value`.
     ///
     /// # Errors
     ///
-    /// The future gives an [`AcquireError`] if it was not elected. Nothing of the candidacy is left behind then.
+    /// Resolves to an [`AcquireError`] if the candidate was not elected. The candidacy then leaves
+    /// nothing behind.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lock::acquire`]: dropping the future at any point withdraws the candidacy, in the background.
+    /// As [`Lock::acquire`]: dropping the future at any point withdraws the candidacy, in the
+    /// background.
     pub fn campaign(&self, value: impl Into<Bytes>) -> Campaigning {
         let mut standing = Acquiring::new(&self.lock);
         standing.value = Some(value.into());
         Campaigning(standing)
     }
 
-    /// Who leads; `None` for nobody.
+    /// Returns the current leader, if there is one.
     ///
     /// # Errors
     ///
@@ -78,14 +81,14 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn leader(&self) -> Result<Option<Leader>, AcquireError> {
-        let mut answer = self.ask(|etcd, now, name| etcd.leader(now, name))?;
+        let mut answer = self.ask(|elections, now, name| elections.leader(now, name))?;
         loop {
             match answer.next().await {
                 Some(ElectionEvent::Leader(leader)) => return Ok(Some(leader)),
                 Some(ElectionEvent::NoLeader) => return Ok(None),
-                // It goes on trying.
+                // The machine retries.
                 Some(ElectionEvent::Disconnected) => {}
                 Some(ElectionEvent::Failed(failure)) => return Err(failure.into()),
                 None => return Err(AcquireError::ShutDown),
@@ -97,19 +100,19 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// The wish cannot be carried out, whatever the servers say. What they say comes from the observation.
+    /// The request is invalid, whatever the servers say. Their answers come from the observation.
     pub fn observe(&self) -> Result<Observation, AcquireError> {
-        self.ask(|etcd, now, name| etcd.observe(now, name))
+        self.ask(|elections, now, name| elections.observe(now, name))
     }
 
     fn ask(
         &self,
-        ask: impl FnOnce(&mut crate::etcd::Client, Instant, &[u8]) -> Result<QueryId, Misuse>,
+        ask: impl FnOnce(&mut dyn Elections, Instant, &[u8]) -> Result<QueryId, Misuse>,
     ) -> Result<Observation, AcquireError> {
         let owner = &self.lock.owner;
         owner.shared.verb(|core, now, _| {
-            let query = core.ask(|etcd| ask(etcd, now, self.lock.name()))?;
-            Ok(Observation::new(owner, &mut core.questions, query))
+            let query = core.ask(|elections| ask(elections, now, self.lock.name()))?;
+            Ok(Observation::new(owner, &mut core.queries, query))
         })
     }
 }
@@ -125,7 +128,7 @@ impl fmt::Debug for Election {
 pub struct Campaigning(Acquiring);
 
 impl Campaigning {
-    /// Why it still waits, as far as is known.
+    /// Why the candidate is still waiting, as far as is known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.0.blocked()
@@ -146,10 +149,10 @@ impl fmt::Debug for Campaigning {
     }
 }
 
-/// An office that is held, or was until it was lost.
+/// An office that is held, or was held until it was lost.
 ///
-/// It is a [`Guard`], and dereferences to it: [`is_held`](Guard::is_held), [`lost`](Guard::lost), [`fence`](Guard::fence) and the rest.
-/// Dropping it resigns in the background.
+/// Dereferences to its [`Guard`]: [`is_held`](Guard::is_held), [`lost`](Guard::lost),
+/// [`fence`](Guard::fence) and the rest. Dropping it resigns in the background.
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
     pub(super) guard: Guard,
@@ -161,22 +164,23 @@ impl Leadership {
         Self { guard, stop: Arc::default() }
     }
 
-    /// Changes what observers see. Gives the revision of the store since which the value stands.
+    /// Changes the value that observers see. Returns the revision of the store at which it changed.
     ///
     /// # Errors
     ///
-    /// [`ProclaimError::Failed`] if it was not confirmed in time: the value may stand or not, and another try may succeed.
-    /// [`ProclaimError::Lost`] if the office is lost.
+    /// [`ProclaimError::Failed`] if it was not confirmed in time: the value may have changed or
+    /// not, and another call may succeed. [`ProclaimError::Lost`] if the office is lost.
     ///
     /// # Cancel safety
     ///
-    /// The request begins at the first poll. Dropping the future does not take it back.
+    /// The request begins at the first poll. Dropping the future does not undo it.
     pub async fn proclaim(&mut self, value: impl Into<Bytes>) -> Result<i64, ProclaimError> {
         let hold: &Hold = &self.guard.hold;
         let ticket = &hold.ticket;
         let value = value.into();
         let before = ticket.proclamations();
-        let asked = hold.owner.shared.verb(|core, now, _| core.ask(|etcd| etcd.proclaim(now, ticket.lock, value)));
+        let asked =
+            hold.owner.shared.verb(|core, now, _| core.ask(|elections| elections.proclaim(now, ticket.lock, value)));
         if let Err(error) = asked {
             return Err(match (loss(ticket, hold.now()), error) {
                 (Some(loss), _) => ProclaimError::Lost(loss),
@@ -188,11 +192,11 @@ impl Leadership {
         answer.map_err(ProclaimError::Lost)?.map_err(ProclaimError::Failed)
     }
 
-    /// Resigns, and says what became of the office. To let work end first, see [`lead`](Self::lead).
+    /// Resigns, and returns the outcome. To let work complete first, see [`lead`](Self::lead).
     ///
     /// # Cancel safety
     ///
-    /// It begins with the call, and goes on in the background if the future is dropped.
+    /// Resigning begins with the call, and continues in the background if the future is dropped.
     pub fn resign(self) -> Releasing {
         self.guard.release()
     }
@@ -212,17 +216,17 @@ impl fmt::Debug for Leadership {
     }
 }
 
-/// Why a value was not proclaimed.
+/// Error of [`Leadership::proclaim`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
     /// The office is lost.
     #[error("the office is lost: {0}")]
     Lost(#[source] Loss),
-    /// It was not confirmed in time. The value may stand or not.
+    /// The request was not confirmed in time. The value may have changed or not.
     #[error("not confirmed: {0}")]
     Failed(Report),
-    /// It cannot be proclaimed.
+    /// The request is invalid.
     #[error(transparent)]
     Misuse(Misuse),
 }

@@ -1,4 +1,4 @@
-//! Questions about an election, and observations of it.
+//! Queries about an election, and observations of it.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -8,69 +8,68 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
 use super::engine::Engine;
-use super::handle::AcquireError;
+use super::lock::AcquireError;
 use super::shared::{Batch, Core, Owner};
 use super::ticket::{Ticket, locked};
 use crate::error::Misuse;
-use crate::etcd::{ElectionEvent, QueryId};
-use crate::lock::Failure;
+use crate::lock::{ElectionEvent, Elections, Failure, QueryId};
 use crate::time::Instant;
 
 impl<E: Engine + ?Sized> Core<E> {
-    /// An answer of the machine, if it is one that knows elections.
+    /// Calls the machine, if its store has elections.
     pub(super) fn ask<R>(
         &mut self,
-        ask: impl FnOnce(&mut crate::etcd::Client) -> Result<R, Misuse>,
+        ask: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
     ) -> Result<R, AcquireError> {
         if self.is_closed() {
             return Err(AcquireError::ShutDown);
         }
-        Ok(ask(self.engine.etcd().ok_or(AcquireError::NoElections)?)?)
+        Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireError::NoElections)?)?)
     }
 
-    /// Has those who watch the ticket look at the clock at that time.
-    pub(super) fn remind(&mut self, at: Instant, ticket: &Arc<Ticket>) {
+    /// Wakes the watchers of the ticket at that time.
+    pub(super) fn add_alarm(&mut self, at: Instant, ticket: &Arc<Ticket>) {
         if !self.is_closed() {
             self.alarms.push((at, Arc::clone(ticket)));
         }
     }
 }
 
-/// All questions that are open.
+/// All open questions and observations.
 #[derive(Default)]
-pub(super) struct Questions(BTreeMap<QueryId, Arc<Slot>>);
+pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
 
-/// What is known of one.
+/// State of one of them.
 #[derive(Default)]
 struct Slot(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// What was told last and not yet heard. What it overtook is of no interest: it was true before.
+    /// The latest event, if it was not taken yet. Earlier ones are obsolete.
     latest: Option<ElectionEvent>,
-    /// Nothing will be told any more.
+    /// No event follows.
     ended: bool,
     waker: Option<Waker>,
 }
 
-impl Questions {
-    pub(super) fn tell(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
+impl Queries {
+    pub(super) fn notify(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
         if let Some(slot) = self.0.get(&query) {
-            slot.tell(event, batch);
+            slot.notify(event, batch);
         }
     }
 
-    /// The driver is gone.
+    /// The driver has ended.
     pub(super) fn close(&mut self, batch: &mut Batch) {
-        // The handles have them as well: nothing is dropped here.
+        // The handles share them: nothing is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
-            slot.tell(ElectionEvent::Failed(Failure::ShuttingDown), batch);
+            slot.notify(ElectionEvent::Failed(Failure::ShuttingDown), batch);
         }
     }
 }
 
 impl Slot {
-    fn tell(&self, event: ElectionEvent, batch: &mut Batch) {
+    fn notify(&self, event: ElectionEvent, batch: &mut Batch) {
         let mut state = locked(&self.0);
         if state.ended {
             return;
@@ -91,7 +90,7 @@ impl Slot {
         if state.ended {
             return Poll::Ready(None);
         }
-        // The old one is dropped when the mutex is free: dropping it may drop a task.
+        // Dropping a waker may drop a task: not under the mutex.
         let old = state.waker.replace(cx.waker().clone());
         drop(state);
         drop(old);
@@ -99,8 +98,8 @@ impl Slot {
     }
 }
 
-/// Tells who leads, from now on. Dropping it ends the observation.
-#[must_use = "an observation tells nothing unless `next` is awaited"]
+/// Observation of an election. Ends when dropped.
+#[must_use = "an observation does nothing unless `next` is awaited"]
 pub struct Observation {
     owner: Arc<Owner>,
     query: QueryId,
@@ -108,19 +107,19 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Registers an open question of the machine.
-    pub(super) fn new(owner: &Arc<Owner>, questions: &mut Questions, query: QueryId) -> Self {
+    /// Registers an open query of the machine.
+    pub(super) fn new(owner: &Arc<Owner>, queries: &mut Queries, query: QueryId) -> Self {
         let slot = Arc::<Slot>::default();
-        questions.0.insert(query, Arc::clone(&slot));
+        queries.0.insert(query, Arc::clone(&slot));
         Self { owner: Arc::clone(owner), query, slot }
     }
 
-    /// How things stand now, if that has not been told yet, or else the next change; `None` after
-    /// [`ElectionEvent::Failed`]. What was overtaken before it was asked for is left out.
+    /// Returns the current state if it was not returned before, or else waits for the next change.
+    /// `None` after [`ElectionEvent::Failed`]. Skips changes that are obsolete.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Option<ElectionEvent> {
         poll_fn(|cx| self.slot.poll(cx)).await
     }
@@ -129,10 +128,10 @@ impl Observation {
 impl Drop for Observation {
     fn drop(&mut self) {
         let slot = self.owner.shared.verb(|core, now, _| {
-            if let Some(etcd) = core.engine.etcd() {
-                etcd.close_query(now, self.query);
+            if let Some(elections) = core.engine.machine_mut().elections() {
+                elections.close_query(now, self.query);
             }
-            core.questions.0.remove(&self.query)
+            core.queries.0.remove(&self.query)
         });
         drop(slot);
     }

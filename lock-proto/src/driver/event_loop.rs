@@ -1,6 +1,7 @@
-//! The one loop between a machine and the world, whatever the machine.
+//! The event loop of every driver, whatever the store and its transport.
 
 use alloc::sync::Arc;
+use core::fmt;
 use core::ops::RangeInclusive;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -11,57 +12,60 @@ use super::host::Host;
 use super::shared::{Batch, Shared};
 use crate::time::{Instant, soonest};
 
-/// The longest sleep while a lock is held (requirement T4): a timer that stood still with the machine is this late at most.
+/// The longest sleep while a lock is held: bounds how late a timer can be that stood still with the
+/// machine.
+// requirement T4
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Turns of the loop in one poll, before other tasks get their turn.
-const TURNS: usize = 16;
-/// How many tasks are woken at once: as many as the servers still have requests, within these limits. What they ask for then leaves in
-/// one write, and while the servers work on that, the next ones are woken: fewer would mean more system calls, more would leave the
-/// servers idle meanwhile.
+/// Iterations in one poll, before the driver yields to other tasks.
+const ITERATIONS: usize = 16;
+/// How many tasks are woken at once: the number of requests in flight, within these limits. The
+/// requests of those tasks then leave in one write, and the next tasks are woken while the servers
+/// work on them. Fewer would mean more system calls, more would leave the servers idle meanwhile.
 const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 
-/// A driver's connections: what it does for a certain machine.
-pub(super) trait Links<H: Host> {
+/// A transport: the connections of one client, and the work on them that its machine asks for.
+pub(super) trait Links<H: Host>: fmt::Debug {
     type Engine: Engine;
-    /// The request of a task that was woken alone leaves at once, without a look whether others have some too. That saves a turn of the loop.
-    /// (Worth a tenth of one task's locks on etcd. On Redis it costs a third of them: a turn here is as long as one of the server, and
-    /// keeps a second thread of the runtime awake meanwhile.)
+    /// The request of a task that was woken alone leaves at once, without waiting for those of
+    /// other tasks. That saves an iteration. It is worth a tenth of one task's locks on etcd, and
+    /// costs a third of them on Redis: there an iteration takes as long as the server does, and
+    /// keeps a second thread awake meanwhile.
     const ALONE_AT_ONCE: bool;
 
-    /// Does what only the driver can do. True if the machine has stopped.
-    fn do_duties(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch) -> bool;
+    /// Carries out what the machine has queued for the driver. True if the machine has stopped.
+    fn do_queued(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch) -> bool;
 
-    /// Moves the connections on as far as they go. True if they could go on.
+    /// Makes progress on the connections. True if there is more to do.
     fn poll(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool;
 
-    /// When they are to be polled though nothing has woken the driver.
+    /// When they are to be polled even if nothing wakes the driver.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Closes them all.
+    /// Closes all connections.
     fn clear(&mut self);
 
-    /// Forgets them all without closing them: in a forked process they are the parent's, and so is what the runtime waits with.
+    /// Forgets all connections without closing them: in a forked process they are the parent's.
     fn leak(&mut self);
 }
 
 /// The loop. Ends when the machine has stopped.
-pub(super) struct Turns<H: Host, L: Links<H>> {
+pub(super) struct EventLoop<H: Host, L: Links<H>> {
     host: H,
     shared: Arc<Shared<L::Engine>>,
-    pub(super) links: L,
-    /// The timer, and when it goes off.
+    links: L,
+    /// The timer, and its deadline.
     sleep: Option<(Instant, H::Sleep)>,
     batch: Batch,
-    /// A handle's call was seen, and other tasks were let through first to add theirs.
+    /// A handle has called, and other tasks were let through first to add their requests.
     gathered: bool,
-    /// Requests that the servers had at the end of the last turn.
+    /// Requests in flight at the end of the last iteration.
     in_flight: usize,
-    /// Tasks that were woken since the driver was.
+    /// Tasks woken since the driver was woken.
     woken: usize,
 }
 
-/// What a turn of the loop found.
-enum Turn {
+/// Result of one iteration.
+enum Step {
     /// There is more to do.
     Busy,
     /// Nothing to do before the timer or the next wake-up.
@@ -69,15 +73,15 @@ enum Turn {
     Stopped,
 }
 
-impl<H: Host, L: Links<H>> Turns<H, L> {
+impl<H: Host, L: Links<H>> EventLoop<H, L> {
     pub(super) fn new(host: H, shared: Arc<Shared<L::Engine>>, links: L) -> Self {
         Self { host, shared, links, sleep: None, batch: Batch::default(), gathered: false, in_flight: 0, woken: 0 }
     }
 
-    /// Answers the call of a handle. True if the driver should first let other tasks run: woken together, they have requests of their
-    /// own, and all can leave in one write.
+    /// Accepts the call of a handle. True if the driver should yield first: tasks that were woken
+    /// together have requests too, and all of them can leave in one write.
     fn gather(&mut self, cx: &Context<'_>) -> bool {
-        // Whoever was woken before had its turn already.
+        // Tasks that were woken before have run already.
         let gathered = self.gathered || self.batch.wakers() > 0 || (L::ALONE_AT_ONCE && self.woken == 1);
         let (called, old) = self.shared.drive(&mut self.batch, |core, _| {
             let called = core.called;
@@ -96,42 +100,44 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
         called
     }
 
-    fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
+    fn step(&mut self, cx: &mut Context<'_>) -> Step {
         let Self { host, shared, batch, links, .. } = self;
-        // Time first: after a pause, what has ended has ended, whatever the sockets still hold (requirement T2).
+        // Time first: what has ended during a pause has ended, whatever the sockets still hold.
+        // requirement T2
         shared.drive_timeout(batch);
-        if links.do_duties(host, shared, batch) {
-            return Turn::Stopped;
+        if links.do_queued(host, shared, batch) {
+            return Step::Stopped;
         }
         let busy = links.poll(host, shared, batch, cx);
         let of_links = links.next_deadline();
         let sleep = self.sleep.as_ref().map(|(until, _)| *until);
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
-            *in_flight = core.engine.in_flight();
-            // A connection that was looked at may have been given something by one that was looked at after it.
+            *in_flight = core.engine.machine().in_flight();
+            // A connection that was polled may have been given work by one that was polled after
+            // it.
             if busy || core.called || core.engine.needs_driver() {
-                return Turn::Busy;
+                return Step::Busy;
             }
             let mut wanted = soonest([core.next_deadline(), of_links]);
             if wanted.is_some_and(|deadline| deadline <= now) {
-                return Turn::Busy;
+                return Step::Busy;
             }
-            if core.engine.holds_any() {
+            if core.engine.machine().holds_any() {
                 let latest = now + LONGEST_SLEEP;
                 wanted = Some(wanted.map_or(latest, |deadline| deadline.min(latest)));
             }
-            // A timer that goes off too early only costs a look at the clock; it is cheaper than a new one.
+            // A timer that fires early costs one look at the clock, less than a new timer.
             core.armed = match (sleep, wanted) {
                 (Some(armed), Some(wanted)) => armed.min(wanted),
                 (Some(armed), None) => armed,
                 (None, wanted) => wanted.unwrap_or(Instant::MAX),
             };
-            Turn::Idle((core.armed < Instant::MAX).then_some(core.armed))
+            Step::Idle((core.armed < Instant::MAX).then_some(core.armed))
         })
     }
 
-    /// Waits for `until`. True if it is time already.
+    /// Sleeps until then. True if it is time already.
     fn rest(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> bool {
         let Some(until) = until else { return false };
         let (_, timer) = match &mut self.sleep {
@@ -160,26 +166,26 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        for _ in 0..TURNS {
-            let turn = self.turn(cx);
+        for _ in 0..ITERATIONS {
+            let step = self.step(cx);
             let most = self.in_flight.clamp(*WOKEN_AT_ONCE.start(), *WOKEN_AT_ONCE.end());
             self.woken += self.batch.wakers().min(most);
             if self.batch.run_some(most) {
-                // The others after these have had their turn.
+                // The rest after these have run.
                 cx.waker().wake_by_ref();
-                return match turn {
-                    Turn::Busy | Turn::Idle(_) => Poll::Pending,
-                    Turn::Stopped => {
+                return match step {
+                    Step::Busy | Step::Idle(_) => Poll::Pending,
+                    Step::Stopped => {
                         self.batch.run();
                         Poll::Ready(())
                     }
                 };
             }
-            match turn {
-                Turn::Busy => {}
-                Turn::Idle(until) if self.rest(until, cx) => {}
-                Turn::Idle(_) => return Poll::Pending,
-                Turn::Stopped => return Poll::Ready(()),
+            match step {
+                Step::Busy => {}
+                Step::Idle(until) if self.rest(until, cx) => {}
+                Step::Idle(_) => return Poll::Pending,
+                Step::Stopped => return Poll::Ready(()),
             }
         }
         cx.waker().wake_by_ref();
@@ -187,14 +193,20 @@ impl<H: Host, L: Links<H>> Turns<H, L> {
     }
 }
 
-impl<H: Host, L: Links<H>> Drop for Turns<H, L> {
+impl<H: Host, L: Links<H>> fmt::Debug for EventLoop<H, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.links.fmt(f)
+    }
+}
+
+impl<H: Host, L: Links<H>> Drop for EventLoop<H, L> {
     fn drop(&mut self) {
         if self.shared.is_forked() {
             self.links.leak();
         } else {
             self.links.clear();
         }
-        // Whoever was to be woken in a later turn is woken now: there is none.
+        // There is no later iteration: wake everybody now.
         self.batch.run();
         self.shared.close(None);
     }

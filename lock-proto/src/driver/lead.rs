@@ -1,18 +1,20 @@
-//! To resign in two steps: the work is asked to stop, it ends, and only then the office is given up (requirement E10).
+//! Resigning in two steps: the work is asked to stop and completes, and only then the office is
+//! given up.
+// requirement E10
 
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::guard::{Observer, loss};
 use super::election::Leadership;
+use super::guard::{Observer, loss};
 use crate::lock::{Loss, Release};
 use crate::time::Instant;
 
-/// Whether, and when, the work was asked to stop.
+/// Stop request for the work of a leader.
 #[derive(Default)]
 pub(super) struct Stop {
-    /// Nanoseconds; 0 while it was not.
+    /// When it was made, in nanoseconds. 0 if it was not.
     asked: AtomicU64,
 }
 
@@ -30,22 +32,23 @@ impl Observer {
         self.shared.now()
     }
 
-    /// Has whoever watches this hold look again: now, and once more a TTL after `asked`.
-    pub(super) fn stir(&self, asked: Instant) {
+    /// Wakes the watchers of this hold now, and again a TTL after `asked`.
+    pub(super) fn wake_watchers(&self, asked: Instant) {
         self.shared.verb(|core, _, batch| {
             batch.changed.push(Arc::clone(&self.ticket));
-            core.remind(asked + self.ticket.terms().ttl, &self.ticket);
+            core.add_alarm(asked + self.ticket.terms().ttl, &self.ticket);
         });
     }
 }
 
 impl Leadership {
-    /// Runs `work` for as long as the office is held, and then resigns.
+    /// Runs `work` while the office is held, then resigns.
     ///
-    /// `work` is given a signal that is raised when it should come to its end: because a [`Resigner`] asked for it, or because renewals
-    /// fail and the office will soon be lost. It ends when it is ready; only then the office is given up, so that the next leader does
-    /// not begin before. After a [`Resigner`] has asked, it may take as long as the TTL of the lease: then it is dropped where it stands. So it is,
-    /// at once, when the office is lost.
+    /// `work` receives a signal that is raised when it should stop: because a [`Resigner`] asked
+    /// for it, or because renewals fail and the office will soon be lost. The office is given up
+    /// only when `work` has completed, so that the next leader does not begin earlier. After a
+    /// [`Resigner`] has asked, `work` has one TTL of the lease to complete; then it is dropped. If
+    /// the office is lost, it is dropped at once.
     ///
     /// # Cancel safety
     ///
@@ -64,7 +67,7 @@ impl Leadership {
         Led { output, release: self.resign().await }
     }
 
-    /// Asks, from elsewhere, that the work of [`lead`](Self::lead) come to its end.
+    /// A handle to stop the work of [`lead`](Self::lead) from elsewhere.
     #[must_use]
     pub fn resigner(&self) -> Resigner {
         Resigner { signal: StopSignal { observer: self.guard.observer(), stop: Arc::clone(&self.stop) } }
@@ -75,32 +78,33 @@ impl Leadership {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the work may have been ended by the loss of the office"]
 pub struct Led<T> {
-    /// What the work returned, or why it was ended.
+    /// The output of the work, or why it was ended.
     pub output: Result<T, Overran>,
-    /// What became of the office.
+    /// The outcome of the resignation.
     pub release: Release,
 }
 
-/// Why the work of a leader was ended before it was ready.
+/// Why the work of a leader was dropped before it completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Overran {
     /// The office was lost.
     #[error("the office was lost: {0}")]
     Lost(#[source] Loss),
-    /// Asked to stop, it went on for longer than the TTL of the lease.
+    /// It did not stop within one TTL of the lease after it was asked to.
     #[error("it was asked to stop, and went on for longer than the TTL of the lease")]
     Late,
 }
 
-/// Asks the work of [`Leadership::lead`] to come to its end. Cheap to clone, and keeps neither the office nor the client.
+/// Stops the work of [`Leadership::lead`]. Cheap to clone, and keeps neither the office nor the
+/// client.
 #[derive(Clone)]
 pub struct Resigner {
     signal: StopSignal,
 }
 
 impl Resigner {
-    /// Raises the [`StopSignal`]. The office is given up when the work has ended.
+    /// Raises the [`StopSignal`]. The office is given up when the work has completed.
     pub fn resign(&self) {
         self.signal.ask();
     }
@@ -112,7 +116,7 @@ impl fmt::Debug for Resigner {
     }
 }
 
-/// Tells the work of a leader that it should come to its end.
+/// Signals the work of a leader to stop.
 #[derive(Clone)]
 pub struct StopSignal {
     observer: Observer,
@@ -120,27 +124,27 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Whether the work should come to its end.
+    /// Returns true if the work should stop.
     #[must_use]
     pub fn is_raised(&self) -> bool {
         self.stop.since().is_some() || self.observer.is_at_risk()
     }
 
-    /// Waits until the work should come to its end.
+    /// Waits until the work should stop.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Cancel safe.
     pub async fn raised(&self) {
         self.observer.until(|| self.is_raised()).await;
     }
 
     fn ask(&self) {
         let now = self.observer.now();
-        // 0 stands for never.
+        // 0 means never.
         let nanos = now.as_nanos().max(1);
         if self.stop.asked.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.observer.stir(now);
+            self.observer.wake_watchers(now);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an application holds before it holds a lock: the client, the wish for a lock, the future that waits for it.
+//! The builder of a lock, and the future that waits for it.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -7,75 +7,13 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 
 use super::guard::{Guard, Hold};
-use super::shared::{Owner, Shared};
-use super::ticket::{Progress, Ticket, wait_for};
+use super::shared::Owner;
+use super::ticket::{Progress, Ticket};
 use crate::error::Misuse;
 use crate::lock::{Acquire, Blocked, Failure, Fence, Renew, Wait};
 use crate::time::Instant;
 
-/// The handle of a client: makes locks. Cheap to clone; all clones share the connections.
-///
-/// When the last handle is gone (clients, waiting futures, guards), the driver shuts down by itself, as [`Client::shutdown`] with
-/// the configured time for a release.
-///
-/// # Fork
-///
-/// A client belongs to the process that made it. After `fork()` the child has a copy with the same identity and the same connections, and must
-/// make a client of its own. In the copy an acquisition fails with [`AcquireError::Forked`], and a driver that is polled there ends: it sends
-/// nothing, and its holders are told that the lock is lost. Locks stay with the parent. A [`Guard`] that is asked in the child without a driver there
-/// answers by the clock, as the parent's does, until the end of its validity: do not rely on it. (`exec` copies nothing.)
-#[derive(Clone)]
-pub struct Client {
-    pub(super) owner: Arc<Owner>,
-}
-
-impl Client {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { owner: Arc::new(Owner { shared }) }
-    }
-
-    /// The lock of this name: 1 to 512 bytes, and with the client's prefix the key in the store, byte for byte.
-    ///
-    /// Nothing is sent before [`Lock::acquire`] is awaited. Defaults: the client's TTL (10 s), kept alive while the guard lives, waiting
-    /// for ever.
-    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
-        Lock {
-            owner: Arc::clone(&self.owner),
-            name: name.as_ref().into(),
-            ttl: None,
-            wait: Wait::Forever,
-            renew: Renew::Auto,
-        }
-    }
-
-    /// Ends this client, for all its clones: no new locks, waiters are answered, holders are told that their lock is lost, and what
-    /// is held is released. Returns when this is done, or when `within` is over.
-    ///
-    /// # Cancel safety
-    ///
-    /// The shutdown begins at the first poll, and goes on if this future is dropped.
-    pub async fn shutdown(&self, within: Duration) -> Shutdown {
-        let shared = &self.owner.shared;
-        shared.verb(|core, now, _| core.shutdown(now, within));
-        wait_for(&shared.stopped, || shared.outcome()).await
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
-}
-
-/// What a shutdown came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Shutdown {
-    /// How many locks could not be given back in time. Their keys end at their TTL.
-    pub unreleased: u32,
-}
-
-/// A wish for a lock. Can be used again and again.
+/// Builder for acquisitions of one lock. Reusable.
 #[derive(Clone)]
 #[must_use = "a lock is taken by `acquire().await`"]
 pub struct Lock {
@@ -87,32 +25,37 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// How long the lock outlives the last sign of life of its holder. Default 10 s; on etcd that of the client's session, which all
-    /// locks without a TTL of their own share. It changes nothing about who renews.
+    pub(super) fn new(owner: &Arc<Owner>, name: &[u8]) -> Self {
+        Self { owner: Arc::clone(owner), name: name.into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
+    }
+
+    /// Sets the TTL: how long the lock outlives its last renewal. Default: 10 s; on etcd the TTL of
+    /// the client's session, which all locks without their own TTL share. Does not change who
+    /// renews.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long to wait for the lock while somebody else holds it. Independent of the TTL.
+    /// Sets how long to wait while another holds the lock. Independent of the TTL.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Wait::For(wait);
         self
     }
 
-    /// Makes exactly one attempt; none if the lock is held or waited for in this client.
+    /// Makes exactly one attempt, or none if the lock is held or waited for in this client.
     pub const fn try_once(mut self) -> Self {
         self.wait = Wait::Try;
         self
     }
 
-    /// Waits for as long as it takes. The default.
+    /// Waits without limit. This is the default.
     pub const fn wait_forever(mut self) -> Self {
         self.wait = Wait::Forever;
         self
     }
 
-    /// Who keeps the lock alive. Default [`Renew::Auto`].
+    /// Sets who renews the lock. Default: [`Renew::Auto`].
     pub const fn renew(mut self, renew: Renew) -> Self {
         self.renew = renew;
         self
@@ -124,18 +67,20 @@ impl Lock {
         &self.name
     }
 
-    /// Takes the lock.
+    /// Acquires the lock.
     ///
     /// # Errors
     ///
-    /// The future gives an [`AcquireError`] if the lock was not taken. Nothing of it is left behind then.
+    /// Resolves to an [`AcquireError`] if the lock was not acquired. The attempt then leaves
+    /// nothing behind.
     ///
     /// # Cancel safety
     ///
-    /// Nothing happens before the first poll. Dropping the future at any point gives the lock up: what was sent is
-    /// taken back in the background, also if the answer comes only later. A granted lock whose future is not polled is
-    /// withdrawn after a third of its TTL, so a future parked in a `select!` keeps nobody out; polled again, it waits anew
-    /// with what is left of its wait.
+    /// Nothing happens before the first poll. Dropping the future at any point cancels the
+    /// acquisition: requests that were sent are undone in the background, even if their answers
+    /// come later. If a granted lock's future is not polled, the grant is withdrawn after a third
+    /// of the TTL, so a future parked in a `select!` blocks nobody. Polled again, it waits anew for
+    /// the rest of its wait.
     pub fn acquire(&self) -> Acquiring {
         Acquiring::new(self)
     }
@@ -156,7 +101,7 @@ impl fmt::Debug for Lock {
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquiring {
     lock: Lock,
-    /// What a candidate for an office would proclaim.
+    /// The value that a candidate proclaims.
     pub(super) value: Option<bytes::Bytes>,
     /// The end of the wait, counted from the first poll.
     deadline: Option<Instant>,
@@ -168,7 +113,7 @@ impl Acquiring {
         Self { lock: lock.clone(), value: None, deadline: None, ticket: None }
     }
 
-    /// Why it still waits, as far as is known.
+    /// Why the acquisition is still waiting, as far as is known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.ticket.as_ref()?.blocked()
@@ -190,11 +135,8 @@ impl Acquiring {
             };
             let want = want.wait(wait);
             core.begin(now, name, batch, |core| match value {
-                None => Ok(core.engine.acquire(now, &want)?),
-                Some(value) => {
-                    let candidacy = core.engine.campaign(now, &want, value).ok_or(AcquireError::NoElections)?;
-                    Ok(candidacy?)
-                }
+                None => Ok(core.engine.machine_mut().acquire(now, &want)?),
+                Some(value) => core.ask(|elections| elections.campaign(now, &want, value)),
             })
         })
     }
@@ -243,7 +185,7 @@ impl Acquiring {
                     return Poll::Ready(Err(failure.into()));
                 }
             }
-            // The offer stands no longer: this future was not polled for too long.
+            // The offer was withdrawn: this future was not polled in time.
             this.give_up();
             match this.lock.wait {
                 Wait::Try => return Poll::Ready(Err(AcquireError::Withdrawn)),
@@ -265,27 +207,28 @@ impl fmt::Debug for Acquiring {
     }
 }
 
-/// Why a lock was not taken. Nothing of the attempt is left behind, or what is left is being taken back.
+/// Error of an acquisition. The attempt leaves nothing behind, or its remains are being cleaned up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The wish cannot be carried out, whatever the servers say.
+    /// The request is invalid, whatever the servers say.
     #[error(transparent)]
     Misuse(Misuse),
-    /// It was tried, and this is what came of it.
+    /// The attempt failed.
     #[error(transparent)]
     Failed(Failure),
-    /// The only attempt was granted, but the future was not polled for a third of the TTL, so the lock was given back.
+    /// The single attempt was granted, but the future was not polled for a third of the TTL, so the
+    /// lock was released.
     #[error("granted, but given back because the future was not polled in time")]
     Withdrawn,
     /// The client is shutting down, or its driver is gone.
     #[error("the client was shut down")]
     ShutDown,
-    /// The process was forked after the client was made. The child has to make a client of its own: in this one it would act under the
-    /// parent's identity.
+    /// The process was forked after the client was made. The child must make a new client, or it
+    /// would act under the parent's identity.
     #[error("the client belongs to the process that forked this one: make a new client after the fork")]
     Forked,
-    /// Only etcd has elections.
+    /// The store has no elections. Only etcd has them.
     #[error("elections need etcd, and this client is one of Redis")]
     NoElections,
 }

@@ -1,0 +1,223 @@
+//! The stores of this build: which one a URL means, and the driver for it.
+
+#![cfg_attr(
+    not(any(feature = "redis", feature = "grpc")),
+    allow(unreachable_code, unused_variables, reason = "a build without any store has no settings")
+)]
+
+use alloc::vec::Vec;
+use core::convert::Infallible;
+use core::fmt;
+use core::marker::PhantomData;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use super::client::Client;
+use super::connect::{ConnectError, identity};
+use super::host::Host;
+use crate::id::ClientId;
+
+/// Declares the stores: name, feature of this crate, module, settings, schemes of URLs, feature of
+/// the adapters.
+///
+/// A module has `parse`, `start` and `Driver`.
+macro_rules! stores {
+    ($($(#[$doc:meta])* $name:ident, $feature:literal, $module:ident($config:ty), $schemes:pat, $public:literal;)*) => {
+        /// The settings of a client, for one of the stores. Credentials are a part of them.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[must_use = "settings do nothing until they are given to `connect`"]
+        pub enum Settings {
+            $($(#[$doc])* #[cfg(feature = $feature)] $name($config),)*
+        }
+
+        $(
+            #[cfg(feature = $feature)]
+            impl From<$config> for Settings {
+                fn from(config: $config) -> Self {
+                    Self::$name(config)
+                }
+            }
+        )*
+
+        /// All stores, those without their feature included.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        enum Store {
+            $($name,)*
+        }
+
+        impl Store {
+            /// Those with their feature.
+            const BUILT: &[Self] = &[$(#[cfg(feature = $feature)] Self::$name,)*];
+
+            fn of_scheme(scheme: &str) -> Option<Self> {
+                match scheme {
+                    $($schemes => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            const fn feature(self) -> &'static str {
+                match self {
+                    $(Self::$name => $public,)*
+                }
+            }
+
+            fn parse(self, urls: &[&str]) -> Result<Settings, ConnectError> {
+                match self {
+                    $(#[cfg(feature = $feature)] Self::$name => super::$module::parse(urls).map(Settings::$name),)*
+                    #[allow(unreachable_patterns, reason = "no feature may be missing")]
+                    store => Err(ConnectError::MissingFeature { feature: store.feature() }),
+                }
+            }
+        }
+
+        #[allow(clippy::large_enum_variant, reason = "with one store, the other variant is empty")]
+        enum Kind<H: Host> {
+            $(#[cfg(feature = $feature)] $name(super::$module::Driver<H>),)*
+            #[allow(dead_code, reason = "for a build without any store, never made")]
+            None(Infallible, PhantomData<H>),
+        }
+
+        impl<H: Host> Future for Driver<H> {
+            type Output = ();
+
+            fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+                match &mut self.0 {
+                    $(#[cfg(feature = $feature)] Kind::$name(event_loop) => event_loop.poll(cx),)*
+                    Kind::None(never, _) => match *never {},
+                }
+            }
+        }
+
+        impl<H: Host> fmt::Debug for Driver<H> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match &self.0 {
+                    $(#[cfg(feature = $feature)] Kind::$name(event_loop) => event_loop.fmt(f),)*
+                    Kind::None(never, _) => match *never {},
+                }
+            }
+        }
+
+        pub(super) fn with_identity<H: Host>(
+            host: H,
+            settings: Settings,
+            id: ClientId,
+            seed: u64,
+        ) -> Result<(Client, Driver<H>), ConnectError> {
+            match settings {
+                $(
+                    #[cfg(feature = $feature)]
+                    Settings::$name(config) => {
+                        let (client, event_loop) = super::$module::start(host, config, id, seed)?;
+                        Ok((client, Driver(Kind::$name(event_loop))))
+                    }
+                )*
+            }
+        }
+    };
+}
+
+stores! {
+    /// One Redis server, or a quorum of them.
+    Redis, "redis", redis(crate::redis::Config), "redis" | "rediss" | "redis+unix" | "rediss+unix" | "unix", "redis";
+    /// An etcd cluster.
+    Etcd, "grpc", etcd(crate::etcd::Config), "etcd" | "etcds", "etcd";
+}
+
+impl Settings {
+    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
+    /// of times, or `etcd://…` once.
+    ///
+    /// # Errors
+    ///
+    /// A URL is wrong, they do not go together, or the store was not compiled in.
+    pub fn parse<I>(urls: I) -> Result<Self, ConnectError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let urls: Vec<_> = urls.into_iter().collect();
+        let urls: Vec<&str> = urls.iter().map(AsRef::as_ref).collect();
+        let of_url = |url: &&str| Store::of_scheme(&url.split_once("://")?.0.to_ascii_lowercase());
+        // URLs of different stores never go together: the parser of the last one says so. It also
+        // reports schemes that no store has.
+        let store = urls.iter().filter_map(of_url).max().or_else(|| Store::BUILT.first().copied());
+        store.unwrap_or(Store::Redis).parse(&urls)
+    }
+}
+
+/// The task that does a client's work: connects, reads, writes, and keeps the time. Ends after the
+/// [shutdown](Client::shutdown). Spawns nothing.
+///
+/// Dropping it earlier ends everything at once: holders are told that their lock is lost, waiters
+/// that the client was shut down. Keys stay in the store until their TTL ends.
+#[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
+pub struct Driver<H: Host>(Kind<H>);
+
+// Nothing in it is pinned in place: what must be is boxed.
+impl<H: Host> Unpin for Driver<H> {}
+
+/// Makes a client with these settings, and the driver that does its work, to be spawned.
+///
+/// Its id and seed are taken from the system's entropy.
+///
+/// # Errors
+///
+/// The settings are out of range, or the system has no entropy.
+pub fn connect<H: Host>(host: H, settings: impl Into<Settings>) -> Result<(Client, Driver<H>), ConnectError> {
+    let (id, seed) = identity()?;
+    with_identity(host, settings.into(), id, seed)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    fn error(urls: &[&str]) -> alloc::string::String {
+        Settings::parse(urls).unwrap_err().to_string()
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn redis_urls_name_one_server_or_a_quorum() {
+        let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
+        assert!(matches!(settings, Settings::Redis(config) if config.is_quorum()));
+        for (url, word) in [("REDISS://a", "TLS"), ("http://a", "http"), ("a", "no scheme")] {
+            let error = error(&[url]);
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn etcd_has_one_url() {
+        if !Store::BUILT.contains(&Store::Etcd) {
+            return;
+        }
+        let settings = Settings::parse(["etcd://a,b:1"]).unwrap();
+        assert!(alloc::format!("{settings:?}").contains("b:1"));
+        for (urls, word) in [
+            (&["etcd://a", "etcd://b"][..], "one URL"),
+            (&["redis://a", "etcd://b"], "one URL"),
+            (&["etcds://a"], "TLS"),
+        ] {
+            let error = error(urls);
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_feature_is_named() {
+        for (store, url, feature) in
+            [(Store::Redis, "redis://:secret@a", "redis"), (Store::Etcd, "ETCD://a:secret@b", "etcd")]
+        {
+            if !Store::BUILT.contains(&store) {
+                let error = error(&[url]);
+                assert!(error.contains(feature) && !error.contains("secret"), "{error}");
+            }
+        }
+    }
+}

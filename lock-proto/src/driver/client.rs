@@ -1,0 +1,69 @@
+//! The handle of a client.
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
+
+use super::lock::Lock;
+use super::shared::{Owner, Shared};
+use super::ticket::wait_for;
+
+/// The handle of a client: makes locks and elections. Cheap to clone; all clones share the
+/// connections.
+///
+/// The driver shuts down by itself when the last handle is dropped (clients, waiting futures,
+/// guards), as if by [`Client::shutdown`] with the configured time for a release.
+///
+/// # Fork
+///
+/// A client belongs to the process that made it. After `fork()` the child has a copy with the same
+/// identity and connections, and must make a new client. In the copy an acquisition fails with
+/// [`AcquireError::Forked`](super::AcquireError::Forked). A driver that is polled in the child
+/// sends nothing, reports all locks as lost and ends. The parent keeps its locks. Without a driver
+/// in the child, a [`Guard`](super::Guard) there answers by the clock until the end of its
+/// validity: do not rely on it. (`exec` copies nothing.)
+#[derive(Clone)]
+pub struct Client {
+    pub(super) owner: Arc<Owner>,
+}
+
+impl Client {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { owner: Arc::new(Owner { shared }) }
+    }
+
+    /// The lock of this name, 1 to 512 bytes. The key in the store is the client's prefix followed
+    /// by the name, byte for byte.
+    ///
+    /// Sends nothing before [`Lock::acquire`] is awaited. Defaults: the client's TTL (10 s),
+    /// renewed while the guard lives, no limit on the wait.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        Lock::new(&self.owner, name.as_ref())
+    }
+
+    /// Shuts down this client and all its clones: refuses new acquisitions, ends all waits, reports
+    /// held locks as lost and releases them. Returns when this is done, or after `within`.
+    ///
+    /// # Cancel safety
+    ///
+    /// The shutdown begins at the first poll, and goes on if this future is dropped.
+    pub async fn shutdown(&self, within: Duration) -> Shutdown {
+        let shared = &self.owner.shared;
+        shared.verb(|core, now, _| core.shutdown(now, within));
+        wait_for(&shared.stopped, || shared.outcome()).await
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+/// Result of a shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// Number of locks that were not released in time. Their keys expire at their TTL.
+    pub unreleased: u32,
+}

@@ -1,0 +1,29 @@
+//! Redis: its URLs, and its machine over the transport for bytes.
+
+use alloc::vec::Vec;
+
+use super::bytes::{self, ByteLoop};
+use super::client::Client;
+use super::clock::Clock as _;
+use super::connect::ConnectError;
+use super::host::Host;
+use crate::id::ClientId;
+use crate::redis::{self, Config, Endpoint};
+
+pub(super) type Driver<H> = ByteLoop<H, redis::Client>;
+
+/// One server, or an odd number of them.
+pub(super) fn parse(urls: &[&str]) -> Result<Config, ConnectError> {
+    let nodes = urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Config::new(nodes))
+}
+
+pub(super) fn start<H: Host>(
+    host: H,
+    config: Config,
+    id: ClientId,
+    seed: u64,
+) -> Result<(Client, Driver<H>), ConnectError> {
+    let client = redis::Client::new(host.clock().now(), config, id, seed)?;
+    Ok(bytes::start(host, client, id))
+}

@@ -1,0 +1,179 @@
+//! The whole client, whatever the store: the hub of its locks, and its connections.
+
+use alloc::collections::VecDeque;
+use core::fmt::Debug;
+use core::hash::Hash;
+use core::time::Duration;
+
+use super::config::Config;
+use super::election::Elections;
+use super::hub::Locks;
+use super::machine::Machine;
+use super::request::Acquire;
+use super::store::Store;
+use super::tuning::Drift;
+use crate::collections::burst;
+use crate::error::Misuse;
+use crate::fault::Fault;
+use crate::id::{ConnId, LockId};
+use crate::time::{Instant, soonest};
+
+/// How the requests of a store reach its servers.
+pub trait Transport: Store {
+    /// The connections.
+    type Links: Clone + Debug + PartialEq + Eq + Hash;
+    /// What the host has to do.
+    type Duty: Clone + Debug + PartialEq + Eq + Hash;
+
+    /// The connection is open.
+    fn connected(links: &mut Self::Links, now: Instant, conn: ConnId);
+    /// The connection could not be opened, or has ended.
+    fn disconnected(links: &mut Self::Links, now: Instant, conn: ConnId, why: Fault);
+    /// Does what is due.
+    fn links_timeout(links: &mut Self::Links, now: Instant);
+    /// When that is, and what it is for.
+    fn links_deadline(links: &Self::Links) -> Option<(Instant, &'static str)>;
+    /// The number of requests that are not answered, as far as it is worth counting them.
+    fn in_flight(_: &Self::Links) -> usize {
+        0
+    }
+    /// Carries what the parts have for each other, until none has anything left.
+    fn route(client: &mut Client<Self>);
+    /// Elections, if the store has them.
+    fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections> {
+        None
+    }
+}
+
+/// All locks of one client and its connections, without any I/O.
+///
+/// Verbs are those of [`Machine`]. The host owns sockets, clock and entropy. It calls a verb or a `handle_` method, then
+/// drains `poll_output` until it is empty, and calls `handle_timeout` at `next_deadline`. Every call takes the time first.
+/// Facts about connections that are not current any more are dropped, so they may come late, twice or never.
+///
+/// Nothing about safety depends on the order in which a host does these things: the clock says whether a lock is held, see
+/// [`valid_until`](Machine::valid_until).
+///
+/// A client is a value: it can be cloned, compared and hashed, and equal histories give equal clients.
+// D2
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Client<S: Transport> {
+    pub(crate) locks: Locks<S>,
+    pub(crate) links: S::Links,
+    pub(crate) out: VecDeque<S::Duty>,
+    pub(crate) now: Instant,
+}
+
+impl<S: Transport> Client<S> {
+    pub(crate) const fn with(now: Instant, locks: Locks<S>, links: S::Links) -> Self {
+        Self { locks, links, out: VecDeque::new(), now }
+    }
+
+    /// The next thing to be done or to be notified of, in the order in which it was decided.
+    #[must_use = "an output that is not carried out stalls the client"]
+    pub(crate) fn poll_duty(&mut self) -> Option<S::Duty> {
+        burst::pop(&mut self.out)
+    }
+
+    /// The settings.
+    pub const fn config(&self) -> &Config<S::Settings> {
+        self.locks.config()
+    }
+
+    pub(crate) fn verb<R>(&mut self, now: Instant, f: impl FnOnce(&mut Locks<S>, Instant) -> R) -> R {
+        self.now = self.now.max(now);
+        let result = f(&mut self.locks, self.now);
+        S::route(self);
+        result
+    }
+
+    /// What is due for the locks comes before any news.
+    // T2
+    pub(crate) fn fact<R>(&mut self, now: Instant, f: impl FnOnce(&mut S::Links, Instant) -> R) -> R {
+        self.now = self.now.max(now);
+        self.locks.handle_timeout(self.now);
+        let result = f(&mut self.links, self.now);
+        S::route(self);
+        result
+    }
+}
+
+impl<S: Transport> Machine for Client<S> {
+    fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
+        self.verb(now, |locks, now| locks.acquire(now, want))
+    }
+
+    fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.verb(now, |locks, now| locks.claim(now, lock))
+    }
+
+    fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.verb(now, |locks, now| locks.extend(now, lock))
+    }
+
+    fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.verb(now, |locks, now| locks.release(now, lock))
+    }
+
+    fn abandon(&mut self, now: Instant, lock: LockId) {
+        self.verb(now, |locks, now| locks.abandon(now, lock));
+    }
+
+    fn shutdown(&mut self, now: Instant, within: Duration) {
+        self.verb(now, |locks, now| locks.shut_down(now, within));
+    }
+
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.fact(now, |links, now| S::connected(links, now, conn));
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.fact(now, |links, now| S::disconnected(links, now, conn, why));
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.fact(now, S::links_timeout);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        if !self.out.is_empty() {
+            return Some(self.now);
+        }
+        soonest([self.locks.next_deadline(), S::links_deadline(&self.links).map(|(at, _)| at)])
+    }
+
+    fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
+        if !self.out.is_empty() {
+            return Some((self.now, "output is queued"));
+        }
+        [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
+    }
+
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        self.locks.valid_until(lock)
+    }
+
+    fn holds_any(&self) -> bool {
+        self.locks.held() > 0
+    }
+
+    fn in_flight(&self) -> usize {
+        S::in_flight(&self.links)
+    }
+
+    fn release_within(&self) -> Duration {
+        self.config().release_within
+    }
+
+    fn drift(&self) -> Drift {
+        self.config().drift
+    }
+
+    fn prefix(&self) -> &[u8] {
+        &self.config().prefix
+    }
+
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        S::elections(self)
+    }
+}

@@ -1,0 +1,154 @@
+//! The settings that the clients of every store have.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::tuning::{Drift, MAX_NAME, Poll};
+use crate::error::{ConfigError, Invalid};
+use crate::id::NodeId;
+use crate::url::Target;
+
+/// All settings of a client; `T` are those that only its store has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a Config does nothing until it is given to a client"]
+pub struct Config<T> {
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) request_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) release_within: Duration,
+    pub(crate) drift: Drift,
+    pub(crate) at_risk: Option<Duration>,
+    pub(crate) turn: Duration,
+    pub(crate) reconnect: Poll,
+    pub(crate) max_locks: u32,
+    pub(crate) store: T,
+}
+
+/// A setting, its value, and the range that is allowed.
+pub(crate) type Range<V> = (&'static str, V, V, V);
+
+/// The longest time that a setting may have, unless it says otherwise.
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl<T> Config<T> {
+    /// The default settings.
+    pub(crate) const fn with(request_timeout: Duration, store: T) -> Self {
+        Self {
+            prefix: Vec::new(),
+            request_timeout,
+            connect_timeout: Duration::from_secs(2),
+            release_within: Duration::from_secs(2),
+            drift: Drift::DEFAULT,
+            at_risk: None,
+            turn: Duration::from_millis(100),
+            reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_secs(1)),
+            max_locks: 1_000_000,
+            store,
+        }
+    }
+
+    /// What stands before every name in the store. Default: nothing, so that other clients' locks of the same name
+    /// exclude these. At most 512 bytes.
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.prefix = prefix.as_ref().to_vec();
+        self
+    }
+
+    /// How long a server may leave a request unanswered before its connection is dropped; less for locks with a short TTL:
+    /// a fifth of it. Default: 500 ms on Redis, 1 s on etcd.
+    pub const fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How long a connection may take to open and log in. Default 2 s.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a release goes on before it is answered `Unknown`. Default 2 s.
+    pub const fn release_within(mut self, budget: Duration) -> Self {
+        self.release_within = budget;
+        self
+    }
+
+    /// How fast clocks may drift apart. Default: 1 % and 2 ms.
+    pub const fn drift(mut self, drift: Drift) -> Self {
+        self.drift = drift;
+        self
+    }
+
+    /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) comes. Default: a quarter of the TTL.
+    pub const fn at_risk(mut self, before: Duration) -> Self {
+        self.at_risk = Some(before);
+        self
+    }
+
+    /// How long waiters of this client may hand a lock over among themselves before other processes get their chance.
+    /// Default: 100 ms.
+    pub const fn turn(mut self, turn: Duration) -> Self {
+        self.turn = turn;
+        self
+    }
+
+    /// How soon a broken connection is opened again. Default: from 10 ms to 1 s, doubling.
+    pub const fn reconnect(mut self, reconnect: Poll) -> Self {
+        self.reconnect = reconnect;
+        self
+    }
+
+    /// How many locks may be held or waited for at once. Default one million.
+    pub const fn max_locks(mut self, limit: u32) -> Self {
+        self.max_locks = limit;
+        self
+    }
+
+    /// Checks the settings that every store has, and the ranges of those that only this one has.
+    pub(crate) fn check_ranges<const D: usize, const N: usize>(
+        &self,
+        durations: [Range<Duration>; D],
+        numbers: [Range<u64>; N],
+    ) -> Result<(), ConfigError> {
+        if self.prefix.len() > MAX_NAME {
+            return Err(Invalid::PrefixLength { len: self.prefix.len(), max: MAX_NAME }.into());
+        }
+        let ms = Duration::from_millis;
+        let common = [
+            ("request_timeout", self.request_timeout, ms(1), DAY),
+            ("connect_timeout", self.connect_timeout, ms(1), DAY),
+            ("release_within", self.release_within, ms(1), DAY),
+            ("turn", self.turn, Duration::ZERO, DAY),
+            ("drift.margin", self.drift.margin, Duration::ZERO, Duration::from_secs(60)),
+            ("reconnect.every", self.reconnect.every, ms(1), DAY),
+            ("reconnect.max", self.reconnect.max, self.reconnect.every, DAY),
+        ];
+        for (setting, given, min, max) in common.into_iter().chain(durations) {
+            if given < min || given > max {
+                return Err(ConfigError::Duration { setting, given, min, max });
+            }
+        }
+        let common = [
+            ("drift.divisor", u64::from(self.drift.divisor), 10, u64::from(u32::MAX)),
+            ("max_locks", u64::from(self.max_locks), 1, 100_000_000),
+        ];
+        for (setting, given, min, max) in common.into_iter().chain(numbers) {
+            if given < min || given > max {
+                return Err(ConfigError::Number { setting, given, min, max });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that no server is named twice.
+pub(crate) fn check_targets<'a>(targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), ConfigError> {
+    for (second, target) in targets.clone().enumerate() {
+        if let Some(first) = targets.clone().take(second).position(|other| other == target) {
+            let [first, second] = [first, second].map(|place| NodeId::new(place as u16));
+            return Err(ConfigError::EqualNodes(first, second, format!("{target}").into()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What all locks of a client share, and their only way out.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::config::Config;
+use super::event::Event;
+use super::store::Store;
+use crate::id::{CallId, CallOwner, LockId, NodeId};
+use crate::time::Instant;
+
+/// The surroundings of a step: the time, the settings, and the queue of what is to be done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Context<S: Store> {
+    /// The time. It never goes back.
+    pub(crate) now: Instant,
+    pub(crate) config: Config<S::Settings>,
+    /// 64 bits of entropy for jitter.
+    pub(crate) seed: u64,
+    /// The slot of the lock whose step it is, for its calls.
+    pub(crate) slot: u32,
+    /// The number of the last token or grant.
+    pub(crate) number: u64,
+    /// The serial of the last call.
+    pub(crate) serial: u64,
+    pub(crate) out: VecDeque<S::Output>,
+    /// Acquisitions that had their last event in this step.
+    pub(crate) ended: Vec<LockId>,
+    /// The end of the shutdown, once that has begun.
+    pub(crate) stop_at: Option<Instant>,
+    pub(crate) shared: S::Shared,
+}
+
+impl<S: Store> Context<S> {
+    pub(crate) const fn with(now: Instant, config: Config<S::Settings>, seed: u64, shared: S::Shared) -> Self {
+        Self {
+            now,
+            config,
+            seed,
+            slot: 0,
+            number: 0,
+            serial: 0,
+            out: VecDeque::new(),
+            ended: Vec::new(),
+            stop_at: None,
+            shared,
+        }
+    }
+
+    /// Moves the clock forward. Time that runs backwards is taken as standing still.
+    // M1
+    #[inline]
+    pub fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.ended.clear();
+    }
+
+    /// The next thing to be done, in the order in which it was decided.
+    #[must_use = "an output that is not carried out stalls its lock"]
+    pub fn poll_output(&mut self) -> Option<S::Output> {
+        crate::collections::burst::pop(&mut self.out)
+    }
+
+    /// Returns true once the shutdown has begun: nothing new is begun.
+    pub(crate) const fn is_stopping(&self) -> bool {
+        self.stop_at.is_some()
+    }
+
+    /// Emits a request to be answered within `timeout`, and returns the serial of its call.
+    pub(crate) fn call(&mut self, owner: CallOwner, node: NodeId, request: S::Request, timeout: Duration) -> u64 {
+        self.serial += 1;
+        let call = CallId { owner, node, serial: self.serial };
+        self.out.push_back(S::request(call, request, timeout));
+        call.serial
+    }
+
+    pub(crate) fn emit(&mut self, id: LockId, event: Event) {
+        self.out.push_back(S::event(id, event));
+    }
+
+    /// The acquisition has ended: its id is not used again.
+    pub(crate) fn forget(&mut self, id: LockId) {
+        self.ended.push(id);
+    }
+
+    /// Emits the last event of an acquisition.
+    pub(crate) fn end(&mut self, id: LockId, event: Event) {
+        self.emit(id, event);
+        self.forget(id);
+    }
+}

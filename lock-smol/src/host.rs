@@ -1,0 +1,62 @@
+//! What the driver needs of smol.
+
+use core::net::SocketAddr;
+use core::pin::Pin;
+use core::time::Duration;
+use std::io;
+use std::path::Path;
+
+use lock_proto::driver::{Address, BootClock, Host};
+use smol::Timer;
+
+use crate::stream::Stream;
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in a task or on an executor
+/// of your own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Smol {
+    clock: BootClock,
+}
+
+impl Smol {
+    /// Smol's reactor, and the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Host for Smol {
+    type Clock = BootClock;
+    type Stream = Stream;
+    type Resolve = BoxFuture<io::Result<Vec<SocketAddr>>>;
+    type Connect = BoxFuture<io::Result<Stream>>;
+    type Sleep = BoxFuture<()>;
+
+    fn clock(&self) -> BootClock {
+        self.clock
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
+        let host = host.to_owned();
+        Box::pin(async move { smol::net::resolve((host, port)).await })
+    }
+
+    fn connect(&self, address: &Address) -> Self::Connect {
+        Box::pin(Stream::connect(address.clone()))
+    }
+
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        let timer = Timer::after(time);
+        Box::pin(async move {
+            timer.await;
+        })
+    }
+
+    fn read_file(&self, path: &Path) -> BoxFuture<io::Result<Vec<u8>>> {
+        let path = path.to_owned();
+        Box::pin(smol::unblock(move || std::fs::read(path)))
+    }
+}
