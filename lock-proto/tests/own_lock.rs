@@ -1,4 +1,5 @@
-//! A lock that is not this library's, in the simulated world: `SET key token NX PX ttl`, and a `DEL` that looks at no token.
+//! A lock that is not this library's, in the simulated world: `SET key token NX PX ttl`, and a
+//! `DEL` that looks at no token.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -22,7 +22,8 @@ pub(super) struct Record {
     pub(super) habits: Habits,
     /// The TTL that was asked for; zero if none was, or if the hold ends by itself.
     pub(super) ttl: Duration,
-    /// Extends that are not answered: until when each must count at least, on the client's own clock.
+    /// Extends that are not answered: until when each must count at least, on the client's own
+    /// clock.
     pub(super) extends: VecDeque<Instant>,
 }
 

@@ -7,6 +7,7 @@
 mod life;
 mod resource;
 mod rule;
+mod stored;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
@@ -269,107 +270,6 @@ impl Checker {
         self.report(now, Rule::Told, text);
     }
 
-    // --- what is stored ---
-
-    /// What stands under `key` on a node: its value, and when it expires by the node's own clock. Call it whenever it may have changed.
-    pub fn stored(&mut self, now: Instant, node: usize, key: &[u8], content: Option<(&[u8], Option<u64>)>) {
-        if self.stored.len() <= node {
-            self.stored.resize_with(node + 1, BTreeMap::new);
-        }
-        let stored = &mut self.stored[node];
-        let Some((value, expires)) = content else {
-            if let Some(seen) = stored.get_mut(key) {
-                seen.there = false;
-            }
-            return;
-        };
-        let seen = match stored.get_mut(key) {
-            Some(seen) => seen,
-            None => stored.entry(key.to_vec()).or_default(),
-        };
-        let before = core::mem::replace(&mut seen.expires, expires);
-        if !seen.there || seen.value != value {
-            seen.there = true;
-            seen.value.clear();
-            seen.value.extend_from_slice(value);
-            return self.minted(key, value);
-        }
-        if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
-            let text = format!("the life of {} on node {node} was shortened", key.escape_ascii());
-            self.report(now, Rule::ShortenedKey, text);
-        }
-    }
-
-    /// Somebody who is no client puts something in the place of a lock that is free, on the only node.
-    pub fn occupied(&mut self, now: Instant, key: &[u8]) {
-        self.minted(key, b"");
-        if let Some((client, id, _)) = self.locks.get(key).and_then(|lock| self.valid_holder(lock, now, None)) {
-            let text = format!("a stranger found {} free, and client {client} {id} holds it", key.escape_ascii());
-            self.report(now, Rule::MutualExclusion, text);
-        }
-    }
-
-    /// The clock of a node was set back.
-    pub fn clock_set_back(&mut self, node: usize, by: Duration) {
-        if self.set_back.len() <= node {
-            self.set_back.resize(node + 1, 0);
-        }
-        let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        self.set_back[node] = self.set_back[node].saturating_add(by);
-    }
-
-    /// The counter of fencing tokens on a node, and the node's clock, both in µs since the Unix epoch. Call it whenever the counter may
-    /// have changed.
-    pub fn counted(&mut self, now: Instant, node: usize, counter: u64, clock: u64) {
-        // A9
-        let set_back = self.set_back.get(node).copied().unwrap_or(0);
-        if counter > clock.saturating_add(set_back).saturating_add(TAKES_PER_SCRIPT) {
-            let text =
-                format!("the fence counter of node {node} is {} µs ahead of the clock", counter.saturating_sub(clock));
-            self.report(now, Rule::FenceAhead, text);
-        }
-    }
-
-    /// The data of a node was changed by somebody else than a client: what was seen there counts no more.
-    pub fn forget_stored(&mut self, node: usize) {
-        if let Some(stored) = self.stored.get_mut(node) {
-            stored.clear();
-        }
-    }
-
-    /// The place of `value` in the order in which values appeared under `key`, as [`stored`](Self::stored) saw them.
-    #[must_use]
-    pub fn order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
-        self.locks.get(key)?.minted.get(value).copied()
-    }
-
-    // --- what a lock protects ---
-
-    /// A write of this acquisition reaches the resource that `key` protects; whether it is taken. The resource refuses a fencing token
-    /// smaller than the greatest that it has seen; without one it takes everything.
-    pub fn write(&mut self, now: Instant, key: &[u8], grant: Permit) -> bool {
-        let key = self.key(key);
-        let lock = self.lock(&key);
-        let (accepted, stale) = lock.resource.write(grant.fence, grant.order);
-        if stale {
-            let text = format!(
-                "the resource of {} took a write of client {} {} after one of a newer grant",
-                key.escape_ascii(),
-                grant.client,
-                grant.lock
-            );
-            self.report(now, Rule::StaleWrite, text);
-        }
-        accepted
-    }
-
-    /// What an acquisition would write with: `None` unless it was granted.
-    #[must_use]
-    pub fn permit(&self, client: usize, lock: LockId) -> Option<Permit> {
-        let granted = self.clients.get(client)?.live.get(&lock)?.granted?;
-        Some(Permit { client, lock, fence: granted.fence, order: granted.order })
-    }
-
     // --- who is woken, and what is sent ---
 
     /// The lock came free in the store: somebody may be woken for it.
@@ -473,19 +373,6 @@ impl Checker {
 
     fn lock(&mut self, key: &Arc<[u8]>) -> &mut Lock {
         self.locks.entry(key.clone()).or_default()
-    }
-
-    fn minted(&mut self, key: &[u8], value: &[u8]) {
-        // Only names that somebody asked for.
-        let Some(lock) = self.locks.get_mut(key) else { return };
-        lock.order += 1;
-        if !lock.minted.contains_key(value) {
-            lock.minted.insert(value.to_vec(), lock.order);
-        }
-        match &mut lock.last {
-            Some((last, place)) if last == value => *place = lock.order,
-            last => lock.before_last = last.replace((value.to_vec(), lock.order)).map_or(0, |(_, place)| place),
-        }
     }
 
     fn granted(&mut self, now: Instant, client: usize, id: LockId, fence: Option<u64>, order: Option<u64>) {

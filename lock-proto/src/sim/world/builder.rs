@@ -25,7 +25,8 @@ type Change<C> = Box<dyn Fn(C) -> C>;
 /// Makes a client: its own time, its settings, id and seed.
 type Make<S> = Box<dyn Fn(Instant, <S as Store>::Config, ClientId, u64) -> Result<<S as Store>::Client, ConfigError>>;
 
-/// A [`World`] to be. What is not said has a default: one client, latencies from 100 to 500 µs, clocks that agree.
+/// A [`World`] to be. What is not said has a default: one client, latencies from 100 to 500 µs,
+/// clocks that agree.
 #[must_use = "a Builder does nothing until `build`"]
 pub struct Builder<S: Servers> {
     seed: u64,
@@ -89,14 +90,15 @@ impl<S: Servers> Builder<S> {
         self
     }
 
-    /// The clock of client `i` reads `offset` at the start and gains `drift_ppm` µs a second. Without this it reads another time in
-    /// each process, and keeps true pace.
+    /// The clock of client `i` reads `offset` at the start and gains `drift_ppm` µs a second.
+    /// Without this it reads another time in each process, and keeps true pace.
     pub fn clock(mut self, i: usize, offset: Duration, drift_ppm: i32) -> Self {
         self.clocks.push((i, nanos(offset), drift_ppm));
         self
     }
 
-    /// How much of a log is made. It changes nothing else, and nothing at all is fastest. Default: the last 100 000 lines.
+    /// How much of a log is made. It changes nothing else, and nothing at all is fastest. Default:
+    /// the last 100 000 lines.
     pub const fn keep(mut self, keep: Keep) -> Self {
         self.keep = keep;
         self
@@ -107,7 +109,8 @@ impl<S: Servers> Builder<S> {
         self.keep(Keep::Lines(lines))
     }
 
-    /// Whether a [`Trace`](crate::sim::Trace) is made for pictures: see [`World::take_trace`]. Default: no.
+    /// Whether a [`Trace`](crate::sim::Trace) is made for pictures: see [`World::take_trace`].
+    /// Default: no.
     pub const fn traced(mut self, on: bool) -> Self {
         self.traced = on;
         self

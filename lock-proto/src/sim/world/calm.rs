@@ -15,8 +15,9 @@ const SHORT: Duration = Duration::from_millis(10);
 
 /// The end.
 impl<S: Servers> World<S> {
-    /// Ends every fault: what is cut is healed, what is stopped goes on, servers that are dead start with their data, nothing is refused,
-    /// packets travel as fast as at first. Clients that are dead stay so.
+    /// Ends every fault: what is cut is healed, what is stopped goes on, servers that are dead
+    /// start with their data, nothing is refused, packets travel as fast as at first. Clients that
+    /// are dead stay so.
     pub fn calm(&mut self) {
         self.note("calm");
         self.recorder.calm(self.now);
@@ -29,7 +30,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// What is held or lost is given back, what is offered is taken, and whatever is granted later is given back in a moment.
+    /// What is held or lost is given back, what is offered is taken, and whatever is granted later
+    /// is given back in a moment.
     pub(super) fn wind_locks_down(&mut self) {
         for client in 0..self.clients.len() {
             for record in self.clients[client].records.values_mut() {

@@ -10,7 +10,8 @@ use super::World;
 use super::store::Servers;
 use crate::id::LockId;
 
-/// More violations of one rule than these are not kept. Those of the others are: a promise may be broken after one that was none.
+/// More violations of one rule than these are not kept. Those of the others are: a promise may be
+/// broken after one that was none.
 const MAX_VIOLATIONS: usize = 100;
 
 /// How far a clock is set, for the record.
@@ -20,7 +21,8 @@ pub(super) fn signed(by: Duration) -> i64 {
 
 /// Checks and log.
 impl<S: Servers> World<S> {
-    /// From now on violations are collected, not the end of the run: for scenarios that break the bounds.
+    /// From now on violations are collected, not the end of the run: for scenarios that break the
+    /// bounds.
     pub const fn expect_violation(&mut self) {
         self.expect_violation = true;
     }
@@ -31,7 +33,8 @@ impl<S: Servers> World<S> {
         &self.violations
     }
 
-    /// How often somebody was granted a lock, or more time for it, while another believed to hold it.
+    /// How often somebody was granted a lock, or more time for it, while another believed to hold
+    /// it.
     #[must_use]
     pub const fn overlaps(&self) -> u64 {
         self.checker.overlaps()
@@ -73,13 +76,15 @@ impl<S: Servers> World<S> {
         self.journal.digest()
     }
 
-    /// A digest of what the clients sent and what their applications were told, which does not depend on names.
+    /// A digest of what the clients sent and what their applications were told, which does not
+    /// depend on names.
     #[must_use]
     pub const fn fingerprint(&self) -> u64 {
         self.journal.facts.get()
     }
 
-    /// The record of the run so far, if it was asked for by [`Builder::traced`](super::Builder::traced). It ends here.
+    /// The record of the run so far, if it was asked for by
+    /// [`Builder::traced`](super::Builder::traced). It ends here.
     pub fn take_trace(&mut self) -> Trace {
         self.recorder.finish(self.now)
     }

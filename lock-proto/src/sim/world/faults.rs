@@ -11,7 +11,8 @@ use super::store::Servers;
 
 /// What goes wrong with clients.
 impl<S: Servers> World<S> {
-    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does nothing, while its clock goes on.
+    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does
+    /// nothing, while its clock goes on.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
         if self.is_running(client) {
@@ -19,8 +20,9 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// The machine of the client is suspended, and its clock stands still meanwhile, as `CLOCK_MONOTONIC` does on Linux. No host should
-    /// use such a clock: what it holds when it goes on it believes to hold still.
+    /// The machine of the client is suspended, and its clock stands still meanwhile, as
+    /// `CLOCK_MONOTONIC` does on Linux. No host should use such a clock: what it holds when it goes
+    /// on it believes to hold still.
     // T4
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} {}", S::SUSPENDED));
@@ -30,7 +32,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// The client process goes on. Whether it hears first of timers or of the network is left to chance.
+    /// The client process goes on. Whether it hears first of timers or of the network is left to
+    /// chance.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
         if self.clients[client].state != State::Paused {
@@ -47,7 +50,8 @@ impl<S: Servers> World<S> {
         self.wake_client(client);
     }
 
-    /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes back.
+    /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes
+    /// back.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
         if !self.is_dead(client) {

@@ -1,7 +1,7 @@
 //! Servers, clients and a network in virtual time, whatever the servers are.
 //!
-//! A [`World`] holds what is the same for all stores: clients, the network, checkers, the log. What is particular to the
-//! servers of a store is a value inside it, [`Redis`] or [`Etcd`].
+//! A [`World`] holds what is the same for all stores: clients, the network, checkers, the log. What
+//! is particular to the servers of a store is a value inside it, [`Redis`] or [`Etcd`].
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
@@ -42,17 +42,20 @@ pub use store::Store;
 
 /// Servers, clients and a network between them, in virtual time and from one seed.
 ///
-/// Clients and servers are named by their index. Time jumps from one event or deadline exactly to the next. Checkers are
-/// always on (see [`Rule`](super::Rule)): no two valid holders of a name in true time, fencing tokens that grow, every
-/// acquisition told a legal sequence of events with one end, every end of validity told in time, and more for each kind
-/// of store. What they find ends the run with the seed and the end of the log, unless
+/// Clients and servers are named by their index. Time jumps from one event or deadline exactly to
+/// the next. Checkers are always on (see [`Rule`](super::Rule)): no two valid holders of a name in
+/// true time, fencing tokens that grow, every acquisition told a legal sequence of events with one
+/// end, every end of validity told in time, and more for each kind of store. What they find ends
+/// the run with the seed and the end of the log, unless
 /// [`expect_violation`](Self::expect_violation) is called.
 ///
-/// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the two stores.
+/// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the
+/// two stores.
 ///
 /// # Panics
 ///
-/// Every method panics for a client or server that does not exist, and verbs for a [`Misuse`], with the log's end.
+/// Every method panics for a client or server that does not exist, and verbs for a [`Misuse`], with
+/// the log's end.
 #[derive(Clone, Debug)]
 pub struct World<S: Servers> {
     seed: u64,
@@ -90,8 +93,9 @@ impl<S: Servers> World<S> {
         self.start(client, &want, "acquire", Some(hold), |machine, now| machine.acquire(now, &want))
     }
 
-    /// Client `client` asks for a lock, which may be refused. `claim`: take it as soon as it is offered. `hold`: give it back so long after the
-    /// grant. `write_every`: while it is held, write to what it protects this often.
+    /// Client `client` asks for a lock, which may be refused. `claim`: take it as soon as it is
+    /// offered. `hold`: give it back so long after the grant. `write_every`: while it is held,
+    /// write to what it protects this often.
     ///
     /// # Errors
     ///
@@ -172,7 +176,8 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is told of it.
+    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is
+    /// told of it.
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
         if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
@@ -195,7 +200,8 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Shuts the client down, with this time to release what it holds. Its applications give back everything by that.
+    /// Shuts the client down, with this time to release what it holds. Its applications give back
+    /// everything by that.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
         self.word(Some(Lane::Client(client)), || "is shut down".into());
@@ -210,7 +216,8 @@ impl<S: Servers> World<S> {
         self.tell_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
-    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried out.
+    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried
+    /// out.
     ///
     /// # Errors
     ///

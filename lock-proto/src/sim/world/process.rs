@@ -1,4 +1,5 @@
-//! The processes: a client with its clock and what its application was told, and what a server's kernel knows.
+//! The processes: a client with its clock and what its application was told, and what a server's
+//! kernel knows.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -84,8 +85,8 @@ impl<S: Servers> Process<S> {
 #[derive(Clone, Debug)]
 pub(super) struct Host<P> {
     pub(super) state: State,
-    /// What has come while it was stopped, by connection. Its kernel took it, so it is executed when the process goes on,
-    /// even if the client has hung up meanwhile.
+    /// What has come while it was stopped, by connection. Its kernel took it, so it is executed
+    /// when the process goes on, even if the client has hung up meanwhile.
     pub(super) inbox: VecDeque<(u64, Packet<P>)>,
 }
 

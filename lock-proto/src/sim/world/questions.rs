@@ -28,7 +28,8 @@ impl<S: Servers> World<S> {
         self.clients[client].records.get(&lock)?.grant.as_ref()
     }
 
-    /// Whether the lock is claimed and valid by the client's own clock, and neither lost nor given back.
+    /// Whether the lock is claimed and valid by the client's own clock, and neither lost nor given
+    /// back.
     #[must_use]
     pub fn is_held(&self, client: usize, lock: LockId) -> bool {
         let process = &self.clients[client];
@@ -65,8 +66,8 @@ impl<S: Servers> World<S> {
         self.clients[client].state == State::Down
     }
 
-    /// Whether the client has said that its shutdown is over, and how much may be left: locks that it could not release, on etcd keys
-    /// and leases.
+    /// Whether the client has said that its shutdown is over, and how much may be left: locks that
+    /// it could not release, on etcd keys and leases.
     #[must_use]
     pub fn stopped(&self, client: usize) -> Option<u32> {
         self.clients[client].stopped
@@ -78,13 +79,15 @@ impl<S: Servers> World<S> {
         &self.clients[client].machine
     }
 
-    /// How often a machine was called so far: a verb of a client, something that reaches a client or a server, a deadline of one.
+    /// How often a machine was called so far: a verb of a client, something that reaches a client
+    /// or a server, a deadline of one.
     #[must_use]
     pub const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The same of the network: a packet is handed to it, and the time comes at which it arrives (or is held back by a cut).
+    /// The same of the network: a packet is handed to it, and the time comes at which it arrives
+    /// (or is held back by a cut).
     #[must_use]
     pub const fn network_steps(&self) -> u64 {
         self.network.steps()

@@ -57,7 +57,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end` is reached.
+    /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end`
+    /// is reached.
     fn step(&mut self, end: Instant) -> bool {
         if self.halted {
             return false;

@@ -37,7 +37,8 @@ pub(crate) trait Servers: Store + Sized {
     /// A write on its way to what a lock protects.
     type Write: Clone + Debug;
 
-    /// How the log names a server, a client whose clock stops, what a shutdown leaves, and the two ways.
+    /// How the log names a server, a client whose clock stops, what a shutdown leaves, and the two
+    /// ways.
     const NODE: char;
     const SUSPENDED: &str;
     const LEFT: &str;

@@ -55,7 +55,8 @@ impl<S: Servers> World<S> {
         Some(self.clients[client].when(*valid_until))
     }
 
-    /// An extend has its answer: the request that brought it about must have left after it was asked for.
+    /// An extend has its answer: the request that brought it about must have left after it was
+    /// asked for.
     fn check_extend(&mut self, client: usize, lock: LockId, event: &Event) {
         if !matches!(event, Event::Extended | Event::ExtendFailed(_)) {
             return;
@@ -70,7 +71,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true time.
+    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true
+    /// time.
     fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         match event {

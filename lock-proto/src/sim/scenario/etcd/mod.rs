@@ -1,6 +1,7 @@
 //! What is particular to etcd in a plan.
 
 mod draw;
+mod list;
 mod run;
 
 use core::fmt;
@@ -9,7 +10,7 @@ use core::time::Duration;
 use crate::lock::{Renew, Wait};
 use crate::sim::etcd::Condition;
 
-pub(super) use draw::SCENARIOS;
+pub(super) use list::SCENARIOS;
 
 /// The settings of the cluster and of every client, as far as a plan varies them. There are as many members as the setup has nodes; their
 /// clocks keep true time.

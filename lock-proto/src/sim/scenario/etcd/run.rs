@@ -43,7 +43,7 @@ struct Play<C: EtcdClient> {
 
 impl Plan {
     /// Runs it with other clients than [`etcd::Client`](Client): see [`Builder::machine`](crate::sim::etcd::Builder::machine).
-    /// No rule is excused for what they cannot do.
+    /// They are held to every rule that the plan promises.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be caught.
+//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be
+//! caught.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod flawed;
@@ -10,7 +11,8 @@ use flawed::{Flaw, clients};
 /// Within this many seeds a flaw must be found.
 const BUDGET: u64 = 60;
 
-/// The first run of a scenario that catches clients with this flaw by this rule. Without the flaw it breaks nothing.
+/// The first run of a scenario that catches clients with this flaw by this rule. Without the flaw
+/// it breaks nothing.
 fn caught(name: &str, flaw: Flaw, rule: Rule) {
     let scenario = Scenario::named(name).unwrap();
     for seed in 0..BUDGET {

@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(20);
 
 impl Plan {
     /// Runs it with other clients than [`redis::Client`](Client): see [`Builder::machine`](crate::sim::Builder::machine).
-    /// No rule is excused for what they cannot do.
+    /// They are held to every rule that the plan promises.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be caught.
+//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be
+//! caught.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use alloc::string::ToString as _;
@@ -14,7 +15,8 @@ mod flawed;
 /// Within this many seeds a flaw must be found.
 const BUDGET: u64 = 60;
 
-/// The first plan of a scenario that catches clients with this flaw by one of these rules. Without the flaw it must break nothing.
+/// The first plan of a scenario that catches clients with this flaw by one of these rules. Without
+/// the flaw it must break nothing.
 fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
     let scenario = Scenario::named(name).unwrap();
     let breaks = |plan: &Plan| {
@@ -103,7 +105,8 @@ fn a_plan_can_be_read() {
     assert!(plan.without(0..plan.len() - 1).to_string().contains("then made smaller"));
 }
 
-/// A clock that was set forward, and a replica that had not heard of it, made the token smaller when that was promoted.
+/// A clock that was set forward, and a replica that had not heard of it, made the token smaller
+/// when that was promoted.
 #[test]
 fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
     let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), 7_000_197).run();

@@ -20,8 +20,7 @@ pub(super) const LATE: Duration = Duration::from_millis(2);
 pub(crate) struct Setup {
     members: usize,
     change: Box<dyn FnOnce(ClusterConfig) -> ClusterConfig>,
-    /// Once its seed is drawn.
-    config: Option<ClusterConfig>,
+    seed: u64,
     pub(super) linger: Duration,
     pub(super) late: Duration,
 }
@@ -31,7 +30,7 @@ impl Setup {
         Self {
             members: members.max(1),
             change: Box::new(|config| config),
-            config: None,
+            seed: 0,
             linger: Duration::from_secs(1),
             late: LATE,
         }
@@ -39,7 +38,7 @@ impl Setup {
 
     /// Draws the cluster's seed. The number of members, and the settings of a client.
     pub(super) fn plain(&mut self, rng: &mut Rng) -> (usize, Config) {
-        self.config = Some(ClusterConfig::new(self.members, rng.next()));
+        self.seed = rng.next();
         let endpoint = |i| Endpoint::parse(&format!("member{i}"));
         (self.members, Config::new((0..self.members).filter_map(|i| endpoint(i).ok())))
     }
@@ -49,21 +48,22 @@ impl Setup {
     }
 
     pub(super) fn cluster(self) -> ClusterConfig {
-        (self.change)(self.config.unwrap_or_else(|| ClusterConfig::new(self.members, 0)))
+        (self.change)(ClusterConfig::new(self.members, self.seed))
     }
 }
 
 impl<C: EtcdClient> Builder<Etcd<C>> {
-    /// How long the kernel of a client goes on trying to deliver what was sent over a connection that the client has closed since. Default: 1 s.
-    /// What a lock has sent and given up may be executed when it arrives; a client looks out for that for one TTL.
+    /// How long the kernel of a client goes on trying to deliver what was sent over a connection
+    /// that the client has closed since. Default: 1 s. What a lock has sent and given up may be
+    /// executed when it arrives; a client looks out for that for one TTL.
     // E3
     pub const fn linger(mut self, linger: Duration) -> Self {
         self.setup.linger = linger;
         self
     }
 
-    /// Calls run side by side in a member: one in four is executed up to so much later than it came, even if its client has hung up
-    /// meanwhile. Default: 2 ms.
+    /// Calls run side by side in a member: one in four is executed up to so much later than it
+    /// came, even if its client has hung up meanwhile. Default: 2 ms.
     pub const fn late(mut self, late: Duration) -> Self {
         self.setup.late = late;
         self
@@ -75,8 +75,9 @@ impl<C: EtcdClient> Builder<Etcd<C>> {
         self
     }
 
-    /// Runs other clients than [`etcd::Client`](crate::etcd::Client): what `make` gives for a client's first time, settings, id and
-    /// seed. What it makes of the settings is its own business.
+    /// Runs other clients than [`etcd::Client`](crate::etcd::Client): what `make` gives for a
+    /// client's first time, settings, id and seed. What it makes of the settings is its own
+    /// business.
     pub fn machine<D: EtcdClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,

@@ -18,9 +18,11 @@ const ELSE: &str = "something else";
 
 /// The end.
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// Members run with their data and hear each other, nothing is refused, no call waits long to be looked at, nothing is cut.
+    /// Members run with their data and hear each other, nothing is refused, no call waits long to
+    /// be looked at, nothing is cut.
     pub(super) fn calm_members(&mut self) {
-        // A connection on which answers stay out is closed and opened anew, again and again: that is not rest.
+        // A connection on which answers stay out is closed and opened anew, again and again: that
+        // is not rest.
         self.store.late = self.store.late.min(LATE);
         for member in 0..self.hosts.len() {
             match self.hosts[member].state {
@@ -40,8 +42,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.heal_all();
     }
 
-    /// From now on every application wants to come to an end: what is held or lost is given back, what is offered is taken, whatever is
-    /// granted later is given back in a moment, and nobody asks who leads.
+    /// From now on every application wants to come to an end: what is held or lost is given back,
+    /// what is offered is taken, whatever is granted later is given back in a moment, and nobody
+    /// asks who leads.
     pub fn wind_down(&mut self) {
         self.end_holds();
         self.close_queries();
@@ -70,9 +73,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
         (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
     }
 
-    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down) everybody is served, then every key goes, then
-    /// each client sends no more than what keeps its session alive; then all are shut down, and no key, lease, connection or timer is left.
-    /// `ttl` is the longest that any lease was asked for with. What is not so is reported.
+    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down)
+    /// everybody is served, then every key goes, then each client sends no more than what keeps its
+    /// session alive; then all are shut down, and no key, lease, connection or timer is left. `ttl`
+    /// is the longest that any lease was asked for with. What is not so is reported.
     pub fn come_to_an_end(&mut self, ttl: Duration) {
         self.calm();
         self.end_holds();
@@ -97,7 +101,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.end_all(ttl);
     }
 
-    /// With no key left, everybody who observes an election has heard that nobody leads, whatever was missed before.
+    /// With no key left, everybody who observes an election has heard that nobody leads, whatever
+    /// was missed before.
     fn observers_agree(&mut self, within: Duration) {
         let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
         if self.run_until(within + recheck, |w| w.misled().next().is_none()) {
@@ -135,8 +140,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.run_for(ttl * 10);
         for (client, before) in before.into_iter().enumerate() {
             let sent = self.clients[client].own.sent - before;
-            // Three signs of life a TTL, less jitter and drift, and what tends the connection. Who waits for an answer for less than it can
-            // take opens a connection for each of them, with a login and its watches.
+            // Three signs of life a TTL, less jitter and drift, and what tends the connection. Who
+            // waits for an answer for less than it can take opens a connection for each of them,
+            // with a login and its watches.
             let config = &self.clients[client].own.config;
             let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
             let lives = (ttl * 10).as_millis() / config.store.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;

@@ -10,8 +10,9 @@ use crate::time::Instant;
 
 /// A client that speaks to etcd members: a [`Machine`] that makes calls and opens streams.
 ///
-/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a [`World`](super::World) runs it
-/// and judges it: see [`Builder::machine`](super::Builder::machine) and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
+/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a
+/// [`World`](super::World) runs it and judges it: see [`Builder::machine`](super::Builder::machine)
+/// and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
 pub trait EtcdClient: Machine + Elections + Clone + Debug {
     /// A unary call has ended.
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>);
@@ -25,7 +26,8 @@ pub trait EtcdClient: Machine + Elections + Clone + Debug {
     /// The next thing to be done.
     fn poll_output(&mut self) -> Option<Output>;
 
-    /// The key that a holder has: the proof of its grant.
+    /// The key that a holder has, and the revision that proves its grant. A grant without one
+    /// breaks [`Rule::Contract`](crate::sim::Rule::Contract).
     fn owner(&self, lock: LockId) -> Option<OwnerKey>;
 
     /// The same, for transactions that compare its revision.

@@ -17,7 +17,8 @@ use crate::time::Instant;
 impl<C: EtcdClient> World<Etcd<C>> {
     // ---- members ----
 
-    /// The member's process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes. The others go on without it.
+    /// The member's process is stopped, as by `SIGSTOP`: its kernel still accepts connections and
+    /// bytes. The others go on without it.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
         if self.hosts[member].state == State::Running {
@@ -45,7 +46,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    /// The member's process dies, as by `kill -9`. What it was asked to do last is done or not. Its data stays.
+    /// The member's process dies, as by `kill -9`. What it was asked to do last is done or not. Its
+    /// data stays.
     pub fn kill_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} killed"));
         self.member_goes(member, |cluster, now| cluster.crash(now, member));
@@ -168,7 +170,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// Somebody writes a key that has nothing to do with locks: the revision moves on, and so does every watch.
+    /// Somebody writes a key that has nothing to do with locks: the revision moves on, and so does
+    /// every watch.
     pub fn touch(&mut self) {
         self.on_cluster("something else is written", |cluster, now| {
             // No lease, so it cannot be missing.
@@ -176,14 +179,16 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// The oldest, or the newest, key of this lock is deleted by hand; whether there was one. Its owner learns of it by its watch, some time
-    /// later: until then two may believe to hold the lock.
+    /// The oldest, or the newest, key of this lock is deleted by hand; whether there was one. Its
+    /// owner learns of it by its watch, some time later: until then two may believe to hold the
+    /// lock.
     pub fn delete_key(&mut self, name: &str, oldest: bool) -> bool {
         let Some(key) = self.queue_keys(name, oldest) else { return false };
         self.on_cluster("a key is deleted by hand", |cluster, now| cluster.delete(now, &key.key))
     }
 
-    /// The lease of the oldest, or the newest, key of this lock is revoked by hand; whether there was one.
+    /// The lease of the oldest, or the newest, key of this lock is revoked by hand; whether there
+    /// was one.
     pub fn revoke_lease(&mut self, name: &str, oldest: bool) -> bool {
         let Some(key) = self.queue_keys(name, oldest) else { return false };
         self.on_cluster("a lease is revoked by hand", |cluster, now| cluster.revoke(now, key.lease))
@@ -205,7 +210,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.on_cluster("watches cancelled", |cluster, now| cluster.cancel_watches(now));
     }
 
-    /// From now on the watches of a member miss what happens, and nobody says so: a bug of the server, or of something between.
+    /// From now on the watches of a member miss what happens, and nobody says so: a bug of the
+    /// server, or of something between.
     pub fn lose_events(&mut self, member: usize) {
         self.on_lane(Some(Lane::Node(member)), "loses watch events", |cluster, now| {
             cluster.set_loses_events(now, member, true);
@@ -248,7 +254,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Every open connection between this client and this member is reset, seen by both at once. What was under way is lost.
+    /// Every open connection between this client and this member is reset, seen by both at once.
+    /// What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, member: usize) {
         self.journal.write(self.now, format_args!("reset c{client} m{member}"));
         let mut any = false;

@@ -1,4 +1,5 @@
-//! A member, beside its process. What it does is the [`Cluster`](crate::sim::etcd::Cluster)'s business.
+//! A member, beside its process. What it does is the [`Cluster`](crate::sim::etcd::Cluster)'s
+//! business.
 
 use alloc::collections::VecDeque;
 

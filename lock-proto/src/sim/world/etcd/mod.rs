@@ -45,13 +45,15 @@ use wire::Wire;
 
 pub use client::EtcdClient;
 
-/// A [`world::World`](crate::sim::world::World) of the members of an etcd cluster and of [`Client`] machines.
+/// A [`world::World`](crate::sim::world::World) of the members of an etcd cluster and of [`Client`]
+/// machines.
 ///
-/// A client speaks to the cluster over one connection, as its host would let it: calls, streams and their messages are delayed, cut,
-/// and lost with their connection, and calls that were sent side by side may be executed in another order.
+/// A client speaks to the cluster over one connection, as its host would let it: calls, streams and
+/// their messages are delayed, cut, and lost with their connection, and calls that were sent side
+/// by side may be executed in another order.
 ///
-/// More checkers are on: a grant must be proven by a revision at which its key was first in its queue; one deletion makes at most one
-/// waiter react; no watch begins in the past.
+/// More checkers are on: a grant must be proven by a revision at which its key was first in its
+/// queue; one deletion makes at most one waiter react; no watch begins in the past.
 ///
 /// What is said of acquisitions is true of candidacies too; who releases one resigns.
 ///
@@ -87,7 +89,8 @@ pub struct Etcd<C = Client> {
     members: Vec<Member>,
     /// Calls that a member has received and not looked at yet, by connection.
     dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
-    /// When the kernel of a client gives up a connection that its process has closed, if not everything has arrived by then.
+    /// When the kernel of a client gives up a connection that its process has closed, if not
+    /// everything has arrived by then.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
     /// How much later a member may look at a call.
@@ -112,7 +115,8 @@ pub struct Etcd<C = Client> {
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     config: Config,
-    /// The keys of holders, also of those that were notified of a loss and whose guards are still out.
+    /// The keys of holders, also of those that were notified of a loss and whose guards are still
+    /// out.
     owners: BTreeMap<LockId, OwnerKey>,
     /// What questions and observations were told.
     queries: BTreeMap<QueryId, Observed>,
@@ -268,8 +272,9 @@ impl<C: EtcdClient> World<C> {
         self.stand(client, &want, value.as_ref(), None)
     }
 
-    /// The same, and resigns in two steps: it is asked to stop some time after it was elected, its work comes to an end, and only then the
-    /// office is given up. `hold` is the time of both steps together.
+    /// The same, and resigns in two steps: it is asked to stop some time after it was elected, its
+    /// work comes to an end, and only then the office is given up. `hold` is the time of both steps
+    /// together.
     pub fn campaign_for(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>, hold: Duration) -> LockId {
         self.stand(client, &want, value.as_ref(), Some(hold))
     }

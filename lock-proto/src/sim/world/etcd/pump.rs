@@ -1,4 +1,5 @@
-//! The event loop of the cluster, and what a host does for the machine of a client: calls and streams.
+//! The event loop of the cluster, and what a host does for the machine of a client: calls and
+//! streams.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -77,7 +78,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.steps += 1;
                 self.store.cluster.handle_connected(self.now, member, id);
             }
-            // Calls run side by side in the server: some are looked at later than those that came after them.
+            // Calls run side by side in the server: some are looked at later than those that came
+            // after them.
             Packet::Data(wire @ Wire::Call { .. }) if self.rng.one_in(4) => {
                 let later = self.now + self.rng.duration(&(Duration::ZERO..self.store.late));
                 let number = self.next_number();
@@ -144,7 +146,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.network.sweep();
     }
 
-    /// The member learns that a connection has ended. What it had received before may be executed all the same, when its time comes.
+    /// The member learns that a connection has ended. What it had received before may be executed
+    /// all the same, when its time comes.
     pub(super) fn hang_up(&mut self, id: u64) {
         if self.store.hung_up.insert(id) {
             let rng = &mut self.rng;
@@ -209,7 +212,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if let Some(conn) = self.network.links.get(&id).map(|link| link.conn) {
             self.forget_conn(client, conn);
         }
-        // What was sent before is still delivered, if that takes no longer than the client's kernel tries.
+        // What was sent before is still delivered, if that takes no longer than the client's kernel
+        // tries.
         if by_client {
             let number = self.next_number();
             self.store.lingering.insert((self.now + self.store.linger, number), id);
@@ -219,7 +223,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn hear(&mut self, client: usize, wire: Wire) {
         let deleted: Vec<(Bytes, i64)> = wire.deletions().map(|(key, revision)| (key.clone(), revision)).collect();
         if !deleted.is_empty() {
-            // What the machine does by its clock is done before, so that what it does next is its reaction.
+            // What the machine does by its clock is done before, so that what it does next is its
+            // reaction.
             self.wake_client(client);
         }
         let process = &mut self.clients[client];
@@ -253,7 +258,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// One release makes one waiter react : at most one client asks about its own key when another's was deleted.
+    /// One release makes one waiter react : at most one client asks about its own key when
+    /// another's was deleted.
     fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], asked: &[Bytes]) {
         for (key, revision) in deleted {
             let prefix = &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)];
@@ -289,7 +295,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Carries out what a machine asks for, until it asks for nothing more. The own keys that it asked the store about.
+    /// Carries out what a machine asks for, until it asks for nothing more. The own keys that it
+    /// asked the store about.
     pub(super) fn pump_calls(&mut self, client: usize) -> Vec<Bytes> {
         let mut asked = Vec::new();
         while let Some(output) = self.clients[client].machine.poll_output() {

@@ -1,4 +1,5 @@
-//! What the store's queues were like at each revision, to judge grants by: a history that no compaction shortens.
+//! What the store's queues were like at each revision, to judge grants by: a history that no
+//! compaction shortens.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

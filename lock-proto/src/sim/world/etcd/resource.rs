@@ -1,4 +1,5 @@
-//! What the locks protect: a key in the same store, written by transactions that compare the owner's key.
+//! What the locks protect: a key in the same store, written by transactions that compare the
+//! owner's key.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -40,9 +41,10 @@ impl Resource {
 
 /// Writes.
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// The holder writes to what the lock protects, by a transaction that is executed only while its key is as it was
-    /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)). It may take long to arrive, whatever becomes of the lock and of the client
-    /// meanwhile. No lock is needed to see what it must not do: an older grant never writes after a newer one has.
+    /// The holder writes to what the lock protects, by a transaction that is executed only while
+    /// its key is as it was ([`Client::owner_guard`](crate::etcd::Client::owner_guard)). It may
+    /// take long to arrive, whatever becomes of the lock and of the client meanwhile. No lock is
+    /// needed to see what it must not do: an older grant never writes after a newer one has.
     ///
     /// # Panics
     ///

@@ -43,7 +43,8 @@ impl Wire {
     }
 }
 
-/// The own keys that a transaction reads before anything else, those of its inner ones included: a waiter that looks at its queue does so.
+/// The own keys that a transaction reads before anything else, those of its inner ones included: a
+/// waiter that looks at its queue does so.
 pub(super) fn looked_at(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
     for (i, op) in txn.success.iter().enumerate() {
         match &op.request {

@@ -60,15 +60,16 @@ impl<C: RedisClient> Builder<Redis<C>> {
         self
     }
 
-    /// How long the hosts of clients gather what is to be written, as drivers do that let other tasks run first. Default zero: they write
-    /// at once.
+    /// How long the hosts of clients gather what is to be written, as drivers do that let other
+    /// tasks run first. Default zero: they write at once.
     pub fn gather(mut self, span: Duration) -> Self {
         self.setup.gather = span;
         self
     }
 
-    /// Runs other clients than [`redis::Client`](crate::redis::Client): what `make` gives for a client's first time, settings, id and
-    /// seed. What it makes of the settings is its own business.
+    /// Runs other clients than [`redis::Client`](crate::redis::Client): what `make` gives for a
+    /// client's first time, settings, id and seed. What it makes of the settings is its own
+    /// business.
     pub fn machine<D: RedisClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,

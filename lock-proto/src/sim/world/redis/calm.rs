@@ -17,7 +17,8 @@ const CONDITIONS: [Condition; 4] =
 
 /// The end.
 impl<C: RedisClient> World<Redis<C>> {
-    /// Nodes run with their data and refuse nothing, addresses lead where they should, nothing is cut.
+    /// Nodes run with their data and refuse nothing, addresses lead where they should, nothing is
+    /// cut.
     pub(super) fn calm_nodes(&mut self) {
         for node in 0..self.hosts.len() {
             match self.hosts[node].state {
@@ -35,8 +36,8 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// From now on every application wants to come to an end: what is held or lost is given back, what is offered is taken, and
-    /// whatever is granted later is given back in a moment.
+    /// From now on every application wants to come to an end: what is held or lost is given back,
+    /// what is offered is taken, and whatever is granted later is given back in a moment.
     pub fn wind_down(&mut self) {
         self.wind_locks_down();
     }
@@ -48,9 +49,10 @@ impl<C: RedisClient> World<Redis<C>> {
             .all(|client| self.checker.live(client).next().is_none() && !self.checker.is_stopping(client))
     }
 
-    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down) everybody is served within `served`, then
-    /// everything comes to rest within `rest`, and `lives` later no key is left but those that promise to stay: the fence counter. What
-    /// is not so is reported.
+    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down)
+    /// everybody is served within `served`, then everything comes to rest within `rest`, and
+    /// `lives` later no key is left but those that promise to stay: the fence counter. What is not
+    /// so is reported.
     pub fn come_to_an_end(&mut self, served: Duration, rest: Duration, lives: Duration) {
         self.calm();
         self.wind_down();
@@ -92,7 +94,8 @@ impl<C: RedisClient> World<Redis<C>> {
         self.hosts[node].state == State::Down
     }
 
-    /// The application of a client gives a lock back as soon as its process runs, if it is held or lost then.
+    /// The application of a client gives a lock back as soon as its process runs, if it is held or
+    /// lost then.
     pub fn let_go(&mut self, client: usize, lock: LockId) {
         self.tell_process(client, Fact::Release(lock));
     }

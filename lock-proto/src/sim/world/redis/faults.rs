@@ -23,7 +23,8 @@ const PER_FAULT: u64 = 50;
 impl<C: RedisClient> World<Redis<C>> {
     // ---- nodes ----
 
-    /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and bytes.
+    /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and
+    /// bytes.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
         if self.hosts[node].state == State::Running {
@@ -31,7 +32,8 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// The server process goes on, and executes first what has come meanwhile, even on connections that are closed by now.
+    /// The server process goes on, and executes first what has come meanwhile, even on connections
+    /// that are closed by now.
     pub fn resume_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} resumed"));
         if self.hosts[node].state != State::Paused {
@@ -75,16 +77,16 @@ impl<C: RedisClient> World<Redis<C>> {
         self.checker.forget_stored(node);
     }
 
-    /// The replica of this node hears of nothing more that is written from now on, though its primary answers as if it did: replication is
-    /// asynchronous.
+    /// The replica of this node hears of nothing more that is written from now on, though its
+    /// primary answers as if it did: replication is asynchronous.
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
         self.word(Some(Lane::Node(node)), || "its replica stays behind".into());
         self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
     }
 
-    /// The node dies and its replica takes its place and its address, with what it has heard of: everything, or what was written until
-    /// [`stop_replication`](Self::stop_replication).
+    /// The node dies and its replica takes its place and its address, with what it has heard of:
+    /// everything, or what was written until [`stop_replication`](Self::stop_replication).
     pub fn promote(&mut self, node: usize) {
         self.kill_node(node);
         if let Some(replica) = self.store.nodes[node].replica.take() {
@@ -100,7 +102,8 @@ impl<C: RedisClient> World<Redis<C>> {
         self.store.nodes[node].node.set_uptime(self.now, Duration::from_secs(3_600));
     }
 
-    /// From now on the address of `node` leads this client to the server of the node `to`. Its connections to that address are reset.
+    /// From now on the address of `node` leads this client to the server of the node `to`. Its
+    /// connections to that address are reset.
     pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
         self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
         self.word(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
@@ -112,7 +115,8 @@ impl<C: RedisClient> World<Redis<C>> {
         self.reset(client, |link| link.conn.node().index() == node);
     }
 
-    /// The wall clock of a node is set forward: keys expire early by so much. Its replica's goes with it: a promotion sets no clock back.
+    /// The wall clock of a node is set forward: keys expire early by so much. Its replica's goes
+    /// with it: a promotion sets no clock back.
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
@@ -146,8 +150,8 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    /// A program that knows nothing of us finds no such key on a running node, and makes one that ends by itself after `life`: a list, or
-    /// a lock of its own as by `SET NX PX`.
+    /// A program that knows nothing of us finds no such key on a running node, and makes one that
+    /// ends by itself after `life`: a list, or a lock of its own as by `SET NX PX`.
     pub fn occupy(&mut self, node: usize, name: &str, list: bool, life: Duration) {
         let key = name.as_bytes();
         if self.hosts[node].state != State::Running || self.store.nodes[node].node.exists(self.now, key) {
@@ -190,16 +194,17 @@ impl<C: RedisClient> World<Redis<C>> {
         self.healed(|_, _| true);
     }
 
-    /// For so long nothing more arrives at the node over the connections that this client has now: lost packets are sent again, with
-    /// growing pauses. What was sent arrives late, also if the client has closed the connection meanwhile. New connections are not
-    /// affected.
+    /// For so long nothing more arrives at the node over the connections that this client has now:
+    /// lost packets are sent again, with growing pauses. What was sent arrives late, also if the
+    /// client has closed the connection meanwhile. New connections are not affected.
     pub fn stall(&mut self, client: usize, node: usize, span: Duration) {
         self.journal.write(self.now, format_args!("stall c{client} n{node} {span:?}"));
         self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
         self.network.stall(client, node, Way::ToNode, self.now + span);
     }
 
-    /// Every open connection between this client and this node is reset, seen by both at once. What was under way is lost.
+    /// Every open connection between this client and this node is reset, seen by both at once. What
+    /// was under way is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
         self.reset(client, |link| link.node == node);

@@ -69,7 +69,8 @@ pub(crate) struct Own {
 /// What an application or its host does when its time comes.
 #[derive(Clone, Debug)]
 pub(crate) enum Chore {
-    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an interval is given.
+    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an
+    /// interval is given.
     Look(LockId, Option<Duration>),
     /// Writes to what the lock protects, without another look.
     Write(Permit),
@@ -220,8 +221,9 @@ impl World {
 
 /// Redis nodes.
 impl<C: RedisClient> World<C> {
-    /// The application looks whether it holds the lock, and if so writes a moment later to what it protects: the write may come late, as when the
-    /// process is stopped in between. What takes the write looks at the fencing token, if there is one.
+    /// The application looks whether it holds the lock, and if so writes a moment later to what it
+    /// protects: the write may come late, as when the process is stopped in between. What takes the
+    /// write looks at the fencing token, if there is one.
     pub fn write(&mut self, client: usize, lock: LockId) {
         self.tell_process(client, Fact::Chore(Chore::Look(lock, None)));
     }

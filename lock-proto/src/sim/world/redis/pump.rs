@@ -105,7 +105,8 @@ impl<C: RedisClient> World<Redis<C>> {
         self.check();
     }
 
-    /// A client that has no timer, and nobody who waits or holds, will delete nothing more: no key of it may be there.
+    /// A client that has no timer, and nobody who waits or holds, will delete nothing more: no key
+    /// of it may be there.
     fn look_for_ghosts(&mut self, node: usize) {
         for key in &self.store.names {
             let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };
@@ -179,8 +180,8 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or outputs go first is left to
-    /// chance: nothing may depend on it.
+    /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or
+    /// outputs go first is left to chance: nothing may depend on it.
     // requirement M2
     pub(super) fn pump_bytes(&mut self, client: usize) {
         let bytes_first = self.rng.one_in(2);

@@ -19,7 +19,8 @@ use crate::time::Instant;
 pub(super) enum Flaw {
     /// Nothing.
     None,
-    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is there.
+    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is
+    /// there.
     SkipsOwnKey,
     /// An unlock deletes the key, whatever its revision.
     DeletesAnyRevision,
@@ -56,7 +57,8 @@ fn delete_anything(txn: &mut TxnRequest) {
     }
 }
 
-/// The own key of a waiter that looks who is before it: it reads that, and the newest of those created before.
+/// The own key of a waiter that looks who is before it: it reads that, and the newest of those
+/// created before.
 fn looked_for(txn: &TxnRequest) -> Option<KeyValue> {
     let mut reads = txn.success.iter().map(|op| match &op.request {
         Some(Op::Range(range)) => Some(range),
