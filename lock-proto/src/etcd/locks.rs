@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use super::config::Config;
+use super::lock::query::Query;
 use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 use super::message::KeyValue;
-use super::query::Query;
 use super::request::{Queue, Reply};
 #[cfg(doc)]
 use super::seam::LocksOutput;

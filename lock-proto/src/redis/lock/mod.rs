@@ -32,7 +32,6 @@ use wakeup::Listening;
 use watchdog::Hold;
 
 use super::config::{Config, Settings, Wake};
-use super::locks::Locks;
 use super::output::LocksOutput;
 use super::request::{Key, RESERVED, Reply, Request};
 use super::token::Spent;
@@ -299,7 +298,7 @@ impl Store for Redis {
         LocksOutput::Event { lock, event }
     }
 
-    fn stopped(_: &mut Locks, unreleased: u32) -> LocksOutput {
+    fn stopped(_: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {
         LocksOutput::Stopped { unreleased }
     }
 
