@@ -18,7 +18,6 @@ impl ClientId {
     }
 
     /// The 128 bits.
-    #[must_use]
     pub const fn bits(self) -> u128 {
         self.0
     }
@@ -48,7 +47,6 @@ impl NodeId {
     }
 
     /// Its place in the configured list, from 0.
-    #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -111,13 +109,11 @@ impl ConnId {
     }
 
     /// The server it goes to.
-    #[must_use]
     pub const fn node(self) -> NodeId {
         self.node
     }
 
     /// What it is for.
-    #[must_use]
     pub const fn role(self) -> Role {
         self.role
     }
@@ -162,13 +158,11 @@ impl CallId {
     }
 
     /// The server that it goes to.
-    #[must_use]
     pub const fn node(self) -> NodeId {
         self.node
     }
 
     /// Its number.
-    #[must_use]
     pub const fn serial(self) -> u64 {
         self.serial
     }

@@ -33,19 +33,16 @@ impl Instant {
     }
 
     /// Nanoseconds since the clock's origin.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// How long after `earlier` this is; zero if it is not later.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// This instant moved back by `by`, but not before the origin.
-    #[must_use]
     pub fn back(self, by: Duration) -> Self {
         self.before(nanos(by))
     }

@@ -1,6 +1,7 @@
 //! The parts that the URLs of all stores have: hosts, logins, percent-encoding, and what can be wrong with them.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::fmt;
@@ -46,7 +47,6 @@ impl Secret {
     }
 
     /// The password in clear.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -125,7 +125,7 @@ pub enum UrlError {
     )]
     Host,
     /// A port out of range. The value is shown only if it can be nothing but a port.
-    #[error("the port{} must be a number from 1 to 65535", Given(.given))]
+    #[error("the port{} must be a number from 1 to 65535", .given.map(|port| format!(" {port}")).unwrap_or_default())]
     Port {
         /// The port, if it is a number.
         given: Option<u32>,
@@ -176,14 +176,6 @@ pub enum UrlError {
     /// A unix socket without a path.
     #[error("the URL names no unix socket: redis+unix:///path/of.sock")]
     NoPath,
-}
-
-struct Given<'a>(&'a Option<u32>);
-
-impl fmt::Display for Given<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |value| write!(f, " {value}"))
-    }
 }
 
 /// The greatest database number; servers read it as a signed 32-bit integer.

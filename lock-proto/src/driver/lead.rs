@@ -7,7 +7,8 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::election::Leadership;
-use super::guard::{Observer, loss};
+use super::guard::loss;
+use super::observer::Observer;
 use crate::lock::{Loss, Release};
 use crate::time::Instant;
 

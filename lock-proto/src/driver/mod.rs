@@ -81,6 +81,7 @@ mod guard;
 mod host;
 mod lead;
 mod lock;
+mod observer;
 mod query;
 mod race;
 #[cfg(feature = "redis")]
@@ -96,8 +97,9 @@ pub use client::{Client, Shutdown};
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
-pub use guard::{ExtendError, Guard, Observer, Protected, Releasing};
+pub use guard::{ExtendError, Guard, Protected, Releasing};
 pub use host::Host;
 pub use lead::{Led, Overran, Resigner, StopSignal};
 pub use lock::{AcquireError, Acquiring, Lock};
+pub use observer::Observer;
 pub use query::Observation;

@@ -146,13 +146,11 @@ impl Client {
     }
 
     /// The key that a holder has. Unlike [`owner_guard`](Self::owner_guard) it promises nothing about what comes after the hold.
-    #[must_use]
     pub fn owner(&self, lock: LockId) -> Option<OwnerKey> {
         self.locks.owner(lock)
     }
 
     /// Where a member is.
-    #[must_use]
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().endpoints().get(node.index())
     }

@@ -103,13 +103,11 @@ impl Config {
     }
 
     /// The members.
-    #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.store.endpoints
     }
 
     /// The part of the settings that a [`Channel`](super::Channel) needs.
-    #[must_use]
     pub fn channel(&self) -> ChannelConfig {
         ChannelConfig {
             endpoints: self.store.endpoints.len() as u16,

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use super::config::Config;
+use super::lock::query::Query;
 use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 use super::message::KeyValue;
-use super::query::Query;
 use super::request::{Queue, Reply};
 #[cfg(doc)]
 use super::seam::LocksOutput;
@@ -156,7 +156,6 @@ impl Locks {
     // --- questions ---
 
     /// The key that a holder has.
-    #[must_use]
     pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
         self.locks.of(id)?.owner(id, &self.ctx)
     }

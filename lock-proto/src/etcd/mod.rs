@@ -44,14 +44,10 @@ mod lock;
 mod locks;
 pub mod message;
 mod output;
-mod query;
 mod reading;
 mod request;
 mod rpc;
 mod seam;
-mod session;
-#[expect(unnameable_types, reason = "a part of `Locks`, which applications need not name")]
-mod sessions;
 mod status;
 mod url;
 

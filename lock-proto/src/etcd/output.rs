@@ -86,7 +86,6 @@ impl Token {
     }
 
     /// The token, to be sent and not to be shown.
-    #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }

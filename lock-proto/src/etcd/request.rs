@@ -31,7 +31,6 @@ impl LeaseId {
     }
 
     /// The number.
-    #[must_use]
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -70,13 +69,11 @@ impl Queue {
     }
 
     /// What all its keys begin with: the name and a slash.
-    #[must_use]
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
     /// The name, byte for byte.
-    #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.prefix[..self.prefix.len() - 1]
     }
@@ -86,7 +83,6 @@ impl Queue {
     }
 
     /// The key of a contender: the name, a slash and its lease in lower-case hexadecimal, without padding (requirement E2).
-    #[must_use]
     pub fn key(&self, lease: LeaseId) -> Bytes {
         let digits = 16 - lease.get().leading_zeros() as usize / 4;
         let mut hex = [0; 16];
@@ -102,7 +98,6 @@ impl Queue {
     }
 
     /// Whether a key in the queue's range is no contender's: its rest is not a bare lease id in lower-case hexadecimal (requirement E2).
-    #[must_use]
     pub fn is_foreign(&self, key: &[u8]) -> bool {
         match key.strip_prefix(&*self.prefix) {
             Some(rest) => {
@@ -254,7 +249,6 @@ pub enum Refusal {
 
 impl Request {
     /// The call; `None` for [`Request::KeepAlive`], which goes over its stream.
-    #[must_use]
     pub fn rpc(&self) -> Option<Rpc> {
         Some(match self {
             Self::Create { queue, lease, value, alone } => {
@@ -308,7 +302,6 @@ impl Request {
 
     /// What an answer to this request means. An answer that such a request cannot have is a broken protocol, and what became of the
     /// request is then unknown.
-    #[must_use]
     pub fn read(&self, answer: RpcReply) -> Reply {
         self.found(answer).map_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply))), Reply::Done)
     }

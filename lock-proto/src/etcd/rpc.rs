@@ -25,7 +25,6 @@ impl RpcId {
     }
 
     /// The connection that carries it.
-    #[must_use]
     pub const fn conn(self) -> ConnId {
         self.conn
     }
@@ -47,13 +46,11 @@ impl StreamId {
     }
 
     /// The connection that carries it.
-    #[must_use]
     pub const fn conn(self) -> ConnId {
         self.conn
     }
 
     /// What it is for.
-    #[must_use]
     pub const fn kind(self) -> StreamKind {
         self.kind
     }
@@ -70,7 +67,6 @@ pub enum StreamKind {
 
 impl StreamKind {
     /// The path of the method.
-    #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
             Self::KeepAlive => "/etcdserverpb.Lease/LeaseKeepAlive",
@@ -96,7 +92,6 @@ pub enum Rpc {
 
 impl Rpc {
     /// The path of the method.
-    #[must_use]
     pub const fn path(&self) -> &'static str {
         match self {
             Self::Range(_) => "/etcdserverpb.KV/Range",

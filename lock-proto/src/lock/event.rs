@@ -53,7 +53,6 @@ pub enum Event {
 
 impl Event {
     /// No other event of this acquisition follows, and its id has ended.
-    #[must_use]
     pub const fn is_last(&self) -> bool {
         matches!(self, Self::Withdrawn | Self::Failed(_) | Self::Released(_))
     }
@@ -123,7 +122,6 @@ impl Report {
     }
 
     /// Whether somebody was last seen holding the lock: on some node, or in this client.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         self.nodes.is_empty() || self.nodes.iter().any(|answer| matches!(answer, Answer::Taken(_)))
     }

@@ -47,7 +47,6 @@ impl Fence {
     }
 
     /// The number.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }

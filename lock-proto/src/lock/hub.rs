@@ -220,7 +220,6 @@ impl<S: Store> Locks<S> {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued.
-    #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.ctx.out.is_empty() {
             return Some(self.ctx.now);
@@ -231,7 +230,6 @@ impl<S: Store> Locks<S> {
     }
 
     /// [`next_deadline`](Self::next_deadline) and what it is for.
-    #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         if !self.ctx.out.is_empty() {
             return Some((self.ctx.now, "output is queued"));
@@ -248,19 +246,16 @@ impl<S: Store> Locks<S> {
     // --- questions ---
 
     /// The end of the validity of a lock that is held; `None` if it is not. Compare it with the clock.
-    #[must_use]
     pub fn valid_until(&self, id: LockId) -> Option<Instant> {
         self.locks.of(id)?.valid_until(id, &self.ctx)
     }
 
     /// How many locks are held.
-    #[must_use]
     pub const fn held(&self) -> u32 {
         self.locks.held()
     }
 
     /// Returns true once the shutdown is over.
-    #[must_use]
     pub const fn is_stopped(&self) -> bool {
         self.is_stopped
     }

@@ -93,7 +93,6 @@ impl<S: Store> Lock<S> {
     // --- questions ---
 
     /// Returns true if the lock has no remaining work and can be dropped.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_quiet() && self.waiters.is_empty() && self.lost.is_empty() && self.store.is_over()
     }
@@ -108,14 +107,13 @@ impl<S: Store> Lock<S> {
     }
 
     /// The end of validity, if this acquisition holds the lock.
-    #[must_use]
     pub fn valid_until(&self, id: LockId, ctx: &Context<S>) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| S::tenure(hold).is_held() && S::tenure(hold).id() == id)?;
         Some(S::tenure(hold).valid_until(S::terms(hold, ctx).until))
     }
 
     /// The next thing to happen by itself, and what it is.
-    #[must_use]
+    #[inline]
     pub fn deadline(&self, ctx: &Context<S>) -> Option<(Instant, &'static str)> {
         let mut next = S::contention_deadline(&self.contention);
         let mut or_at = |at: Instant, why: &'static str| {

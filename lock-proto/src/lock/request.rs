@@ -78,25 +78,21 @@ impl Acquire {
     }
 
     /// The name of the lock, without the client's prefix.
-    #[must_use]
     pub fn get_name(&self) -> &[u8] {
         &self.name
     }
 
     /// The TTL; `None` for the client's.
-    #[must_use]
     pub const fn get_ttl(&self) -> Option<Duration> {
         self.ttl
     }
 
     /// How long to wait.
-    #[must_use]
     pub const fn get_wait(&self) -> Wait {
         self.wait
     }
 
     /// Who keeps it alive.
-    #[must_use]
     pub const fn get_renew(&self) -> Renew {
         self.renew
     }

@@ -142,7 +142,6 @@ impl Client {
     }
 
     /// Where a node is, and how to log in to it.
-    #[must_use]
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().nodes().get(node.index())
     }

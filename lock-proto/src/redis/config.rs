@@ -123,13 +123,11 @@ impl Config {
     }
 
     /// The nodes.
-    #[must_use]
     pub fn nodes(&self) -> &[Endpoint] {
         &self.store.nodes
     }
 
     /// Whether several nodes vote.
-    #[must_use]
     pub fn is_quorum(&self) -> bool {
         self.store.nodes.len() > 1
     }

@@ -124,7 +124,6 @@ impl Locks {
     // --- questions ---
 
     /// What this client writes into every command.
-    #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.ctx.shared.identity
     }

@@ -47,19 +47,16 @@ impl Key {
     }
 
     /// The lock's key: prefix and name, byte for byte.
-    #[must_use]
     pub fn lock(&self) -> &[u8] {
         &self.0[..self.0.len() - SIGNAL_SUFFIX.len()]
     }
 
     /// The marker that is there while somebody waits.
-    #[must_use]
     pub fn waiting(&self) -> &[u8] {
         &self.0[..self.0.len() - (SIGNAL_SUFFIX.len() - WAITING_SUFFIX.len())]
     }
 
     /// The list on which its waiters block.
-    #[must_use]
     pub fn signal(&self) -> &[u8] {
         &self.0
     }
@@ -93,13 +90,11 @@ impl Identity {
     }
 
     /// The token of this client with `number`.
-    #[must_use]
     pub const fn token(&self, number: u64) -> Token {
         Token { client: self.client, number }
     }
 
     /// The key of the namespace's fence counter.
-    #[must_use]
     pub fn fence_key(&self) -> &[u8] {
         &self.fence
     }
@@ -244,7 +239,6 @@ pub enum Form {
 
 impl Request {
     /// The lock that it is about.
-    #[must_use]
     pub const fn key(&self) -> &Key {
         match self {
             Self::Take { key, .. } | Self::Extend { key, .. } | Self::Release { key, .. } | Self::Announce { key } => {
@@ -254,7 +248,6 @@ impl Request {
     }
 
     /// The script that it runs; `None` if it is a plain command.
-    #[must_use]
     pub const fn script(&self) -> Option<Script> {
         match self {
             Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. } => None,
@@ -315,7 +308,6 @@ impl Request {
     }
 
     /// What `value` answers to this request; `None` if it can be no answer to it.
-    #[must_use]
     pub fn read(&self, value: Value<'_>) -> Option<Reply> {
         if let Value::Error(text) = value {
             return Some(self.read_error(text));

@@ -30,7 +30,6 @@ impl Spent {
     }
 
     /// Whether `number` is spent.
-    #[must_use]
     pub const fn contains(&self, number: u64) -> bool {
         number <= self.upto || (number > self.after && number <= self.last)
     }

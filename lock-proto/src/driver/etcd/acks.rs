@@ -1,36 +1,32 @@
-//! Answers to pings, which wait for a while.
+//! Delayed answers to pings.
 //!
-//! A gRPC server in Go, as etcd is, sends a ping with the first bytes of data after the answer to
-//! its last one, to learn the bandwidth. Answered at once, that is a ping for each call, and it
-//! costs both sides a third message each way.
+//! A gRPC server in Go, such as etcd, measures the bandwidth by a ping with the first data after
+//! the answer to its last ping. With immediate answers that is one ping per call, which costs both
+//! sides a third message each way.
 
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
-/// How long the answer to a ping may wait. Who pings to find out whether this side lives allows
-/// seconds.
+/// How long the answer to a ping waits. Pings that check for a dead peer allow seconds.
 pub(super) const ACK_WAITS: Duration = Duration::from_millis(10);
 /// Size of the head of a frame, whose first three bytes are the length of the rest (RFC 9113,
 /// section 4.1).
 pub(super) const FRAME_HEAD: usize = 9;
-/// What the answer to a ping begins with: its length, its type, the flag `ACK`, and no stream (RFC
-/// 9113, section 6.7).
+/// Head of the answer to a ping: length, type, the flag `ACK`, no stream (RFC 9113, section 6.7).
 const ACK_HEAD: [u8; FRAME_HEAD] = [0, 0, 8, 6, 1, 0, 0, 0, 0];
 const ACK: usize = FRAME_HEAD + 8;
-/// What a client says before its first frame (RFC 9113, section 3.4).
+/// Length of the client's connection preface (RFC 9113, section 3.4).
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// Takes the answers to pings out of what hyper writes, and puts them back between two frames when
-/// their time has come.
+/// Takes answers to pings out of hyper's output, and puts them back between two frames later.
 pub(super) struct Acks {
-    /// How much is missing of the frame that was written last; `None` if it is not known where
-    /// frames begin.
+    /// Missing bytes of the last frame. `None` if the frame boundaries are not known.
     rest_of_frame: Option<usize>,
     held: Option<[u8; ACK]>,
-    /// It has waited long enough.
+    /// The held answer has waited long enough.
     due: bool,
-    /// Who sees to it that it leaves in time.
+    /// The task that releases it in time.
     reminder: Option<Waker>,
 }
 
@@ -50,7 +46,7 @@ impl Acks {
         Poll::Pending
     }
 
-    /// Moves what hyper writes to what leaves next, but for answers to pings.
+    /// Moves hyper's output into the buffer, except for answers to pings.
     pub(super) fn pass(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) {
         while !bytes.is_empty() {
             if self.rest_of_frame == Some(0) {
@@ -74,7 +70,7 @@ impl Acks {
 
     fn begin_frame(&mut self, bytes: &[u8], into: &mut Vec<u8>) {
         let Some([a, b, c, ..]) = bytes.first_chunk::<FRAME_HEAD>() else {
-            // Half a head. From here on all passes as it comes.
+            // Half a head. From here on everything passes unchanged.
             self.let_go(into);
             self.rest_of_frame = None;
             return;
@@ -83,7 +79,7 @@ impl Acks {
         self.rest_of_frame = usize::try_from(length).ok().map(|length| FRAME_HEAD + length);
     }
 
-    /// One answer may wait. A second one takes it along: whoever sends more pings does not wait for
+    /// Holds one answer. A second one releases both: a peer that sends more pings does not wait for
     /// answers.
     fn hold(&mut self, ack: &[u8; ACK], into: &mut Vec<u8>) {
         if self.held.is_some() {
@@ -97,7 +93,7 @@ impl Acks {
         }
     }
 
-    /// What is held leaves next; inside a frame, after that.
+    /// Releases the held answer: now, or after the current frame.
     pub(super) fn let_go(&mut self, into: &mut Vec<u8>) {
         self.due = self.held.is_some() && self.rest_of_frame != Some(0);
         if self.due {

@@ -1,8 +1,8 @@
-//! Wake-ups of a connection's tasks by one another.
+//! Wake-ups among the tasks of one connection.
 //!
-//! One call takes several tasks of hyper's in turn, each of them woken by the one before. Those
-//! wake-ups come while the connection is polled, and are for it alone; only what comes at any other
-//! time is for the driver.
+//! A call passes through several tasks of hyper's, each woken by the one before. These wake-ups
+//! come while the connection is polled, and concern it alone. Only wake-ups at other times go to
+//! the driver.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -11,7 +11,7 @@ use core::task::Context;
 
 use futures_util::task::AtomicWaker;
 
-/// Who is woken for the tasks of one connection.
+/// Waker of the tasks of one connection.
 #[derive(Default)]
 pub(super) struct Alarm {
     polling: AtomicBool,
@@ -20,22 +20,20 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// The connection is polled from here on, for this driver.
+    /// Begins a poll of the connection, by this driver.
     pub(super) fn begin(&self, cx: &Context<'_>) {
         self.driver.register(cx.waker());
         self.polling.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a task was woken since the last time.
+    /// Returns true if a task was woken since the last call.
     pub(super) fn take(&self) -> bool {
         self.raised.swap(false, Ordering::SeqCst)
     }
 
-    /// The connection is polled no more. Whether a task was woken meanwhile: who wakes one from now
-    /// on wakes the driver.
+    /// Ends the poll. Returns true if a task was woken meanwhile. Later wake-ups go to the driver.
     pub(super) fn end(&self) -> bool {
-        // In this order, and the other way round where it is raised: one of the two sees what the
-        // other does.
+        // `wake_by_ref` has the opposite order, so that one of the two sees the other's store.
         self.polling.store(false, Ordering::SeqCst);
         self.take()
     }

@@ -1,8 +1,8 @@
-//! How many elements a server's message may have (requirement E12).
+//! Limits on the number of elements in a server's message (requirement E12).
 //!
 //! An empty element of a repeated field takes two bytes in a message, and about a hundred once it
-//! is decoded: 4 MiB become some 200 MB. So the elements are counted before anything is decoded,
-//! and a message with more of them than the request can be answered with is refused.
+//! is decoded: 4 MiB become some 200 MB. So the elements are counted before decoding, and a message
+//! with more elements than any answer to the request can have is rejected.
 
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -10,25 +10,25 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use crate::etcd::message::{Op, RangeRequest, RequestOp, TxnRequest};
 use crate::etcd::{Rpc, StreamKind};
 
-/// The longest message that is read. etcd splits what is longer, where it is asked to, and the
-/// queue of a lock is read in parts.
+/// The longest message that is read. etcd splits longer ones on request, and the queue of a lock is
+/// read in parts.
 const LONGEST_MESSAGE: usize = 4 << 20;
-/// The same where an answer has nothing of variable length but a token.
+/// The same for answers without repeated fields.
 const LONGEST_FLAT: usize = 64 << 10;
-/// How many changes one message of a watch may report. A watch that has fallen behind is brought up
-/// to date by a thousand revisions at a time. With more of them the stream is opened anew, and what
-/// is watched is read.
+/// The most changes in one message of a watch. etcd brings a watch that has fallen behind up to
+/// date by a thousand revisions at a time. A message with more reopens the stream, and the watched
+/// keys are read.
 const MOST_EVENTS: usize = 4_096;
 
-/// What a message may be like.
+/// Limits of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     shape: Shape,
-    /// How many elements it may have in all.
+    /// The most elements in all.
     elements: usize,
 }
 
-/// Where in a message elements are.
+/// Where a message has elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// Nowhere.
@@ -41,7 +41,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// What stands in this field, if it is an element, or has elements.
+    /// The shape of this field, if it is an element or has elements.
     const fn of(self, field: u32) -> Option<Self> {
         match (self, field) {
             (Self::Txn, 3) => Some(Self::Op),
@@ -71,7 +71,7 @@ impl Bound {
         }
     }
 
-    /// How many bytes it may have.
+    /// The most bytes.
     pub(super) const fn bytes(self) -> usize {
         match self.shape {
             Shape::Flat => LONGEST_FLAT,
@@ -79,19 +79,19 @@ impl Bound {
         }
     }
 
-    /// Whether the message has no more elements than it may.
+    /// Returns true if the message is within the limit.
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// The message is malformed.
     pub(super) fn admits(self, message: &[u8]) -> Result<bool, DecodeError> {
         let mut left = self.elements;
         count(self.shape, message, &mut left)
     }
 }
 
-/// Takes what the message has off `left`; false if that is not enough. No deeper than there are
-/// elements left.
+/// Subtracts the elements of the message from `left`. False if there are too many. Recursion is
+/// bounded by `left`.
 fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, DecodeError> {
     while !message.is_empty() {
         let (field, wire) = decode_key(&mut message)?;
@@ -102,7 +102,7 @@ fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, Dec
         let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
         *left = fewer;
         let length = usize::try_from(decode_varint(&mut message)?).unwrap_or(usize::MAX);
-        // What is cut off is for the decoder to say.
+        // The decoder reports truncated messages.
         let Some((element, rest)) = message.split_at_checked(length) else { return Ok(true) };
         if !count(inner, element, left)? {
             return Ok(false);
@@ -112,24 +112,24 @@ fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, Dec
     Ok(true)
 }
 
-/// How many keys an answer to it has.
+/// The most keys in an answer.
 fn keys(range: &RangeRequest) -> usize {
     match range.limit {
         _ if range.count_only => 0,
         _ if range.range_end.is_empty() => 1,
         1.. => usize::try_from(range.limit).unwrap_or(usize::MAX),
-        // Nobody asks without a limit.
+        // No request is without a limit.
         _ => usize::MAX,
     }
 }
 
-/// How many results and keys an answer to it has: those of one of its branches.
+/// The most results and keys in an answer: those of one of its branches.
 fn results(txn: &TxnRequest) -> usize {
     let branch = |ops: &[RequestOp]| ops.iter().map(result).fold(0, usize::saturating_add);
     branch(&txn.success).max(branch(&txn.failure))
 }
 
-/// Each result is an element, and so is what is in it.
+/// A result is an element, and so is its content.
 fn result(op: &RequestOp) -> usize {
     match &op.request {
         Some(Op::Range(range)) => keys(range).saturating_add(2),

@@ -32,7 +32,7 @@ pub(super) fn start<H: Host>(
 /// The machine, and the work that it has queued for the driver.
 pub(in super::super) struct Etcd {
     pub(super) client: etcd::Client,
-    /// What only the driver can do. Never an event.
+    /// Work for the driver. Never an event.
     duties: Vec<Output>,
 }
 
@@ -69,7 +69,7 @@ impl Engine for Etcd {
 /// The connections. Usually there is one.
 pub(in super::super) struct Connections<H: Host> {
     endpoints: Vec<Endpoint>,
-    /// Of each endpoint.
+    /// One for each endpoint.
     routes: Vec<Route>,
     open: Vec<(ConnId, Connection<H>)>,
     duties: Vec<Output>,
@@ -91,7 +91,7 @@ impl<H: Host> Links<H> for Connections<H> {
         shared.drive(batch, |core, _| {
             let Etcd { client, duties: left } = &mut core.engine;
             core::mem::swap(left, &mut duties);
-            // Not before: what several handles ask for meanwhile leaves together.
+            // Not earlier: requests that several handles make meanwhile leave together.
             duties.extend(core::iter::from_fn(|| client.poll_request()));
         });
         let mut stopped = false;
@@ -110,8 +110,8 @@ impl<H: Host> Links<H> for Connections<H> {
                     self.open.retain(|(id, _)| *id != conn);
                     tracing::debug!(%conn, "connection closed");
                 }
-                // For a connection that has ended meanwhile the machine settles these by itself,
-                // when it hears of the end.
+                // If the connection has ended meanwhile, the machine settles these itself when it
+                // learns of the end.
                 Output::Call { rpc, request, token } => {
                     if let Some(connection) = self.find(rpc.conn()) {
                         connection.call(rpc, request, token);

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to one endpoint, with all its calls and streams. Polled by the driver; it
+//! One HTTP/2 connection to one endpoint, with its calls and streams. The driver polls it; it
 //! spawns nothing.
 
 use alloc::boxed::Box;
@@ -33,8 +33,8 @@ use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, 
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
-/// A connection with open streams that was silent for this long is pinged. etcd takes more than one
-/// ping in 5 s for an attack.
+/// A connection with open streams is pinged after this time of silence. etcd treats more than one
+/// ping in 5 s as an attack.
 const PING_AFTER: Duration = Duration::from_secs(10);
 /// How long the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -44,34 +44,35 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// The largest frame, and the largest list of headers, that is read.
 const LARGEST_FRAME: u32 = 16 << 10;
 const LONGEST_HEADERS: u32 = 16 << 10;
-/// Facts in one turn, so that a fast server does not hold up the timers and the other connections.
+/// Facts in one iteration, so that a fast server does not hold up the timers and the other
+/// connections.
 const AT_ONCE: usize = 256;
 
-/// Rounds through its tasks in one turn, each woken by those of the round before: a call takes a
-/// few.
+/// Passes over the tasks in one iteration. The tasks of one pass wake those of the next: a call
+/// takes a few.
 const ROUNDS: usize = 16;
 
-/// What a connection has to tell the machine.
+/// Input for the machine.
 #[derive(Debug)]
 pub(super) enum Fact {
     Connected,
     Reply(RpcId, Result<RpcReply, Status>),
     Message(StreamId, StreamReceived),
     StreamEnded(StreamId, Status),
-    /// The connection is over; nothing follows.
+    /// The connection has ended. Last fact.
     Ended(Fault),
 }
 
-/// What a task of a connection ends with.
+/// Output of a task of a connection.
 enum Done {
-    /// A part of hyper's work, of no interest.
+    /// A task of hyper's.
     Work,
     Opened(Result<Opened, Fault>),
     Reply(RpcId, Result<RpcReply, Status>),
     Over(Fault),
 }
 
-/// What an open connection consists of.
+/// Parts of an open connection.
 struct Opened {
     send: SendRequest<Body>,
     dispatch: BoxFuture<Fault>,
@@ -87,15 +88,14 @@ pub(super) struct Connection<H: Host> {
     new_tasks: TaskSet,
     alarm: Arc<Alarm>,
     waker: Waker,
-    /// hyper's tasks, and the calls under way. Only those that were woken are polled.
+    /// hyper's tasks, and the calls in flight. Only tasks that were woken are polled.
     tasks: FuturesUnordered<BoxFuture<Done>>,
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
-    /// What is written waits one turn, for what the machine has to say to the facts of the last
-    /// one.
+    /// Output waits one iteration for the machine's answer to the last facts.
     flush_later: bool,
-    /// The machine was told that it is open.
+    /// The machine knows that the connection is open.
     up: bool,
     over: bool,
 }
@@ -135,7 +135,7 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// The stream is open: has hyper speak over it.
+    /// Starts HTTP/2 on the open stream.
     fn begin(&self) {
         let timers = Timers::new(self.clock.clone(), Arc::clone(&self.sleeps));
         let (conn_state, outbox) = (Arc::clone(&self.conn_state), Arc::clone(&self.outbox));
@@ -146,7 +146,7 @@ impl<H: Host> Connection<H> {
             .timer(timers.clone())
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
-            // etcd counts a ping without an open stream as an attack as well.
+            // etcd also treats a ping without an open stream as an attack.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -174,7 +174,7 @@ impl<H: Host> Connection<H> {
         }));
     }
 
-    /// When it is to be polled though nothing woke the driver.
+    /// When to poll even if nothing wakes the driver.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Opening(race) => race.next_deadline(),
@@ -182,7 +182,7 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// It is closed before it could open.
+    /// Abandons the attempt to connect.
     pub(super) fn give_up(&mut self, route: &mut Route) {
         if let State::Opening(race) = &mut self.state {
             race.give_up(route);
@@ -200,8 +200,7 @@ impl<H: Host> Connection<H> {
 
     /// Opens a stream.
     pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Token>) {
-        // Without a connection there is none that it could belong to: the machine opens streams on
-        // open connections only.
+        // The machine opens streams on open connections only.
         let Some(peer) = self.peer.clone() else { return };
         let (send, messages) = unbounded();
         self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
@@ -210,7 +209,7 @@ impl<H: Host> Connection<H> {
     /// Sends a message on a stream.
     pub(super) fn send(&self, id: StreamId, message: StreamSend) {
         if let Some(stream) = self.streams.iter().find(|stream| stream.id == id) {
-            // A stream that has ended takes no more; its end is told anyway.
+            // Fails if the stream has ended, which is reported anyway.
             let _ = stream.send.unbounded_send(message);
         }
     }
@@ -220,7 +219,7 @@ impl<H: Host> Connection<H> {
         self.streams.retain(|stream| stream.id != id);
     }
 
-    /// Moves everything on as far as it goes. True if it could go on at once.
+    /// Makes progress on everything. True if there is more to do.
     pub(super) fn poll(&mut self, host: &H, route: &mut Route, cx: &Context<'_>, facts: &mut Vec<Fact>) -> bool {
         if self.over {
             return false;
@@ -236,7 +235,7 @@ impl<H: Host> Connection<H> {
             more = self.poll_tasks(cx, facts) | self.poll_stream(host, route, cx);
             if !self.up && self.conn_state.is_up() {
                 self.up = true;
-                // Before what was asked over it can have been answered: nothing is asked before.
+                // Comes before any answer: the machine sends nothing earlier.
                 facts.push(Fact::Connected);
             }
             more |= self.poll_streams(cx, facts);
@@ -261,8 +260,8 @@ impl<H: Host> Connection<H> {
         more
     }
 
-    /// Has leave what was written. What the stream does not take now leaves in a later turn; it
-    /// wakes the driver.
+    /// Flushes pending output. If the stream does not take all of it now, it wakes the driver
+    /// later.
     fn flush(&mut self, cx: &mut Context<'_>) {
         if let State::Open(stream) = &mut self.state
             && let Poll::Ready(Err(error)) = self.outbox.poll_flush(stream, cx)
@@ -271,7 +270,7 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Opens the stream, or reads from it. True if there is something new.
+    /// Opens the stream, or reads from it. True if there was progress.
     fn poll_stream(&mut self, host: &H, route: &mut Route, cx: &mut Context<'_>) -> bool {
         match &mut self.state {
             State::Opening(race) => match race.poll(host, route, self.clock.now(), cx) {
@@ -289,7 +288,7 @@ impl<H: Host> Connection<H> {
         true
     }
 
-    /// What the stream told before is the reason, if it told one.
+    /// A reason that the stream gave earlier takes precedence.
     fn end(&mut self, why: Fault) {
         self.conn_state.end(why);
         self.over = true;
@@ -308,7 +307,7 @@ impl<H: Host> Connection<H> {
                 Poll::Ready(Some(Done::Work)) => {}
                 Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
                 Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch })))) => {
-                    // A name that no request can carry: the machine has checked it.
+                    // Never missing: the machine has checked the name.
                     let Some(origin) = self.origin.take() else {
                         self.end(Fault::Unreachable);
                         return false;
@@ -351,7 +350,7 @@ impl<H: Host> Connection<H> {
     }
 }
 
-/// What a message holds takes its share of a turn.
+/// Number of events in a message. They count towards the limit of an iteration.
 const fn events(message: &StreamReceived) -> usize {
     match message {
         StreamReceived::Watch(response) => response.events.len(),
@@ -363,7 +362,7 @@ fn boxed(task: impl Future<Output = Done> + Send + 'static) -> BoxFuture<Done> {
     Box::pin(task)
 }
 
-/// The whole chain of an error: hyper's own words are short.
+/// The whole chain of an error. hyper's own text is short.
 pub(super) fn chain(error: &hyper::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();

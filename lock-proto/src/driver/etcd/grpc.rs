@@ -1,8 +1,8 @@
 //! gRPC: one call or one stream over an open HTTP/2 connection, with the machine's types.
 //!
-//! Framing and statuses are tonic's, HTTP/2 is hyper's. What is told apart here is whose word a
-//! failure is: a code counts as the server's only if the server sent it. Whatever else fails leaves
-//! open whether the request was carried out, and so must not come as a code that says it was not
+//! Framing and statuses are tonic's, HTTP/2 is hyper's. This module decides where a failure comes
+//! from: a code counts as the server's only if the server sent it. After any other failure the
+//! request may have been executed, so it must not be reported by a code that says it was not
 //! (requirement E9).
 
 use alloc::boxed::Box;
@@ -36,9 +36,9 @@ use crate::etcd::message::{
 };
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend, Token};
 
-/// What a message of usual size takes; longer ones grow.
+/// Initial size of the buffer of a message.
 const USUAL_MESSAGE: usize = 512;
-/// Messages that wait are written together up to this size.
+/// Pending messages are written together up to this size.
 const TOGETHER: usize = 32 << 10;
 const AGENT: &str = concat!("lock-proto/", env!("CARGO_PKG_VERSION"));
 
@@ -66,7 +66,7 @@ impl Peer {
         answer.map(tonic::Response::into_inner).map_err(|status| status_of(&status, &status_sent))
     }
 
-    /// Opens a stream that sends what `send` gives. Its end is always a status.
+    /// Opens a stream that sends the messages of `send`. It ends with a status.
     pub(super) fn open(
         self,
         kind: StreamKind,
@@ -79,8 +79,8 @@ impl Peer {
         let opening = async move {
             let mut request =
                 request(send, token.as_ref()).map_err(|status| tonic::Status::internal(status.message))?;
-            // The member ends the stream when it has lost the leader, instead of going on with
-            // nothing to say.
+            // The member then ends the stream when it has lost the leader, instead of staying
+            // silent.
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
             let codec = Typed { encode: encode_send, decode: message_of(kind), bound };
             let answer = client.streaming(request, PathAndQuery::from_static(kind.path()), codec).await;
@@ -90,7 +90,7 @@ impl Peer {
     }
 }
 
-/// What comes from a stream.
+/// Incoming messages of a stream.
 pub(super) struct Incomings {
     status_sent: Arc<AtomicBool>,
     /// `None` once it has ended.
@@ -104,7 +104,7 @@ enum Receiving {
 }
 
 impl Incomings {
-    /// The next message, or the end. Pending for ever after the end.
+    /// Resolves to the next message, or to the end. Pending forever after the end.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<StreamReceived, Status>> {
         loop {
             let ended = match &mut self.state {
@@ -139,12 +139,12 @@ fn request<M>(message: M, token: Option<&Token>) -> Result<tonic::Request<M>, St
     Ok(request)
 }
 
-/// The status as the machine is told it.
+/// Converts a status for the machine.
 fn status_of(status: &tonic::Status, status_sent: &AtomicBool) -> Status {
     let code = if status_sent.load(Ordering::Relaxed) {
         Code::from_number(status.code().into())
     } else {
-        // Not the server's word. What came and made no sense, and what did not come.
+        // Not from the server: a malformed answer, or none.
         match status.code() {
             tonic::Code::Internal | tonic::Code::OutOfRange | tonic::Code::Unimplemented => Code::Internal,
             tonic::Code::Ok
@@ -166,7 +166,7 @@ fn status_of(status: &tonic::Status, status_sent: &AtomicBool) -> Status {
     Status::new(code, status.message())
 }
 
-/// Carries requests to hyper, and looks at what comes back before tonic does.
+/// Carries requests to hyper, and inspects answers before tonic does.
 struct Carrier {
     send: SendRequest<Body>,
     /// The server has sent a status.
@@ -201,8 +201,8 @@ impl Service<http::Request<Body>> for Carrier {
     }
 }
 
-/// Notes that a status came. Its details are taken out: nobody needs them, and tonic trusts the
-/// server to encode them well.
+/// Records that a status came. Removes its details: they are unused, and tonic trusts the server to
+/// encode them well.
 fn note_status(headers: &mut HeaderMap, status_sent: &AtomicBool) {
     headers.remove("grpc-status-details-bin");
     if headers.contains_key("grpc-status") {
@@ -255,11 +255,11 @@ type Decode<U> = fn(&mut DecodeBuf<'_>) -> Result<U, DecodeError>;
 struct Typed<T, U> {
     encode: Encode<T>,
     decode: Decode<U>,
-    /// What may be decoded.
+    /// Limits of what is decoded.
     bound: Bound,
 }
 
-// By hand: a derive would ask it of the types.
+// By hand: a derive would require `T: Clone` and `U: Clone`.
 impl<T, U> Clone for Typed<T, U> {
     fn clone(&self) -> Self {
         *self

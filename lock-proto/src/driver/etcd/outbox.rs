@@ -1,10 +1,9 @@
-//! What hyper writes, until it leaves.
+//! Buffer of what hyper writes.
 //!
-//! A call is several frames, and hyper writes and flushes each of them when the turn of the task
-//! that has it comes. Carried out like that, a call would be several system calls here, and as many
-//! wake-ups of the server, which cost it more than the call itself. So what is written waits until
-//! all tasks had their turn, and leaves together. Only the answer to a ping waits longer: see
-//! [`Acks`].
+//! A call is several frames, and hyper writes and flushes each of them from another task. Written
+//! directly, a call would be several system calls here, and as many wake-ups of the server, which
+//! cost it more than the call itself. So output is buffered until all tasks have run, and leaves in
+//! one write. Only the answer to a ping waits longer: see [`Acks`].
 
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -20,10 +19,10 @@ use super::super::ticket::locked;
 use super::acks::{ACK_WAITS, Acks};
 use super::wire::Timers;
 
-/// How much may wait. Then hyper waits.
+/// Limit of the buffer. hyper waits when it is full.
 const ROOM: usize = 64 << 10;
 
-/// What waits to be written to a stream.
+/// Output that waits to be written to a stream.
 #[derive(Default)]
 pub(super) struct Outbox(Mutex<Inner>);
 
@@ -32,26 +31,26 @@ struct Inner {
     waiting: Vec<u8>,
     /// How much of it the stream has taken.
     taken: usize,
-    /// The stream has taken bytes and was not flushed since.
+    /// The stream has taken bytes since the last flush.
     unflushed: bool,
     end: End,
-    /// hyper's task, if it waits for room or for the end.
+    /// hyper's task, if it waits for room or for the close.
     writer: Option<Waker>,
     acks: Acks,
 }
 
-/// Whether more is to be written.
+/// State of the stream's end.
 #[derive(Default, PartialEq, Eq)]
 enum End {
     #[default]
     Open,
-    /// The stream is to be closed after what waits.
+    /// The stream is to be closed after the pending output.
     Asked,
     Closed,
 }
 
 impl Outbox {
-    /// Has answers to pings leave in time; never ends.
+    /// Releases answers to pings in time. Never completes.
     pub(super) async fn acknowledge(&self, timers: Timers<impl Clock>) {
         loop {
             poll_fn(|cx| locked(&self.0).acks.poll_held(cx)).await;
@@ -61,7 +60,7 @@ impl Outbox {
         }
     }
 
-    /// Keeps the bytes for the next flush. Pending without room for any.
+    /// Buffers the bytes for the next flush. Pending if there is no room.
     pub(super) fn poll_write(&self, cx: &Context<'_>, bytes: &[u8]) -> Poll<usize> {
         let mut inner = locked(&self.0);
         let room = ROOM.saturating_sub(inner.waiting.len());
@@ -75,7 +74,7 @@ impl Outbox {
         Poll::Ready(bytes.len())
     }
 
-    /// Ready when all has left and the stream is closed.
+    /// Ready when everything is written and the stream is closed.
     pub(super) fn poll_close(&self, cx: &Context<'_>) -> Poll<()> {
         let mut inner = locked(&self.0);
         if inner.end == End::Closed {
@@ -86,7 +85,8 @@ impl Outbox {
         Poll::Pending
     }
 
-    /// Has what waits leave. If the stream does not take it all, `cx` is woken when it takes more.
+    /// Writes the pending output. If the stream does not take all of it, `cx` is woken when it
+    /// takes more.
     pub(super) fn poll_flush(&self, mut stream: impl AsyncWrite + Unpin, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = locked(&self.0);
         let Inner { waiting, taken, unflushed, end, writer, .. } = &mut *inner;

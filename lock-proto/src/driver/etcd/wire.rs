@@ -1,8 +1,8 @@
-//! What hyper needs of a runtime: a stream, a timer, and somewhere to run its tasks.
+//! What hyper needs of a runtime: a stream, a timer, an executor.
 //!
-//! hyper asks for all of them to be `Send`, which a host's streams and timers need not be. So it is
-//! given buffers and a list of timers; the connection, which has the host's stream, fills the one
-//! and empties the other, and the driver sleeps until the first of the timers.
+//! hyper requires all of them to be `Send`, which a host's streams and timers need not be. So hyper
+//! gets buffers and a list of timers. The connection, which owns the host's stream, fills and
+//! empties the buffers, and the driver sleeps until the first timer.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -28,16 +28,16 @@ use super::outbox::Outbox;
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
-/// Size of a connection's buffer for reading.
+/// Size of a connection's read buffer.
 const BUFFER: usize = 16 * 1024;
-/// How much of the server's first frame tells what it speaks.
+/// How much of the server's first frame identifies its protocol.
 const GREETING: usize = FRAME_HEAD;
 /// The type of a SETTINGS frame, which must be the first (RFC 9113, section 3.4).
 const SETTINGS: u8 = 4;
-/// What a record of TLS that is an alert begins with.
+/// First bytes of a TLS alert.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
-/// What is known of a connection, beside what hyper tells.
+/// State of a connection, beside what hyper reports.
 #[derive(Debug, Default)]
 pub(super) struct ConnState(Mutex<Known>);
 
@@ -50,7 +50,7 @@ struct Known {
 }
 
 impl ConnState {
-    /// Whether the server has begun to speak HTTP/2.
+    /// Returns true if the server has begun to speak HTTP/2.
     pub(super) fn is_up(&self) -> bool {
         let known = locked(&self.0);
         known.greeted == GREETING && known.fault.is_none()
@@ -61,7 +61,7 @@ impl ConnState {
         locked(&self.0).fault
     }
 
-    /// Notes why the connection ended, unless there was a reason before.
+    /// Records why the connection ended, unless there is an earlier reason.
     pub(super) fn end(&self, why: Fault) {
         locked(&self.0).fault.get_or_insert(why);
     }
@@ -88,14 +88,14 @@ impl ConnState {
     }
 }
 
-/// What is wrong with the beginning of the server's first frame.
+/// Checks the beginning of the server's first frame.
 fn no_http2(greeting: &[u8]) -> Option<Breach> {
     if greeting.starts_with(b"HTTP/") {
         Some(Breach::Http1)
     } else if greeting.starts_with(&TLS_ALERT) {
         Some(Breach::Tls)
     } else if b"HTTP/".starts_with(greeting) {
-        // Not enough to tell.
+        // Too short to decide.
         None
     } else {
         let no_settings = greeting.get(3).is_some_and(|kind| *kind != SETTINGS);
@@ -104,7 +104,7 @@ fn no_http2(greeting: &[u8]) -> Option<Breach> {
     }
 }
 
-/// What was read from a stream, until hyper takes it.
+/// Input from a stream, until hyper takes it.
 pub(super) struct Inbox(Mutex<Received>);
 
 struct Received {
@@ -126,7 +126,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Reads from the stream, if hyper waits for it. True if there was something; else `cx` is
+    /// Reads from the stream if hyper waits for input. True if there was some. Otherwise `cx` is
     /// woken when there is.
     pub(super) fn fill(&self, stream: impl AsyncRead + Unpin, cx: &mut Context<'_>) -> bool {
         let mut received = locked(&self.0);
@@ -146,7 +146,7 @@ impl Inbox {
         true
     }
 
-    /// Hands out what was read, `most` bytes of it; none at the end.
+    /// Hands out at most this many bytes of the input; none at the end.
     fn poll_take<R>(&self, most: usize, cx: &Context<'_>, take: impl FnOnce(&[u8]) -> R) -> Poll<io::Result<R>> {
         let mut received = locked(&self.0);
         let Received { buffer, from, to, end, reader } = &mut *received;
@@ -194,7 +194,7 @@ impl Write for Wire {
         self.outbox.poll_write(cx, bytes).map(Ok)
     }
 
-    /// The connection flushes, when all of hyper's tasks have written.
+    /// The connection flushes once all of hyper's tasks have run.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -204,25 +204,25 @@ impl Write for Wire {
     }
 }
 
-/// Who waits for what time.
+/// Pending timers of a connection.
 #[derive(Default)]
 pub(super) struct Sleeps(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// By time; the number tells those apart that wait for the same.
+    /// By deadline, and a number for equal ones.
     wakers: BTreeMap<(Instant, u64), Waker>,
-    /// The last number that was given.
+    /// The last number.
     last: u64,
 }
 
 impl Sleeps {
-    /// When the next one is over.
+    /// The next deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
     }
 
-    /// Wakes those whose time has come.
+    /// Wakes the expired ones.
     pub(super) fn wake(&self, now: Instant) {
         let due = {
             let Waiting { wakers, .. } = &mut *locked(&self.0);
@@ -238,7 +238,7 @@ impl Sleeps {
 pub(super) struct Timers<C> {
     clock: C,
     sleeps: Arc<Sleeps>,
-    /// One moment on both clocks.
+    /// The same moment on both clocks.
     here: Instant,
     there: StdInstant,
 }
@@ -277,7 +277,7 @@ impl<C: Clock> Timer for Timers<C> {
     }
 }
 
-/// A sleep.
+/// A pending timer.
 pub(super) struct TimerSleep<C> {
     key: (Instant, u64),
     clock: C,
@@ -304,8 +304,7 @@ impl<C> Drop for TimerSleep<C> {
     }
 }
 
-/// Where hyper leaves its tasks. Nothing is spawned: whoever polls the connection takes and polls
-/// them.
+/// Executor for hyper. It spawns nothing: the connection takes the tasks and polls them.
 #[derive(Clone, Default)]
 pub(super) struct TaskSet(Arc<Mutex<Vec<BoxFuture<()>>>>);
 

@@ -1,8 +1,6 @@
 //! What the answer to a call means for the requests that were in it.
 
-use alloc::vec;
-
-use super::calls::Sent;
+use super::calls::{Flying, Sent};
 use super::{Channel, ChannelOutput, batch};
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{RpcReply, Status};
@@ -29,21 +27,25 @@ impl Channel {
     }
 
     fn done(&mut self, sent: Sent, answer: RpcReply) {
-        let mut answers = match &sent {
-            Sent::Alone(_) => vec![answer],
-            Sent::Together(all) => batch::apart(answer, all.len()).unwrap_or_default(),
-        }
-        .into_iter();
-        let mut nonsense = false;
-        for sent in sent.into_all() {
-            let reply = answers.next().map_or_else(wrong_reply, |answer| sent.call.request.read(answer));
-            nonsense |= matches!(reply, Reply::Unknown(_));
-            self.reply(sent.call.call, reply);
-        }
+        let nonsense = match sent {
+            Sent::Alone(one) => self.read(&one, Some(answer)),
+            Sent::Together(all) => {
+                let mut answers = batch::apart(answer, all.len()).unwrap_or_default().into_iter();
+                all.iter().filter(|one| self.read(one, answers.next())).count() > 0
+            }
+        };
         if nonsense {
             // What answers nonsense may do anything.
             self.give_up(Fault::Protocol(Breach::WrongReply).into());
         }
+    }
+
+    /// Returns true if this is no answer to the request.
+    fn read(&mut self, sent: &Flying, answer: Option<RpcReply>) -> bool {
+        let reply = answer.map_or_else(wrong_reply, |answer| sent.call.request.read(answer));
+        let nonsense = matches!(reply, Reply::Unknown(_));
+        self.reply(sent.call.call, reply);
+        nonsense
     }
 
     fn not_done(&mut self, sent: Sent, status: &Status) {

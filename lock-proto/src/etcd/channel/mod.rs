@@ -157,13 +157,11 @@ impl Channel {
     }
 
     /// Whether requests go out at once.
-    #[must_use]
     pub const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up)
     }
 
     /// The connection that is open or being opened.
-    #[must_use]
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
             Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up => {
@@ -304,13 +302,11 @@ impl Channel {
     }
 
     /// When to call `handle_timeout` at the latest. The time of the last call while there is output to be polled.
-    #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.next_deadline_reason().map(|(at, _)| at)
     }
 
     /// [`next_deadline`](Self::next_deadline), and what it is for.
-    #[must_use]
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         let ready = self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready();
         if !self.out.is_empty() || self.is_up() && ready {

@@ -6,11 +6,11 @@
 //! hangs on it. A key on a lease that is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its
 //! lease is revoked.
 
+use super::sessions::SessionId;
 use super::{Contention, Context, Lock};
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
-use crate::etcd::sessions::SessionId;
 use crate::lock::{Release, Retry};
 use crate::time::Instant;
 

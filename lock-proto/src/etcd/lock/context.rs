@@ -6,12 +6,12 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::Etcd;
+use super::query::Query;
+use super::session::{Session, pause, recheck};
+use super::sessions::{SessionId, Sessions};
 use crate::collections::Slots;
-use crate::etcd::query::Query;
 use crate::etcd::request::{LeaseId, Request};
 use crate::etcd::seam::{LocksOutput, WatchId};
-use crate::etcd::session::{Session, pause, recheck};
-use crate::etcd::sessions::{SessionId, Sessions};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::lock::{self, Loss};
 use crate::time::Instant;

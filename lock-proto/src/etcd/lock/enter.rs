@@ -1,9 +1,9 @@
 //! Entering the queue: one transaction that creates the key, or takes over one that is there (requirements E3, E6).
 
+use super::session::answer;
+use super::sessions::SessionId;
 use super::{Contention, Context, LeaseKind, Lock};
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::etcd::session::answer;
-use crate::etcd::sessions::SessionId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
 use crate::time::Instant;
 use bytes::Bytes;

@@ -5,11 +5,11 @@ use alloc::boxed::Box;
 use bytes::Bytes;
 
 use super::hold::{OwnerKey, Write, WriteCall};
+use super::session::answer;
 use super::{Context, Lock, Watched};
 use crate::error::Misuse;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request};
-use crate::etcd::session::answer;
 use crate::id::LockId;
 use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry};
 use crate::time::Instant;

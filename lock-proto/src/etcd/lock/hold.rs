@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+use super::sessions::SessionId;
 use super::{Bid, Context, LeaseKind, Waiter, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{LeaseId, Queue, Seen};
-use crate::etcd::sessions::SessionId;
 use crate::lock::{Fence, Phase, Retry, Tenure};
 use crate::time::{Instant, soonest};
 

@@ -10,6 +10,9 @@ mod context;
 mod enter;
 mod held;
 mod hold;
+pub(crate) mod query;
+mod session;
+mod sessions;
 mod wait_deletes;
 mod watch_cache;
 
@@ -24,17 +27,16 @@ use cleanup::{Debt, DebtCall};
 pub(crate) use context::{Context, Shared, Watched, Watcher};
 use enter::{Enter, Step, What};
 use hold::{Hold, WriteCall};
+use query::Query;
+use session::{News, Session};
+use sessions::{SessionId, Sessions, seconds};
 use wait_deletes::Contender;
 use watch_cache::Kept;
 
 use super::config::{Config, Settings};
-use super::locks::Locks;
 use super::message::KeyValue;
-use super::query::Query;
 use super::request::{Queue, Reply, Request};
 use super::seam::{LocksOutput, WatchId};
-use super::session::{News, Session};
-use super::sessions::{SessionId, Sessions, seconds};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, LockId};
 use crate::lock::{
@@ -371,7 +373,7 @@ impl Store for Etcd {
         LocksOutput::Event { lock, event }
     }
 
-    fn stopped(locks: &mut Locks, unreleased: u32) -> LocksOutput {
+    fn stopped(locks: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {
         locks.drop_locks();
         let shared = &mut locks.ctx.shared;
         let unreleased = unreleased + shared.sessions.len() as u32;
@@ -406,7 +408,7 @@ impl Store for Etcd {
     }
 
     /// Sessions come before the locks that hang on them.
-    fn settle_first(locks: &mut Locks) -> bool {
+    fn settle_first(locks: &mut lock::Locks<Self>) -> bool {
         let sessions = &mut locks.ctx.shared.sessions;
         if let Some(session) = sessions.due(locks.ctx.now) {
             locks.ctx.session_step(session, Session::timeout);
@@ -421,7 +423,7 @@ impl Store for Etcd {
         true
     }
 
-    fn settle_last(locks: &mut Locks) {
+    fn settle_last(locks: &mut lock::Locks<Self>) {
         let now = locks.ctx.now;
         let due = |query: &&Query| query.deadline().is_some_and(|at| at <= now);
         for slot in locks.ctx.shared.queries.values().filter(due).map(|query| query.id.slot).collect::<Vec<_>>() {
@@ -434,14 +436,14 @@ impl Store for Etcd {
         [shared.sessions.first_deadline(), query].into_iter().flatten().min()
     }
 
-    fn shutting_down(locks: &mut Locks) {
+    fn shutting_down(locks: &mut lock::Locks<Self>) {
         for slot in locks.ctx.shared.queries.keys().copied().collect::<Vec<_>>() {
             locks.ctx.query_step(slot, Query::shut_down);
         }
     }
 
     /// What could still land hangs on a lease; without one it cannot.
-    fn drain(locks: &mut Locks) -> bool {
+    fn drain(locks: &mut lock::Locks<Self>) -> bool {
         locks.drop_locks();
         locks.ctx.drain_sessions()
     }

@@ -9,14 +9,14 @@ use core::mem;
 use core::time::Duration;
 
 use super::hold::Hold;
+use super::session::answer;
+use super::sessions::SessionId;
 use super::watch_cache::Kept;
 use super::{Contention, Context, Lock, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
-use crate::etcd::session::answer;
-use crate::etcd::sessions::SessionId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
 use crate::time::Instant;
 

@@ -6,9 +6,9 @@
 use bytes::Bytes;
 use core::time::Duration;
 
+use super::sessions::SessionId;
 use super::{Context, Lock, Watched};
 use crate::etcd::seam::WatchId;
-use crate::etcd::sessions::SessionId;
 use crate::time::Instant;
 
 /// How long they are kept after a grant, and after its end.

@@ -5,8 +5,6 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::Redis;
 use crate::error::ConfigError;
 use crate::id::{CallOwner, ClientId, NodeId};
@@ -153,9 +151,6 @@ impl Context {
         self.out.push_back(if on { LocksOutput::Listen { key } } else { LocksOutput::Unlisten { key } });
     }
 }
-
-/// A value for each node, in the configured order. One node is the common case, and needs no allocation.
-pub(crate) type PerNode<T> = SmallVec<[T; 1]>;
 
 /// A set of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -9,6 +9,7 @@ mod cleanup;
 mod context;
 mod held;
 mod pending_release;
+mod per_node;
 mod polling;
 mod redlock;
 #[cfg(test)]
@@ -31,7 +32,6 @@ use wakeup::Listening;
 use watchdog::Hold;
 
 use super::config::{Config, Settings, Wake};
-use super::locks::Locks;
 use super::output::LocksOutput;
 use super::request::{Key, RESERVED, Reply, Request};
 use super::token::Spent;
@@ -152,6 +152,7 @@ impl Store for Redis {
         &mut hold.tenure
     }
 
+    #[inline]
     fn terms(hold: &Hold, ctx: &Context) -> Terms {
         Terms { until: hold.keys_until(ctx.quorum()), ttl: hold.ttl().nanos(), at_risk: ctx.config.at_risk }
     }
@@ -297,10 +298,11 @@ impl Store for Redis {
         LocksOutput::Event { lock, event }
     }
 
-    fn stopped(_: &mut Locks, unreleased: u32) -> LocksOutput {
+    fn stopped(_: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {
         LocksOutput::Stopped { unreleased }
     }
 
+    #[inline]
     fn after_step(lock: &mut Lock, _: &mut Context) {
         lock.store.debts.tidy();
     }

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use super::cleanup::Take;
-use super::context::{NodeSet, PerNode};
+use super::context::NodeSet;
+use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
 use crate::lock::{Answer, Cause, ErrorClass, Expiry};

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Waiter;
-use super::context::{Context, NodeSet, PerNode, server_of};
+use super::context::{Context, NodeSet, server_of};
+use super::per_node::PerNode;
 use super::redlock::{Round, Vote};
 use crate::id::NodeId;
 use crate::lock::{Answer, Fence, Loss, Renew, Tenure};

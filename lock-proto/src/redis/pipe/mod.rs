@@ -193,19 +193,16 @@ impl Pipe {
     }
 
     /// Whether requests go out at once.
-    #[must_use]
     pub const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up { .. })
     }
 
     /// Whether nothing is open, being opened, or going to be opened again by itself.
-    #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
 
     /// The connection that is open or being opened.
-    #[must_use]
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
             Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up { .. } => {
@@ -216,7 +213,6 @@ impl Pipe {
     }
 
     /// Why there is no connection, during the pause before the next attempt.
-    #[must_use]
     pub const fn down_cause(&self) -> Option<&Cause> {
         match &self.phase {
             Phase::BackingOff { cause, .. } => Some(cause),
@@ -225,13 +221,11 @@ impl Pipe {
     }
 
     /// How many commands were written and are not answered.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.wire.in_flight()
     }
 
     /// What it connects to.
-    #[must_use]
     pub const fn config(&self) -> &PipeConfig {
         &self.config
     }
@@ -326,7 +320,6 @@ impl Pipe {
     }
 
     /// Whether `outgoing` would show anything; encodes nothing.
-    #[must_use]
     pub fn has_outgoing(&self, conn: ConnId) -> bool {
         self.current() == Some(conn) && self.wire.has_outgoing()
     }
@@ -339,7 +332,6 @@ impl Pipe {
     }
 
     /// When to call `handle_timeout` at the latest. The time of the last call while there is output to be polled.
-    #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.outputs.is_empty() {
             return Some(self.now);

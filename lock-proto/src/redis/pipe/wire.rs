@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use bytes::{Buf as _, BytesMut};
+
 use super::frame::{Answer, Limits, Scan, Scanner};
 use super::handshake::Step;
 use crate::collections::Patient;
@@ -83,7 +85,8 @@ impl Called {
 /// answered. They are encoded when the host takes bytes, so that what never left is known not to have left (requirement M8).
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
-    outbox: Outbox,
+    /// Encoded bytes that wait for the socket.
+    outbox: BytesMut,
     /// Bytes encoded and bytes taken by the host since the connection was opened.
     encoded: u64,
     consumed: u64,
@@ -115,7 +118,7 @@ impl Wire {
     /// Encodes a command of the handshake now. It has no deadline of its own.
     pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
         let start = self.encoded;
-        step.with_args(at, |args| encode(self.outbox.room(), args));
+        step.with_args(at, |args| encode(&mut self.outbox, args));
         self.note_sent(Asked { job: Job::Login(step), deadline: Instant::MAX }, start, None, 1);
     }
 
@@ -140,7 +143,7 @@ impl Wire {
             self.note_sent(asked, start, called, 1);
         }
         self.send_together(identity);
-        self.outbox.bytes()
+        &self.outbox
     }
 
     /// Whether what was kept back has to leave before this: it is about one of these locks, or cannot go with them.
@@ -158,7 +161,7 @@ impl Wire {
             Job::Login(_) => {}
             Job::Call { request, tries, .. } => {
                 called = request.script().map(|script| self.call(script, *tries));
-                request.with_args(identity, Called::form(called), |args| encode(self.outbox.room(), args));
+                request.with_args(identity, Called::form(called), |args| encode(&mut self.outbox, args));
             }
             Job::Block { keys, timeout } => {
                 // 0 would block for ever; fractions are understood since Redis 6.
@@ -168,10 +171,10 @@ impl Wire {
                 args.push(b"BLPOP");
                 args.extend(keys.iter().map(Key::signal));
                 args.push(seconds.as_bytes());
-                encode(self.outbox.room(), &args);
+                encode(&mut self.outbox, &args);
             }
             Job::Unblock { client } => {
-                encode(self.outbox.room(), &[b"CLIENT", b"UNBLOCK", format!("{client}").as_bytes()]);
+                encode(&mut self.outbox, &[b"CLIENT", b"UNBLOCK", format!("{client}").as_bytes()]);
             }
         }
         called
@@ -189,7 +192,7 @@ impl Wire {
             _ => {
                 let called = Some(self.call(script::RELEASE_MANY, 0));
                 let releases = together.iter().filter_map(Asked::plain);
-                batch::with_args(releases, identity, Called::form(called), |args| encode(self.outbox.room(), args));
+                batch::with_args(releases, identity, Called::form(called), |args| encode(&mut self.outbox, args));
                 called
             }
         };
@@ -231,7 +234,7 @@ impl Wire {
 
     pub(super) fn consume(&mut self, n: usize) {
         let n = n.min(self.outbox.len());
-        self.outbox.taken(n);
+        self.outbox.advance(n);
         self.consumed += n as u64;
     }
 
@@ -392,42 +395,6 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// Encoded bytes that wait for the socket.
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
-struct Outbox {
-    bytes: Vec<u8>,
-    /// How many at the front have been taken.
-    taken: usize,
-}
-
-impl Outbox {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.taken..]
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len() - self.taken
-    }
-
-    /// Where more can be appended.
-    fn room(&mut self) -> &mut Vec<u8> {
-        // What was taken makes room before it is more than what is left, so that each byte is moved once at most.
-        if self.taken > self.len() {
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
-        }
-        &mut self.bytes
-    }
-
-    fn taken(&mut self, n: usize) {
-        self.taken += n;
-        if self.taken == self.bytes.len() {
-            self.bytes.clear();
-            self.taken = 0;
-        }
-    }
-}
-
 /// Where the last command for each lock started, of those in flight. Made when a script is missing, and kept only until all that
 /// was in flight then is answered: a lost script means many such questions, no lost script means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -466,8 +433,8 @@ impl Overtakers {
 ///
 /// By hand: the encoder of redis-protocol fills the space with zeros first, counts digits by a floating-point logarithm, which
 /// makes a renewal more than twice as expensive, and can fail, which here would leave a half-written command.
-fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
-    out.push(b'*');
+fn encode(out: &mut BytesMut, args: &[&[u8]]) {
+    out.extend_from_slice(b"*");
     out.extend_from_slice(itoa::Buffer::new().format(args.len()).as_bytes());
     for arg in args {
         // The end of the line before goes along with the length, which nearly always has one or two digits.

@@ -4,10 +4,10 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::lock::Context;
-use super::request::{LeaseId, Reply, Request};
+use super::Context;
 use super::session::{News, Session, pause};
 use crate::collections::Deadlines;
+use crate::etcd::request::{LeaseId, Reply, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
 use crate::lock::Loss;

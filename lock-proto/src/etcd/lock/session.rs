@@ -3,10 +3,10 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
-use super::config::Config;
-use super::lock::Context;
-use super::request::{Found, LeaseId, Refusal, Reply, Request};
+use super::Context;
 use super::sessions::SessionId;
+use crate::etcd::config::Config;
+use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, ErrorClass, Loss, Retry};
 use crate::time::Instant;

@@ -3,11 +3,11 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::lock::{Context, Watched, Watcher};
-use super::reading::Reading;
-use super::request::{Found, Queue, Refusal, Reply, Request};
-use super::seam::LocksOutput;
 use super::session::{answer, pause, recheck};
+use super::{Context, Watched, Watcher};
+use crate::etcd::reading::Reading;
+use crate::etcd::request::{Found, Queue, Refusal, Reply, Request};
+use crate::etcd::seam::LocksOutput;
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
