@@ -6,9 +6,10 @@ use core::time::Duration;
 use super::super::check::Stage;
 use super::super::trace::State;
 use super::World;
-use super::process::{Fact, Process};
+use super::process::Fact;
 use super::store::Servers;
 use crate::id::LockId;
+use crate::lock::Machine as _;
 
 /// How long an application holds a lock once there is nothing to do but to come to an end.
 const SHORT: Duration = Duration::from_millis(10);
@@ -60,7 +61,6 @@ impl<S: Servers> World<S> {
 
     /// Why each client wants to be called.
     pub(super) fn timers(&self) -> Vec<Option<(crate::Instant, &'static str)>> {
-        let reason = |process: &Process<S>| S::reason(&process.machine);
-        self.clients.iter().map(reason).collect()
+        self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect()
     }
 }

@@ -263,7 +263,7 @@ impl<S: Servers> World<S> {
         self.steps += 1;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
-        S::connected(&mut process.machine, local, conn);
+        process.machine.handle_connected(local, conn);
     }
 
     fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
@@ -277,7 +277,7 @@ impl<S: Servers> World<S> {
         self.steps += 1;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
-        S::disconnected(&mut process.machine, local, conn, why);
+        process.machine.handle_disconnected(local, conn, why);
     }
 
     /// Carries out what a machine asks for, until it asks for nothing more.

@@ -11,7 +11,6 @@ use super::super::rng::Rng;
 use super::super::way::Way;
 use super::World;
 use super::process::{Fact, Process};
-use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Event, Machine};
 use crate::time::Instant;
@@ -65,8 +64,6 @@ pub(crate) trait Servers: Store + Sized {
     fn act(w: &mut World<Self>);
     /// A packet reaches a server that runs.
     fn server_takes(w: &mut World<Self>, link: u64, node: usize, packet: Packet<Self::Packet>);
-    fn connected(client: &mut Self::Client, now: Instant, conn: ConnId);
-    fn disconnected(client: &mut Self::Client, now: Instant, conn: ConnId, why: Fault);
     /// A packet reaches a client that runs.
     fn client_takes(w: &mut World<Self>, client: usize, conn: ConnId, packet: Self::Packet);
     /// Carries out what a machine asks for, until it asks for nothing more.
@@ -90,8 +87,6 @@ pub(crate) trait Servers: Store + Sized {
     }
     /// A client has closed a connection, or is told that it has ended.
     fn ended(_: &mut World<Self>, _client: usize, _link: u64, _by_client: bool) {}
-    /// Why the machine wants to be called, for reports.
-    fn reason(client: &Self::Client) -> Option<(Instant, &'static str)>;
 }
 
 /// What happens by itself when its time comes.

@@ -27,7 +27,6 @@ use super::World as AnyWorld;
 use super::process::Process;
 use super::store::{Servers, Store};
 use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, RpcId, StreamId};
-use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Acquire, Event};
 use crate::sim::etcd::Cluster;
@@ -211,14 +210,6 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         w.member_takes(link, member, packet);
     }
 
-    fn connected(client: &mut C, now: Instant, conn: ConnId) {
-        client.handle_connected(now, conn);
-    }
-
-    fn disconnected(client: &mut C, now: Instant, conn: ConnId, why: Fault) {
-        client.handle_disconnected(now, conn, why);
-    }
-
     fn client_takes(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
         w.hear(client, wire);
     }
@@ -251,10 +242,6 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
         w.ended(client, link, by_client);
-    }
-
-    fn reason(client: &C) -> Option<(Instant, &'static str)> {
-        client.next_deadline_reason()
     }
 }
 

@@ -19,7 +19,6 @@ use core::time::Duration;
 use super::World as AnyWorld;
 use super::process::{Fact, Process};
 use super::store::{Servers, Store};
-use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Event;
 use crate::redis::{CLIENT_PART, Client, Config, Identity};
@@ -149,14 +148,6 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.pump_node(node);
     }
 
-    fn connected(client: &mut C, now: Instant, conn: ConnId) {
-        client.handle_connected(now, conn);
-    }
-
-    fn disconnected(client: &mut C, now: Instant, conn: ConnId, why: Fault) {
-        client.handle_disconnected(now, conn, why);
-    }
-
     fn client_takes(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
         w.steps += 1;
         let process = &mut w.clients[client];
@@ -205,10 +196,6 @@ impl<C: RedisClient> Servers for Redis<C> {
 
     fn leads(&self, client: usize, node: usize) -> usize {
         self.leads.get(&(client, node)).copied().unwrap_or(node)
-    }
-
-    fn reason(client: &C) -> Option<(Instant, &'static str)> {
-        client.next_deadline_reason()
     }
 }
 
