@@ -308,63 +308,65 @@ impl Request {
 
     fn found(&self, answer: RpcReply) -> Option<Found> {
         match (self, answer) {
-            (Self::Create { queue, lease, alone, .. }, RpcReply::Txn(txn)) => {
-                let own = queue.key(*lease);
-                let (revision, done, mut answers) = opened(txn)?;
-                if done {
-                    skip_write(&mut answers)?;
-                    let older = answers.range()?.kvs.into_iter().find(|kv| kv.key != own);
-                    let own = Seen { created: revision, modified: revision };
-                    return Some(Found::Queue { revision, done, own: Some(own), older, others: false });
-                }
-                let own_key = answers.range()?.kvs.into_iter().next();
-                let older = answers.range()?.kvs.into_iter().next().filter(|kv| *alone && kv.key != own);
-                Some(Found::Queue { revision, done, own: seen(own_key, revision)?, older, others: false })
-            }
-            (Self::Look { before, .. }, RpcReply::Txn(txn)) => {
-                let (revision, done, mut answers) = opened(txn)?;
-                let own = seen(answers.range()?.kvs.into_iter().next(), revision)?;
-                let older = match before {
-                    Some(before) => older(answers.range()?, *before)?,
-                    None => None,
-                };
-                done.then_some(Found::Queue { revision, done, own, older, others: false })
-            }
-            (Self::Put { before, .. }, RpcReply::Txn(txn)) => {
-                let (revision, done, mut answers) = opened(txn)?;
-                if done {
-                    skip_write(&mut answers)?;
-                    let own = Some(Seen { created: *before, modified: revision });
-                    let older = older(answers.range()?, *before)?;
-                    return Some(Found::Queue { revision, done, own, older, others: false });
-                }
-                let own = seen(answers.range()?.kvs.into_iter().next(), revision)?;
-                Some(Found::Queue { revision, done, own, older: None, others: false })
-            }
-            (Self::Delete { .. }, RpcReply::Txn(txn)) => {
-                let (revision, done, mut answers) = opened(txn)?;
-                if done {
-                    return Some(Found::Queue { revision, done, own: None, older: None, others: false });
-                }
-                let own = seen(answers.range()?.kvs.into_iter().next(), revision)?;
-                let others = answers.range()?.count > i64::from(own.is_some());
-                Some(Found::Queue { revision, done, own, older: None, others })
-            }
             (Self::First { .. }, RpcReply::Range(range)) => {
                 let revision = range.header.map(|header| header.revision).filter(|revision| *revision > 0)?;
                 let older = range.kvs.into_iter().next();
-                if older.as_ref().is_some_and(|kv| kv.create_revision <= 0 || kv.mod_revision < kv.create_revision) {
-                    return None;
-                }
-                Some(Found::Queue { revision, done: true, own: None, older, others: false })
+                let possible = |kv: &KeyValue| kv.create_revision > 0 && kv.mod_revision >= kv.create_revision;
+                let found = Found::Queue { revision, done: true, own: None, older: older.clone(), others: false };
+                older.iter().all(possible).then_some(found)
             }
             (Self::Grant { lease, .. }, RpcReply::Grant(grant)) => {
                 // A lease that lives no time would be no lease.
                 (grant.id == lease.get() && grant.ttl > 0).then_some(Found::Lease { ttl: grant.ttl })
             }
             (Self::Revoke { .. }, RpcReply::Revoke(_)) => Some(Found::Revoked),
+            (_, RpcReply::Txn(txn)) => self.found_by_txn(txn),
             (_, _) => None,
         }
+    }
+
+    /// The answers stand in the order of the operations of [`rpc`](Self::rpc).
+    fn found_by_txn(&self, txn: TxnResponse) -> Option<Found> {
+        let (revision, done, mut answers) = opened(txn)?;
+        let (mut own, mut older, mut others) = (None, None, false);
+        match self {
+            Self::Create { queue, lease, .. } if done => {
+                skip_write(&mut answers)?;
+                let key = queue.key(*lease);
+                older = answers.range()?.kvs.into_iter().find(|kv| kv.key != key);
+                own = Some(Seen { created: revision, modified: revision });
+            }
+            Self::Create { queue, lease, alone, .. } => {
+                own = seen(&mut answers, revision)?;
+                let key = queue.key(*lease);
+                older = answers.range()?.kvs.into_iter().next().filter(|kv| *alone && kv.key != key);
+            }
+            Self::Look { before, .. } if done => {
+                own = seen(&mut answers, revision)?;
+                if let Some(before) = before {
+                    older = before_own(&mut answers, *before)?;
+                }
+            }
+            Self::Put { before, .. } if done => {
+                skip_write(&mut answers)?;
+                own = Some(Seen { created: *before, modified: revision });
+                older = before_own(&mut answers, *before)?;
+            }
+            Self::Delete { .. } if done => {}
+            Self::Put { .. } => own = seen(&mut answers, revision)?,
+            Self::Delete { .. } => {
+                own = seen(&mut answers, revision)?;
+                others = answers.range()?.count > i64::from(own.is_some());
+            }
+            Self::Look { .. }
+            | Self::First { .. }
+            | Self::Grant { .. }
+            | Self::Revoke { .. }
+            | Self::KeepAlive { .. } => {
+                return None;
+            }
+        }
+        Some(Found::Queue { revision, done, own, older, others })
     }
 }
 
@@ -393,16 +395,16 @@ fn opened(txn: TxnResponse) -> Option<(i64, bool, Answers)> {
 
 /// A key of the own name. The outer `None` is a key that cannot be.
 #[expect(clippy::option_option, reason = "absent, and impossible")]
-fn seen(kv: Option<KeyValue>, revision: i64) -> Option<Option<Seen>> {
-    let Some(kv) = kv else { return Some(None) };
+fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
+    let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
     let possible = kv.create_revision > 0 && kv.mod_revision >= kv.create_revision && kv.mod_revision <= revision;
     possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
 }
 
 /// The newest key that was created before `before`.
 #[expect(clippy::option_option, reason = "absent, and impossible")]
-fn older(range: RangeResponse, before: i64) -> Option<Option<KeyValue>> {
-    let Some(kv) = range.kvs.into_iter().next() else { return Some(None) };
+fn before_own(answers: &mut Answers, before: i64) -> Option<Option<KeyValue>> {
+    let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
     (kv.create_revision > 0 && kv.create_revision < before).then_some(Some(kv))
 }
 

@@ -103,7 +103,12 @@ impl<S: Store> Lock<S> {
     }
 
     fn is_quiet(&self) -> bool {
-        self.hold.is_none() && S::is_idle(&self.contention) && self.releases.is_empty()
+        self.hold.is_none() && self.is_idle() && self.releases.is_empty()
+    }
+
+    /// Returns true if the head is not on its way.
+    fn is_idle(&self) -> bool {
+        self.contention == S::Contention::default()
     }
 
     /// The end of validity, if this acquisition holds the lock.
@@ -164,7 +169,7 @@ impl<S: Store> Lock<S> {
         if let Some(failure) = S::refuses(ctx) {
             return ctx.end(waiter.id, Event::Failed(failure));
         }
-        let first = self.waiters.is_empty() && self.hold.is_none() && S::is_idle(&self.contention);
+        let first = self.waiters.is_empty() && self.hold.is_none() && self.is_idle();
         if !first && waiter.wait == Wait::Try {
             // Already contended in this client: the server is not asked (requirement A5).
             let report = Report { waited: Duration::ZERO, nodes: Box::default() };

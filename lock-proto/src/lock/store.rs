@@ -49,8 +49,6 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
 
     // --- contending ---
 
-    /// Returns true if the head is not on its way.
-    fn is_idle(contention: &Self::Contention) -> bool;
     /// Why no acquisition can succeed now.
     fn refuses(_: &Context<Self>) -> Option<Failure> {
         None

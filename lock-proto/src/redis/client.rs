@@ -38,13 +38,6 @@ pub struct Link {
 }
 
 impl Link {
-    const fn pipe(&self, role: Role) -> &Pipe {
-        match role {
-            Role::Commands => &self.commands,
-            Role::Wake => &self.wake,
-        }
-    }
-
     const fn pipe_mut(&mut self, role: Role) -> &mut Pipe {
         match role {
             Role::Commands => &mut self.commands,
@@ -284,7 +277,8 @@ impl ByteClient for Client {
     }
 
     fn has_outgoing(&self, conn: ConnId) -> bool {
-        self.links.get(conn.node().index()).is_some_and(|link| link.pipe(conn.role()).has_outgoing(conn))
+        let link = self.links.get(conn.node().index());
+        link.is_some_and(|link| link.commands.has_outgoing(conn) || link.wake.has_outgoing(conn))
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {

@@ -1,6 +1,8 @@
 //! Where a server is, and how to log in to it: `redis://` URLs.
 
 use alloc::boxed::Box;
+use alloc::string::ToString as _;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
@@ -107,15 +109,16 @@ impl Endpoint {
 
     fn read_parameters(&mut self, query: &str, unix: bool) -> Result<(), UrlError> {
         let allowed = if unix { "db, client_name and protocol" } else { "client_name and protocol" };
-        let (mut name_given, mut protocol_given, mut db_given) = (false, false, false);
-        let once = |given: &mut bool, name| {
-            if core::mem::replace(given, true) { Err(UrlError::Twice { name }) } else { Ok(()) }
-        };
+        let mut given = Vec::new();
         for parameter in query.split('&').filter(|_| !query.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let known = ["client_name", "protocol", "db"].into_iter().find(|known| *known == name);
+            if let Some(name) = known.filter(|name| given.contains(name)) {
+                return Err(UrlError::Twice { name });
+            }
+            given.extend(known);
             match name {
                 "client_name" => {
-                    once(&mut name_given, "client_name")?;
                     let value = decoded(value, "client_name")?;
                     if !(1..=MAX_CLIENT_NAME).contains(&value.len()) || !value.bytes().all(|b| b.is_ascii_graphic()) {
                         return Err(UrlError::ClientName);
@@ -123,7 +126,6 @@ impl Endpoint {
                     self.client_name = Some(value);
                 }
                 "protocol" => {
-                    once(&mut protocol_given, "protocol")?;
                     self.protocol = match value {
                         "resp2" => Protocol::Resp2,
                         "resp3" => Protocol::Resp3,
@@ -131,7 +133,6 @@ impl Endpoint {
                     };
                 }
                 "db" if unix => {
-                    once(&mut db_given, "db")?;
                     self.database = parse_database(value)?;
                 }
                 other => return Err(UrlError::Parameter { name: shown(other), allowed }),
@@ -161,22 +162,13 @@ impl fmt::Display for Endpoint {
             Target::Tcp { .. } => write!(f, "{}/{}", self.target, self.database)?,
             Target::Unix { path } => write!(f, "{}", Encoded(path, b"/"))?,
         }
-        let db = (unix && self.database != 0).then_some(self.database);
-        let protocol = match self.protocol {
-            Protocol::Resp2 => None,
-            Protocol::Resp3 => Some("resp3"),
-        };
-        let mut mark = '?';
-        if let Some(db) = db {
-            write!(f, "{mark}db={db}")?;
-            mark = '&';
-        }
-        if let Some(name) = &self.client_name {
-            write!(f, "{mark}client_name={}", Encoded(name, b""))?;
-            mark = '&';
-        }
-        if let Some(protocol) = protocol {
-            write!(f, "{mark}protocol={protocol}")?;
+        let database = (unix && self.database != 0).then(|| self.database.to_string());
+        let name = self.client_name.as_deref().map(|name| Encoded(name, b"").to_string());
+        let protocol = (self.protocol == Protocol::Resp3).then(|| "resp3".into());
+        let parameters = [("db", database), ("client_name", name), ("protocol", protocol)];
+        let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        for (i, (name, value)) in given.enumerate() {
+            write!(f, "{}{name}={value}", if i == 0 { '?' } else { '&' })?;
         }
         Ok(())
     }

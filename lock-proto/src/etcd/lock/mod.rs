@@ -144,10 +144,6 @@ impl Store for Etcd {
 
     // --- contending ---
 
-    fn is_idle(contention: &Contention) -> bool {
-        matches!(contention, Contention::Idle)
-    }
-
     fn contend(lock: &mut Lock, ctx: &mut Context) {
         lock.start(ctx);
     }

@@ -101,10 +101,6 @@ impl Store for Redis {
 
     // --- contending ---
 
-    fn is_idle(contention: &Contention) -> bool {
-        matches!(contention, Contention::Idle)
-    }
-
     fn refuses(ctx: &Context) -> Option<Failure> {
         ctx.shared.equal.map(|(a, b)| Failure::EqualNodes(a, b))
     }
