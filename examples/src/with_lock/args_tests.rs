@@ -89,7 +89,7 @@ fn a_bad_line_names_the_value() {
         (&["--backend", "redis://a", "--backend", "etcd://b", "job"], "mixed"),
         (&["--backend", "etcd://a", "--backend", "redis://b", "--backend", "etcd://c", "job"], "mixed"),
         (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "separated by commas"),
-        (&["--backend", "ETCD://a,a:2379", "job"], "same endpoint"),
+        (&["--backend", "ETCD://a,a:2379", "job"], "same server"),
         (&["--backend", "etcds://a", "job"], "TLS"),
         (&["--backend", "etcd://a/b", "job"], "path"),
         (&["--backend", "etcd://a", "--runtime", "blocking", "job"], "use one of these"),
