@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::Ipv6Addr;
@@ -35,18 +36,18 @@ impl fmt::Display for Target {
     }
 }
 
-/// A password. Its `Debug` shows nothing of it.
+/// A password, or the token of a login. Its `Debug` shows nothing of it.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Secret(Box<str>);
+pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// A password.
+    /// A password or token.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The password in clear.
+    /// The text in clear.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -211,7 +212,7 @@ pub(crate) fn parse_login(login: &str) -> Result<Login, UrlError> {
     }
     let user = decoded(user, "user")?;
     let password = decoded(password, "password")?;
-    Ok(((!user.is_empty()).then_some(user), Some(Secret(password))))
+    Ok(((!user.is_empty()).then_some(user), Some(Secret(password.into()))))
 }
 
 /// A host and a port, `default` if it has none. `expected` are URLs that name a host.

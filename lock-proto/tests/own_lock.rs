@@ -134,9 +134,9 @@ impl Machine for Naive {
         self.connect();
         self.next += 1;
         let id = LockId::new(self.next, 0);
-        let key = String::from_utf8(want.get_name().to_vec()).unwrap();
-        let ttl = want.get_ttl().unwrap_or(DEFAULT_TTL);
-        self.locks.insert(id, Lock { key, ttl, since: now, wait: want.get_wait(), stage: Stage::Waits(now) });
+        let key = String::from_utf8(want.name.to_vec()).unwrap();
+        let ttl = want.ttl.unwrap_or(DEFAULT_TTL);
+        self.locks.insert(id, Lock { key, ttl, since: now, wait: want.wait, stage: Stage::Waits(now) });
         self.handle_timeout(now);
         Ok(id)
     }

@@ -10,10 +10,10 @@ use http::uri::PathAndQuery;
 use lock_proto::driver::BootClock;
 use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{
-    Client, Code, Config, Output, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token,
+    Client, Code, Config, Output, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
 use lock_proto::redis::{Acquire, Event, Loss, Release, Target};
-use lock_proto::{ClientId, ConnId, Fault, LockId};
+use lock_proto::{ClientId, ConnId, Fault, LockId, Secret};
 use lock_testkit::{Etcd, PATIENCE};
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -181,7 +181,7 @@ impl Embedded {
     }
 }
 
-async fn call(channel: Channel, rpc: Rpc, token: Option<&Token>) -> Result<RpcReply, tonic::Status> {
+async fn call(channel: Channel, rpc: Rpc, token: Option<&Secret>) -> Result<RpcReply, tonic::Status> {
     let path = rpc.path();
     match rpc {
         Rpc::Range(message) => unary(channel, path, message, token).await.map(RpcReply::Range),
@@ -196,7 +196,7 @@ async fn unary<A, B>(
     channel: Channel,
     path: &'static str,
     message: A,
-    token: Option<&Token>,
+    token: Option<&Secret>,
 ) -> Result<B, tonic::Status>
 where
     A: Message + 'static,
@@ -213,7 +213,7 @@ where
 async fn converse(
     channel: Channel,
     id: StreamId,
-    token: Option<Token>,
+    token: Option<Secret>,
     messages: UnboundedReceiver<StreamSend>,
     tell: UnboundedSender<Fact>,
 ) {
@@ -240,7 +240,7 @@ async fn converse(
 async fn streaming<A, B>(
     channel: Channel,
     id: StreamId,
-    token: Option<&Token>,
+    token: Option<&Secret>,
     mut messages: UnboundedReceiver<StreamSend>,
     pick: impl Fn(StreamSend) -> A + Send + 'static,
     told: fn(B) -> StreamReceived,
@@ -263,10 +263,10 @@ where
     Ok(())
 }
 
-fn with_token<T>(message: T, token: Option<&Token>) -> tonic::Request<T> {
+fn with_token<T>(message: T, token: Option<&Secret>) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     if let Some(token) = token {
-        request.metadata_mut().insert("token", token.reveal().parse().unwrap());
+        request.metadata_mut().insert("token", token.expose().parse().unwrap());
     }
     request
 }

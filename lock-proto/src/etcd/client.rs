@@ -135,7 +135,7 @@ impl Client {
     /// can then leave together.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_told(&mut self) -> Option<Output> {
-        self.poll_duty()
+        self.out.pop_front()
     }
 
     /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. From here on it may be executed (requirement M8), so it

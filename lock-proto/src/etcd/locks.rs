@@ -1,15 +1,19 @@
 //! The hub: many locks and elections, typed requests in and out.
 
+use alloc::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::config::Config;
 use super::lock::query::Query;
+use super::lock::sessions::Sessions;
 use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 use super::message::KeyValue;
 use super::request::{Queue, Reply};
 #[cfg(doc)]
 use super::seam::LocksOutput;
 use super::seam::WatchId;
+use crate::collections::Slots;
 use crate::error::{ConfigError, Misuse};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
 use crate::lock::{self, Acquire, QueryId, ServerError, check_name};
@@ -33,7 +37,10 @@ impl Locks {
     /// The first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
+        let (queries, watchers) = (BTreeMap::new(), BTreeMap::new());
+        let (sessions, query_ids) = (Sessions::default(), Slots::default());
+        let shared = Shared { client, sessions, queries, query_ids, watchers, watch: 0 };
+        Ok(Self::with(Context::with(now, config, seed, shared)))
     }
 
     /// Lets the numbers of calls and watches begin after these, for a search that tells numbers apart by their size: see
@@ -95,7 +102,7 @@ impl Locks {
     }
 
     fn query(&mut self, now: Instant, name: &[u8], observe: bool) -> Result<QueryId, Misuse> {
-        self.advance(now);
+        self.handle_timeout(now);
         self.admit(self.ctx.shared.query_ids.len())?;
         check_name(name)?;
         let queue = Queue::new(&self.ctx.config.prefix, name);
@@ -109,7 +116,7 @@ impl Locks {
 
     /// Ends a question or an observation: no event of it follows.
     pub fn close_query(&mut self, now: Instant, id: QueryId) {
-        self.advance(now);
+        self.handle_timeout(now);
         if self.ctx.shared.queries.get(&id.slot).is_some_and(|query| query.id == id) {
             self.ctx.end_query(id.slot);
         }
@@ -119,7 +126,7 @@ impl Locks {
 
     /// What became of a request. Answers to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
-        self.advance(now);
+        self.handle_timeout(now);
         match call.owner {
             CallOwner::Lock(slot) => {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
@@ -170,7 +177,7 @@ impl Locks {
         lock: impl FnOnce(&mut Lock, &mut Context),
         query: impl FnOnce(&mut Query, &mut Context) -> bool,
     ) {
-        self.advance(now);
+        self.handle_timeout(now);
         match self.ctx.shared.watchers.get(&watch).copied() {
             Some(Watcher::Lock(slot)) => {
                 self.step(slot, lock);

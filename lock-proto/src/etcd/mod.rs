@@ -57,7 +57,7 @@ pub use client::Client;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
 pub use lock::OwnerKey;
 pub use locks::Locks;
-pub use output::{Output, Token};
+pub use output::Output;
 pub use request::{Found, LeaseId, Queue, Refusal, Reply, Request, Seen};
 pub use rpc::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 pub use seam::{LocksOutput, WatchId};

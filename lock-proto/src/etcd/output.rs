@@ -1,10 +1,9 @@
 //! What the client asks of its host.
 
-use alloc::sync::Arc;
-
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
 use crate::id::{ConnId, LockId, NodeId};
 use crate::lock::{ElectionEvent, Event, QueryId};
+use crate::url::Secret;
 
 /// What the host has to do, in this order. Exhaustive on purpose: a new duty must not go unnoticed.
 ///
@@ -33,7 +32,7 @@ pub enum Output {
         /// The call.
         request: Rpc,
         /// Goes into the metadata `token`, if there is one.
-        token: Option<Token>,
+        token: Option<Secret>,
     },
     /// Open a stream, then report what comes by `handle_message` and its end by `handle_stream_ended`. The metadata
     /// `hasleader: true` lets the server end the stream when its member has lost the leader.
@@ -41,7 +40,7 @@ pub enum Output {
         /// Its name; tells the connection and the method too.
         stream: StreamId,
         /// Goes into the metadata `token`, if there is one.
-        token: Option<Token>,
+        token: Option<Secret>,
     },
     /// Send a message on a stream that was opened before.
     Send {
@@ -74,25 +73,4 @@ pub enum Output {
         /// Keys and leases that may be left, until their TTL ends: their ends were not confirmed in time.
         unreleased: u32,
     },
-}
-
-/// What a login gave, for the metadata `token` of later calls. Never shown.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Token(Arc<str>);
-
-impl Token {
-    pub(crate) fn new(token: &str) -> Self {
-        Self(token.into())
-    }
-
-    /// The token, to be sent and not to be shown.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl core::fmt::Debug for Token {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Token")
-    }
 }

@@ -2,61 +2,54 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::fmt;
 use core::time::Duration;
 
 use crate::fault::Fault;
 
 /// What a node last answered to an acquisition.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Answer {
     /// Nothing: it was not asked, or has not answered yet.
+    #[error("no answer yet")]
     #[default]
     Silent,
     /// The lock was granted there.
+    #[error("granted")]
     Granted,
     /// Somebody else has it.
+    #[error("taken{0}")]
     Taken(Expiry),
     /// The request never left.
+    #[error("unreachable ({0})")]
     Unreachable(Cause),
     /// The request left, and its answer is not known.
+    #[error("unknown ({0})")]
     Unknown(Cause),
     /// The node was started too recently to count in a quorum, or its address has begun to lead to another server: it may lack data.
+    #[error("restarted too recently")]
     TooYoung,
     /// The address of the node led to a different server three times within a quarantine: a proxy that changes servers, or a server
     /// that crashes again and again.
+    #[error("a different server at each connection")]
     UnstableIdentity,
     /// The node refused.
+    #[error("{0}")]
     Rejected(ServerError),
 }
 
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Silent => f.write_str("no answer yet"),
-            Self::Granted => f.write_str("granted"),
-            Self::Taken(Expiry::In(left)) => write!(f, "taken for another {left:?}"),
-            Self::Taken(Expiry::Never) => f.write_str("taken without expiry"),
-            Self::Taken(Expiry::Unknown) => f.write_str("taken"),
-            Self::Unreachable(cause) => write!(f, "unreachable ({cause})"),
-            Self::Unknown(cause) => write!(f, "unknown ({cause})"),
-            Self::TooYoung => f.write_str("restarted too recently"),
-            Self::UnstableIdentity => f.write_str("a different server at each connection"),
-            Self::Rejected(error) => write!(f, "{error}"),
-        }
-    }
-}
-
 /// When a lock that is held by somebody else ends by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Expiry {
     /// After this long, counted from the answer.
+    #[error(" for another {0:?}")]
     In(Duration),
     /// Never: the key has no expiry (some clients' default).
+    #[error(" without expiry")]
     Never,
     /// Not known: the answer did not tell.
+    #[error("")]
     Unknown,
 }
 

@@ -12,7 +12,6 @@ use super::machine::Machine;
 use super::request::Acquire;
 use super::store::Store;
 use super::tuning::Drift;
-use crate::collections::burst;
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -67,12 +66,6 @@ pub struct Client<S: Transport> {
 impl<S: Transport> Client<S> {
     pub(crate) const fn with(now: Instant, locks: Locks<S>, links: S::Links) -> Self {
         Self { locks, links, out: VecDeque::new(), now }
-    }
-
-    /// The next thing to be done or to be notified of, in the order in which it was decided.
-    #[must_use = "an output that is not carried out stalls the client"]
-    pub(crate) fn poll_duty(&mut self) -> Option<S::Duty> {
-        burst::pop(&mut self.out)
     }
 
     /// The settings.

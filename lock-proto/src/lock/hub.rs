@@ -17,7 +17,7 @@ use crate::time::{Instant, soonest};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Locks<S: Store> {
     pub(crate) ctx: Context<S>,
-    pub(crate) locks: Registry<Lock<S>>,
+    pub(crate) locks: Registry<S::Key, Lock<S>>,
     is_stopped: bool,
 }
 
@@ -44,11 +44,11 @@ impl<S: Store> Locks<S> {
         want: &Acquire,
         change: impl FnOnce(&mut S::Terms),
     ) -> Result<LockId, Misuse> {
-        self.advance(now);
+        self.handle_timeout(now);
         self.admit(self.locks.acquisitions())?;
         let (key, mut terms) = S::terms_of(&self.ctx.config, want)?;
         change(&mut terms);
-        let (slot, id) = self.locks.begin(key);
+        let (slot, id) = self.locks.begin(key, Lock::new);
         let waiter = Waiter { id, terms, renew: want.renew, wait: want.wait.or_try(), since: self.ctx.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
         self.settle();
@@ -106,7 +106,7 @@ impl<S: Store> Locks<S> {
     /// Releases what is held, answers all waiters, and refuses new acquisitions. The last output follows when every server
     /// has confirmed, or after `within`.
     pub fn shut_down(&mut self, now: Instant, within: Duration) {
-        self.advance(now);
+        self.handle_timeout(now);
         let until = self.ctx.now + within;
         if let Some(earlier) = self.ctx.stop_at {
             self.ctx.stop_at = Some(earlier.min(until));
@@ -126,7 +126,7 @@ impl<S: Store> Locks<S> {
         id: LockId,
         verb: impl FnOnce(&mut Lock<S>, &mut Context<S>) -> Result<R, Misuse>,
     ) -> Result<R, Misuse> {
-        self.advance(now);
+        self.handle_timeout(now);
         let slot = self.locks.slot_of(id)?;
         let result = self.step(slot, verb).unwrap_or(Err(Misuse::Stale(id)));
         self.settle();
@@ -143,22 +143,19 @@ impl<S: Store> Locks<S> {
         S::after_step(lock, ctx);
         ctx.slot = 0;
         let deadline = lock.deadline(ctx).map(|(at, _)| at);
-        self.locks.stepped(slot, was_held, deadline, ctx.ended.drain(..));
+        let (held, over) = ((was_held, lock.hold.is_some()), lock.is_over().then(|| lock.key.clone()));
+        self.locks.stepped(slot, held, over, deadline, ctx.ended.drain(..));
         S::settle_step(ctx);
         Some(result)
     }
 
     // --- time ---
 
-    /// Does what is due. Early, late and repeated calls are harmless.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.advance(now);
-    }
-
-    /// What is due comes before any news: after a pause the first event is `Lost`.
+    /// Does what is due. Early, late and repeated calls are harmless. Every other call does it first, before any news: after
+    /// a pause the first event is `Lost`.
     // M1, T2
     #[inline]
-    pub(crate) fn advance(&mut self, now: Instant) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         self.ctx.advance(now);
         self.settle();
     }

@@ -10,7 +10,6 @@ use core::time::Duration;
 use super::context::Context;
 use super::event::{Blocked, Event, Failure, Report};
 use super::grant::{Loss, Release};
-use super::registry::Entry;
 use super::request::Wait;
 use super::store::Store;
 use super::tenure::{Due, Phase};
@@ -51,26 +50,6 @@ pub(crate) struct PendingRelease<S: Store> {
     /// When it is answered at the latest.
     until: Instant,
     pub(crate) store: S::Releasing,
-}
-
-impl<S: Store> Entry for Lock<S> {
-    type Key = S::Key;
-
-    fn new(key: S::Key) -> Self {
-        Self::new(key)
-    }
-
-    fn key(&self) -> &S::Key {
-        &self.key
-    }
-
-    fn is_held(&self) -> bool {
-        self.hold.is_some()
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over()
-    }
 }
 
 impl<S: Store> Lock<S> {
@@ -118,7 +97,7 @@ impl<S: Store> Lock<S> {
     }
 
     /// The next thing to happen by itself, and what it is.
-    #[inline]
+    #[inline(always)]
     pub fn deadline(&self, ctx: &Context<S>) -> Option<(Instant, &'static str)> {
         let mut next = S::contention_deadline(&self.contention);
         let mut or_at = |at: Instant, why: &'static str| {

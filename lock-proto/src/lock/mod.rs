@@ -4,6 +4,7 @@
 //! `redis::Locks` and `etcd::Locks`, and [`Lock`] the machine of one name.
 
 mod answer;
+mod backoff;
 mod bytes;
 mod client;
 mod config;
@@ -26,6 +27,7 @@ mod waiters;
 pub(crate) use answer::MAX_TEXT;
 pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
+pub(crate) use backoff::Backoff;
 pub use bytes::{ByteClient, Output};
 pub use client::Client;
 #[doc(hidden)]

@@ -10,25 +10,10 @@ use crate::error::Misuse;
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// The state machine of one name.
-pub(crate) trait Entry {
-    /// What tells one name from another in the store.
-    type Key: Clone + Ord;
-
-    /// A machine that nobody has asked for anything.
-    fn new(key: Self::Key) -> Self;
-    /// The name.
-    fn key(&self) -> &Self::Key;
-    /// Returns true if the lock is held or has been offered.
-    fn is_held(&self) -> bool;
-    /// Returns true if the machine has no remaining work and can be dropped.
-    fn is_over(&self) -> bool;
-}
-
 /// The machines of a client, and the acquisitions that they work on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Registry<M: Entry> {
-    names: BTreeMap<M::Key, u32>,
+pub(crate) struct Registry<K, M> {
+    names: BTreeMap<K, u32>,
     /// Boxed, so that a growing table moves pointers only.
     machines: Vec<Option<Box<M>>>,
     free: Vec<u32>,
@@ -39,7 +24,7 @@ pub(crate) struct Registry<M: Entry> {
     drained: usize,
 }
 
-impl<M: Entry> Registry<M> {
+impl<K: Clone + Ord, M> Registry<K, M> {
     pub(crate) fn new() -> Self {
         Self {
             names: BTreeMap::new(),
@@ -83,11 +68,11 @@ impl<M: Entry> Registry<M> {
     }
 
     /// A new acquisition of the lock `key`, and the slot of its machine.
-    pub(crate) fn begin(&mut self, key: M::Key) -> (u32, LockId) {
+    pub(crate) fn begin(&mut self, key: K, new: impl FnOnce(K) -> M) -> (u32, LockId) {
         let machine = match self.names.entry(key) {
             btree_map::Entry::Occupied(known) => *known.get(),
             btree_map::Entry::Vacant(name) => {
-                let machine = Some(Box::new(M::new(name.key().clone())));
+                let machine = Some(Box::new(new(name.key().clone())));
                 let slot = if let Some(slot) = self.free.pop() {
                     self.machines[slot as usize] = machine;
                     slot
@@ -113,7 +98,7 @@ impl<M: Entry> Registry<M> {
     }
 
     /// The slot of the machine of `key`.
-    pub(crate) fn slot_of_key(&self, key: &M::Key) -> Option<u32> {
+    pub(crate) fn slot_of_key(&self, key: &K) -> Option<u32> {
         self.names.get(key).copied()
     }
 
@@ -136,30 +121,23 @@ impl<M: Entry> Registry<M> {
         self.get(self.slot_of(id).ok()?)
     }
 
-    /// Called after every step of the machine in `slot`: keeps the count of held locks, forgets what has ended, and moves
-    /// the deadline.
+    /// Called after every step of the machine in `slot`: keeps the count of held locks, moves the deadline, and forgets the
+    /// acquisitions that have `ended`. A machine that has no remaining work is dropped: it is named by `over`.
     #[inline]
     pub(crate) fn stepped(
         &mut self,
         slot: u32,
-        was_held: bool,
+        (was_held, is_held): (bool, bool),
+        over: Option<K>,
         deadline: Option<Instant>,
         ended: impl IntoIterator<Item = LockId>,
     ) {
-        let Some(place) = self.machines.get_mut(slot as usize) else { return };
-        let Some(machine) = place.as_deref() else { return };
-        match (was_held, machine.is_held()) {
-            (false, true) => self.held += 1,
-            (true, false) => self.held -= 1,
-            (true, true) | (false, false) => {}
-        }
-        if machine.is_over() {
-            self.names.remove(machine.key());
-            *place = None;
+        self.held = self.held + u32::from(is_held) - u32::from(was_held);
+        self.deadlines.set(slot, deadline.filter(|_| over.is_none()));
+        if let (Some(key), Some(machine)) = (over, self.machines.get_mut(slot as usize)) {
+            self.names.remove(&key);
+            *machine = None;
             self.free.push(slot);
-            self.deadlines.set(slot, None);
-        } else {
-            self.deadlines.set(slot, deadline);
         }
         for id in ended {
             self.acquisitions.end(id.slot);
@@ -208,22 +186,16 @@ mod tests {
         left: u32,
     }
 
-    impl Entry for Toy {
-        type Key = u8;
-
-        fn new(key: u8) -> Self {
+    impl Toy {
+        const fn new(key: u8) -> Self {
             Self { key, left: 2 }
         }
 
-        fn key(&self) -> &u8 {
-            &self.key
-        }
-
-        fn is_held(&self) -> bool {
+        const fn is_held(&self) -> bool {
             self.left % 2 == 1
         }
 
-        fn is_over(&self) -> bool {
+        const fn is_over(&self) -> bool {
             self.left == 0
         }
     }
@@ -233,18 +205,19 @@ mod tests {
     }
 
     /// One step, as a hub makes it.
-    fn step(all: &mut Registry<Toy>, slot: u32, deadline: Option<Instant>, ended: &[LockId]) {
+    fn step(all: &mut Registry<u8, Toy>, slot: u32, deadline: Option<Instant>, ended: &[LockId]) {
         let machine = all.get_mut(slot).unwrap();
         let was_held = machine.is_held();
         machine.left -= 1;
-        all.stepped(slot, was_held, deadline, ended.iter().copied());
+        let (is_held, over) = (machine.is_held(), machine.is_over().then_some(machine.key));
+        all.stepped(slot, (was_held, is_held), over, deadline, ended.iter().copied());
     }
 
     #[test]
     fn acquisitions_of_one_name_share_a_machine_until_it_is_over() {
-        let mut all = Registry::<Toy>::new();
-        let (slot, first) = all.begin(7);
-        let (same, second) = all.begin(7);
+        let mut all = Registry::<u8, Toy>::new();
+        let (slot, first) = all.begin(7, Toy::new);
+        let (same, second) = all.begin(7, Toy::new);
         assert_eq!((slot, all.slot_of_key(&7), all.slot_of(first)), (same, Some(slot), Ok(slot)));
         assert_ne!(first, second);
         step(&mut all, slot, Some(at(5)), &[first]);
@@ -255,15 +228,15 @@ mod tests {
         step(&mut all, slot, Some(at(6)), &[second]);
         assert_eq!((all.held(), all.slot_of_key(&7), all.next_deadline(), all.iter().count()), (0, None, None, 0));
         // The slots are used again, the ids never.
-        let (again, third) = all.begin(8);
+        let (again, third) = all.begin(8, Toy::new);
         assert_eq!(again, slot);
         assert!(third != first && third != second);
     }
 
     #[test]
     fn m7_only_what_is_due_is_served() {
-        let mut all = Registry::<Toy>::new();
-        let slots: Vec<u32> = (0..3).map(|key| all.begin(key).0).collect();
+        let mut all = Registry::<u8, Toy>::new();
+        let slots: Vec<u32> = (0..3).map(|key| all.begin(key, Toy::new).0).collect();
         for (slot, deadline) in slots.iter().zip([Some(at(30)), None, Some(Instant::MAX)]) {
             step(&mut all, *slot, deadline, &[]);
         }
@@ -275,11 +248,11 @@ mod tests {
 
     #[test]
     fn a_shutdown_waits_for_every_machine() {
-        let mut all = Registry::<Toy>::new();
-        let (slot, _) = all.begin(1);
-        assert_eq!((all.acquisitions(), all.is_drained(Entry::is_over)), (1, false));
+        let mut all = Registry::<u8, Toy>::new();
+        let (slot, _) = all.begin(1, Toy::new);
+        assert_eq!((all.acquisitions(), all.is_drained(Toy::is_over)), (1, false));
         step(&mut all, slot, None, &[]);
-        assert!(all.is_drained(Entry::is_held));
+        assert!(all.is_drained(Toy::is_held));
         assert_eq!(all.clear().len(), 1);
     }
 }

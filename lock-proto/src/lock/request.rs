@@ -47,10 +47,14 @@ pub enum Renew {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an Acquire does nothing until it is given to a client"]
 pub struct Acquire {
-    pub(crate) name: Arc<[u8]>,
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) wait: Wait,
-    pub(crate) renew: Renew,
+    /// What is locked, without the prefix.
+    pub name: Arc<[u8]>,
+    /// How long the lock outlives its last renewal; `None` for the default.
+    pub ttl: Option<Duration>,
+    /// How long to wait for it.
+    pub wait: Wait,
+    /// Whether and how long it is renewed.
+    pub renew: Renew,
 }
 
 impl Acquire {
@@ -75,25 +79,5 @@ impl Acquire {
     pub const fn renew(mut self, renew: Renew) -> Self {
         self.renew = renew;
         self
-    }
-
-    /// The name of the lock, without the client's prefix.
-    pub fn get_name(&self) -> &[u8] {
-        &self.name
-    }
-
-    /// The TTL; `None` for the client's.
-    pub const fn get_ttl(&self) -> Option<Duration> {
-        self.ttl
-    }
-
-    /// How long to wait.
-    pub const fn get_wait(&self) -> Wait {
-        self.wait
-    }
-
-    /// Who keeps it alive.
-    pub const fn get_renew(&self) -> Renew {
-        self.renew
     }
 }

@@ -24,12 +24,8 @@ pub(super) struct Plain<'a> {
 
 impl<'a> Plain<'a> {
     pub(super) const fn of(request: &'a Request) -> Option<Self> {
-        match request {
-            Request::Release { key, number, spent: None, announce } => {
-                Some(Self { key, number: *number, announce: *announce })
-            }
-            Request::Release { .. } | Request::Take { .. } | Request::Extend { .. } | Request::Announce { .. } => None,
-        }
+        let Request::Release { key, number, spent: None, announce } = request else { return None };
+        Some(Self { key, number: *number, announce: *announce })
     }
 
     /// Whether one command can do both.

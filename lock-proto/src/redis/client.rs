@@ -10,6 +10,7 @@ use super::output::LocksOutput;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 use super::request::Request;
 use super::url::Endpoint;
+use crate::collections::burst;
 use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId, Role};
@@ -269,7 +270,7 @@ impl ByteClient for Client {
     }
 
     fn poll_output(&mut self) -> Option<Output> {
-        self.poll_duty()
+        burst::pop(&mut self.out)
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {

@@ -1,7 +1,7 @@
 //! The hub: many locks, typed requests in and out.
 
 use super::config::Config;
-use super::lock::{Context, Redis};
+use super::lock::{Context, Lock, Redis};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::pipe::ServerInfo;
@@ -46,7 +46,7 @@ impl Locks {
 
     /// What became of a request. Answers to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
-        self.advance(now);
+        self.handle_timeout(now);
         if let CallOwner::Lock(slot) = call.owner {
             self.step(slot, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
         }
@@ -61,7 +61,7 @@ impl Locks {
     /// first connection, nothing has to be asked. Otherwise the locks that are held are verified: one extend each, some at a time,
     /// the earliest end of validity first (requirement Q7).
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
-        self.advance(now);
+        self.handle_timeout(now);
         // Its rules may have changed.
         self.ctx.shared.quiet.remove(node);
         self.meet(node, server);
@@ -81,7 +81,7 @@ impl Locks {
     /// What `INFO server` told on the current connection, if it was not known yet when
     /// [`handle_node_up`](Self::handle_node_up) was called without it. It is compared with what the next connection leads to.
     pub fn handle_server(&mut self, now: Instant, node: NodeId, server: &Result<ServerInfo, ServerError>) {
-        self.advance(now);
+        self.handle_timeout(now);
         if let (Some(known), Ok(info)) = (self.ctx.shared.nodes.get_mut(node.index()), server)
             && !self.ctx.config.is_quorum()
         {
@@ -96,25 +96,17 @@ impl Locks {
 
     /// From now on the node will tell of a release of this lock, as [`LocksOutput::Listen`] asked.
     pub fn handle_listening(&mut self, now: Instant, node: NodeId, key: &Key) {
-        self.advance(now);
-        if let Some(slot) = self.locks.slot_of_key(key) {
-            self.step(slot, |lock, ctx| lock.listens(ctx, node));
-        }
+        self.key_step(now, key, |lock, ctx| lock.listens(ctx, node));
     }
 
     /// The node will not tell of releases any more: polling takes over.
     pub fn handle_deaf(&mut self, now: Instant, node: NodeId, key: &Key) {
-        self.advance(now);
-        if let Some(slot) = self.locks.slot_of_key(key) {
-            self.step(slot, |lock, ctx| lock.deaf(ctx, node));
-        }
+        self.key_step(now, key, |lock, ctx| lock.deaf(ctx, node));
     }
 
     /// The node told of a release of this lock. A signal that nobody here waits for any more is handed on.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
-        self.advance(now);
-        let slot = self.locks.slot_of_key(key);
-        let wanted = slot.and_then(|slot| self.step(slot, |lock, ctx| lock.hint(ctx, node))).unwrap_or(false);
+        let wanted = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
         if !wanted && !self.ctx.is_stopping() {
             let request = Request::Announce { key: key.clone() };
             self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
@@ -134,6 +126,12 @@ impl Locks {
     }
 
     // --- inside ---
+
+    fn key_step<R>(&mut self, now: Instant, key: &Key, f: impl FnOnce(&mut Lock, &mut Context) -> R) -> Option<R> {
+        self.handle_timeout(now);
+        let slot = self.locks.slot_of_key(key)?;
+        self.step(slot, f)
+    }
 
     /// Asks a node about the next locks whose holds on it are to be verified (requirement Q7).
     fn verify(&mut self, node: NodeId) {

@@ -3,6 +3,12 @@
 //!
 //! `pcall` hands a command's error back as a value, which the script returns: the error code so arrives in front on
 //! every server version (Redis before 7 wraps the error of `call` in an `ERR Error running script`).
+//!
+//! The sources are in `script/`. [`TAKE`] and [`EXTEND`] mint fencing tokens from the counter `KEYS[2]` by the same lines, before they
+//! write the lock's key (requirement A9). Those set `first`, `count` and `ahead`: the first token, how many there are, and by how many µs
+//! the counter is ahead of the server's clock. They mint no more tokens than µs have passed since the counter was last written, so that
+//! the counter stays behind the clock. Without a counter they mint one: nobody knows how many were minted in the last µs. Numbers stay
+//! below 2^53, where Lua is exact.
 
 use super::request::Form;
 
@@ -31,39 +37,6 @@ impl Script {
     }
 }
 
-/// Mints fencing tokens from the counter `KEYS[2]`: the part of [`TAKE`] and [`EXTEND`] that comes before the write of the lock
-/// key. `$wanted` is the argument that says how many tokens are wanted.
-///
-/// It sets `first`, `count` and `ahead`: the first token, how many there are, and by how many µs the counter is ahead of the server's
-/// clock. The script mints no more tokens than µs have passed since the counter was last written, so that the counter stays behind
-/// the clock. Without a counter it mints one: nobody knows how many were minted in the last µs. Numbers stay below 2^53, where Lua
-/// is exact.
-macro_rules! mint {
-    // A9
-    ($wanted:literal) => {
-        concat!(
-            "\
-  local c = redis.pcall('GET', KEYS[2])
-  if type(c) == 'table' then return c end
-  if c and not (string.match(c, '^%d+$') and tonumber(c) < 9000000000000000) then
-    return redis.error_reply('LOCKFENCE the fence counter holds no number, or one that leaves no room to count')
-  end
-  local t = redis.pcall('TIME')
-  if t.err then return t end
-  t = t[1] * 1000000 + t[2]
-  c = tonumber(c or 0)
-  if c > 0 then count = math.max(1, math.min(t - c, tonumber(",
-            $wanted,
-            "))) end
-  first = math.max(c, t - count) + 1
-  ahead = math.max(0, first + count - 1 - t)
-  local e = redis.pcall('SET', KEYS[2], string.format('%.0f', first + count - 1))
-  if e.err then return e end
-"
-        )
-    };
-}
-
 /// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
 ///
 /// `KEYS`: the lock; the fence counter if a fence is wanted; the marker, if who asks will wait. `ARGV`: the token, the three numbers of
@@ -81,41 +54,7 @@ pub const TAKE: Script = Script {
     name: "take",
     index: 0,
     sha1: "91d5c71485f30ffba9083848a2e68746d970762d",
-    source: concat!(
-        "\
-local function answer(...)
-  if ARGV[5] then redis.pcall('SET', KEYS[#KEYS], '1', 'PX', ARGV[5]) end
-  return {...}
-end
-local v = redis.pcall('GET', KEYS[1])
-if type(v) == 'table' then return v end
-local p
-if v then
-  p = redis.pcall('PTTL', KEYS[1])
-  if type(p) == 'table' then return p end
-  if v ~= ARGV[1] then
-    local n = string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
-    local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
-    if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return answer(0, p) end
-  end
-end
-local first, count, ahead = 0, 1
-if ARGV[4] and ARGV[4] ~= '0' then
-",
-        mint!("ARGV[4]"),
-        "\
-end
-if v ~= ARGV[1] then
-  local e = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-  if e.err then return e end
-elseif p < tonumber(ARGV[3]) then
-  local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
-  if type(e) == 'table' then return e end
-end
-if ahead then return answer(1, first, count, ahead) end
-return answer(1, 0)
-"
-    ),
+    source: include_str!("script/take.lua"),
 };
 
 /// Set the expiry if the token matches, and never to an earlier time (requirement H1). Mint fencing tokens if they are wanted.
@@ -127,28 +66,7 @@ pub const EXTEND: Script = Script {
     name: "extend",
     index: 1,
     sha1: "073173f5ccd6791bc0176d0bf32cae66003d0e51",
-    source: concat!(
-        "\
-local v = redis.pcall('GET', KEYS[1])
-if type(v) == 'table' then return v end
-if not v then return 0 end
-if v ~= ARGV[1] then return -1 end
-local p = redis.pcall('PTTL', KEYS[1])
-if type(p) == 'table' then return p end
-local first, count, ahead = 0, 1
-if ARGV[3] then
-",
-        mint!("ARGV[3]"),
-        "\
-end
-if p < tonumber(ARGV[2]) then
-  local e = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
-  if type(e) == 'table' then return e end
-end
-if ahead then return {1, first, count, ahead} end
-return 1
-"
-    ),
+    source: include_str!("script/extend.lua"),
 };
 
 /// Delete the lock if it holds this token or a spent one of this client, then wake one waiter if any waits (requirements U1, A4, A7).
@@ -162,34 +80,7 @@ pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
     sha1: "b337b604c91fece13e0729388741fd05dbf9acb2",
-    source: "\
-local v = redis.pcall('GET', KEYS[1])
-local n = -2
-if v ~= ARGV[1] then
-  if type(v) == 'table' then return v end
-  if not v then return 0 end
-  n = ARGV[2] and string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
-  if not n then return -1 end
-  local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
-  if not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return -1 end
-end
-local e
-if KEYS[3] then
-  e = redis.pcall('DEL', KEYS[1], KEYS[2])
-else
-  e = redis.pcall('DEL', KEYS[1])
-end
-if type(e) == 'table' then return e end
-if e == 2 then
-  if n == -2 then n = -3 end
-  if redis.pcall('EXISTS', KEYS[3]) == 0 then
-    redis.pcall('RPUSH', KEYS[3], '1')
-    e = redis.pcall('PEXPIRE', KEYS[3], 2000)
-    if type(e) == 'table' then redis.pcall('DEL', KEYS[3]) end
-  end
-end
-return n
-",
+    source: include_str!("script/release.lua"),
 };
 
 /// Wake one waiter: hand on a signal that reached a client that no longer waits (requirement A7).
@@ -199,17 +90,7 @@ pub const ANNOUNCE: Script = Script {
     name: "announce",
     index: 3,
     sha1: "ae06e5725656e030b3c8fda72ac181d67807c6c8",
-    source: "\
-local e = redis.pcall('EXISTS', KEYS[1])
-if type(e) == 'table' then return e end
-if e == 0 then
-  e = redis.pcall('RPUSH', KEYS[1], '1')
-  if type(e) == 'table' then return e end
-  e = redis.pcall('PEXPIRE', KEYS[1], 2000)
-  if type(e) == 'table' then redis.pcall('DEL', KEYS[1]) end
-end
-return 1
-",
+    source: include_str!("script/announce.lua"),
 };
 
 /// What [`RELEASE`] does with the token that is most likely there, for several locks (requirement P4).
@@ -221,38 +102,7 @@ pub const RELEASE_MANY: Script = Script {
     name: "release many",
     index: 4,
     sha1: "471880667ea6ef7cb1b952df3706a2efe112e355",
-    source: "\
-local answers, plain = {}, true
-for i = 1, #ARGV do
-  local v, waiting = redis.pcall('GET', KEYS[i]), KEYS[#ARGV + i]
-  local n = -2
-  if v ~= ARGV[i] then
-    n = type(v) == 'table' and v or v and -1 or 0
-  else
-    local e
-    if waiting then e = redis.pcall('DEL', KEYS[i], waiting) else e = redis.pcall('DEL', KEYS[i]) end
-    if e == 2 then
-      n = -3
-      local signal = KEYS[2 * #ARGV + i]
-      if redis.pcall('EXISTS', signal) == 0 then
-        redis.pcall('RPUSH', signal, '1')
-        e = redis.pcall('PEXPIRE', signal, 2000)
-        if type(e) == 'table' then redis.pcall('DEL', signal) end
-      end
-    elseif e ~= 1 then
-      n = e
-    end
-  end
-  if type(n) == 'table' then
-    if i == 1 then return n end
-    n = 'x'
-  end
-  answers[i] = n
-  if n ~= -2 then plain = false end
-end
-if plain then return -2 end
-return table.concat(answers, ' ')
-",
+    source: include_str!("script/release_many.lua"),
 };
 
 /// Every script, in the order of its index.
@@ -269,6 +119,17 @@ mod tests {
             assert_eq!(script.sha1, sha1_smol::Sha1::from(script.source).digest().to_string(), "{}", script.name);
             assert_eq!(usize::from(script.index), index, "{}", script.name);
         }
+    }
+
+    /// They differ in nothing but the argument that says how many are wanted.
+    #[test]
+    fn a9_both_scripts_mint_by_the_same_lines() {
+        let mint = |script: Script| {
+            let (_, part) = script.source.split_once("\nlocal c = redis").unwrap_or_default();
+            part.split("\nend\n").next().unwrap_or_default().replace("ARGV[4]", "ARGV[3]")
+        };
+        assert_eq!(mint(TAKE), mint(EXTEND));
+        assert!(mint(TAKE).contains("redis.pcall('SET', KEYS[2]"));
     }
 
     #[test]

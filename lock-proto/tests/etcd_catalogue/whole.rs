@@ -92,12 +92,12 @@ impl Whole {
             Output::Call { rpc, request, token } => {
                 self.rpcs.insert(number, rpc);
                 let conn = conn_of(&self.conns, rpc.conn());
-                self.cluster.handle_call(now, conn, number, token.as_ref().map(|token| token.reveal()), &request);
+                self.cluster.handle_call(now, conn, number, token.as_ref().map(|token| token.expose()), &request);
             }
             Output::Open { stream, token } => {
                 self.streams.insert(number, stream);
                 let conn = conn_of(&self.conns, stream.conn());
-                let token = token.as_ref().map(|token| token.reveal());
+                let token = token.as_ref().map(|token| token.expose());
                 self.cluster.handle_open(now, conn, number, stream.kind(), token);
             }
             Output::Send { stream, message } => {

@@ -29,9 +29,10 @@ use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
 use super::outbox::Outbox;
 use super::wire::{ConnState, Inbox, Sleeps, TaskSet, Timers, Wire};
-use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend, Token};
+use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
+use crate::url::Secret;
 
 /// A connection with open streams is pinged after this time of silence. etcd treats more than one
 /// ping in 5 s as an attack.
@@ -190,7 +191,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// Makes a call.
-    pub(super) fn call(&self, rpc: RpcId, request: Rpc, token: Option<Token>) {
+    pub(super) fn call(&self, rpc: RpcId, request: Rpc, token: Option<Secret>) {
         let Some(peer) = self.peer.clone() else {
             self.tasks.push(boxed(async move { Done::Reply(rpc, Err(not_open())) }));
             return;
@@ -199,7 +200,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// Opens a stream.
-    pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Token>) {
+    pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Secret>) {
         // The machine opens streams on open connections only.
         let Some(peer) = self.peer.clone() else { return };
         let (send, messages) = unbounded();

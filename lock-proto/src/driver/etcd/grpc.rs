@@ -34,7 +34,8 @@ use crate::etcd::message::{
     AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, RangeResponse, TxnResponse,
     WatchResponse,
 };
-use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend, Token};
+use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
+use crate::url::Secret;
 
 /// Initial size of the buffer of a message.
 const USUAL_MESSAGE: usize = 512;
@@ -56,7 +57,7 @@ impl Peer {
     }
 
     /// Makes a unary call.
-    pub(super) async fn call(self, rpc: Rpc, token: Option<Token>) -> Result<RpcReply, Status> {
+    pub(super) async fn call(self, rpc: Rpc, token: Option<Secret>) -> Result<RpcReply, Status> {
         let status_sent = Arc::default();
         let path = PathAndQuery::from_static(rpc.path());
         let bound = Bound::of_answer(&rpc);
@@ -70,7 +71,7 @@ impl Peer {
     pub(super) fn open(
         self,
         kind: StreamKind,
-        token: Option<Token>,
+        token: Option<Secret>,
         send: impl Stream<Item = StreamSend> + Send + 'static,
     ) -> Incomings {
         let status_sent = Arc::default();
@@ -128,10 +129,10 @@ impl Incomings {
     }
 }
 
-fn request<M>(message: M, token: Option<&Token>) -> Result<tonic::Request<M>, Status> {
+fn request<M>(message: M, token: Option<&Secret>) -> Result<tonic::Request<M>, Status> {
     let mut request = tonic::Request::new(message);
     if let Some(token) = token {
-        let mut value = MetadataValue::try_from(token.reveal())
+        let mut value = MetadataValue::try_from(token.expose())
             .map_err(|_| Status::new(Code::Internal, "the server's token has characters that no header may have"))?;
         value.set_sensitive(true);
         request.metadata_mut().insert("token", value);

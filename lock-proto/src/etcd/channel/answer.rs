@@ -42,7 +42,8 @@ impl Channel {
 
     /// Returns true if this is no answer to the request.
     fn read(&mut self, sent: &Flying, answer: Option<RpcReply>) -> bool {
-        let reply = answer.map_or_else(wrong_reply, |answer| sent.call.request.read(answer));
+        let breach = Fault::Protocol(Breach::WrongReply).into();
+        let reply = answer.map_or(Reply::Unknown(breach), |answer| sent.call.request.read(answer));
         let nonsense = matches!(reply, Reply::Unknown(_));
         self.reply(sent.call.call, reply);
         nonsense
@@ -78,8 +79,4 @@ impl Channel {
             self.give_up(error.into());
         }
     }
-}
-
-const fn wrong_reply() -> Reply {
-    Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply)))
 }

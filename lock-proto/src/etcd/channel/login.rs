@@ -8,7 +8,7 @@ use alloc::string::ToString as _;
 
 use super::{Channel, ChannelOutput, Phase};
 use crate::etcd::message::AuthenticateRequest;
-use crate::etcd::output::{Output, Token};
+use crate::etcd::output::Output;
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
 use crate::etcd::status::Meaning;
@@ -20,14 +20,14 @@ use crate::url::Secret;
 /// The token, and the number of the login that gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Login {
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<Secret>,
     /// How many logins there have been, those that found that none is needed included. Grows for ever.
     pub(super) count: u64,
 }
 
 impl Login {
     fn done(&mut self, token: Option<&str>) {
-        self.token = token.map(Token::new);
+        self.token = token.map(Secret::new);
         self.count += 1;
     }
 
@@ -93,7 +93,7 @@ impl Channel {
             self.reply(call, Reply::Refused(Refusal::Error(error.clone())));
         }
         self.watches.refuse_all(&error, &mut self.out);
-        self.retry.failures = self.retry.failures.max(u32::from(self.config.endpoints));
+        self.backoff.failures = self.backoff.failures.max(u32::from(self.config.endpoints));
         self.since = self.now;
         self.give_up(error.into());
     }

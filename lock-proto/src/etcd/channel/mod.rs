@@ -20,7 +20,7 @@ pub use self::seam::{ChannelConfig, ChannelOutput};
 
 use self::calls::Calls;
 use self::login::Login;
-use self::streams::{KeepAlives, Retry, Step};
+use self::streams::{KeepAlives, Step};
 use self::watch::Watches;
 use super::output::Output;
 use super::request::{Reply, Request};
@@ -29,7 +29,7 @@ use super::seam::WatchId;
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{Cause, ErrorClass, ServerError};
+use crate::lock::{Backoff, Cause, ErrorClass, ServerError};
 use crate::time::Instant;
 
 /// The connection of one client to a cluster, without any I/O: typed requests in, remote procedure calls out.
@@ -51,7 +51,7 @@ pub struct Channel {
     /// The endpoint that is used, or will be tried next.
     endpoint: u16,
     /// Failures since the last connection that lasted.
-    retry: Retry,
+    backoff: Backoff,
     /// When the connection was opened.
     since: Instant,
     /// Why the last one failed, until the next one is up.
@@ -88,7 +88,7 @@ impl Channel {
             phase: Phase::Closed,
             generation: 0,
             endpoint,
-            retry: Retry::default(),
+            backoff: Backoff::default(),
             since: Instant::ZERO,
             trouble: None,
             login: Login::default(),
@@ -148,7 +148,7 @@ impl Channel {
         self.clock(now);
         self.hang_up();
         self.phase = Phase::Closed;
-        self.retry = Retry::default();
+        self.backoff = Backoff::default();
         self.settle(&Fault::NotNeeded.into());
         while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
             self.not_sent(call, Fault::NotNeeded.into());
@@ -372,9 +372,9 @@ impl Channel {
             Phase::LoggingIn { .. } | Phase::Up => self.now.since(self.since),
             Phase::Closed | Phase::Connecting { .. } | Phase::BackingOff { .. } => Duration::ZERO,
         };
-        self.retry.failed(lasted, self.config.reconnect);
+        self.backoff.failed(lasted, self.config.reconnect);
         let others = u32::from(self.config.endpoints).saturating_sub(1);
-        let pause = self.retry.pause(others, self.config.reconnect, self.seed, self.generation);
+        let pause = self.backoff.pause(others, self.config.reconnect, self.seed, self.generation);
         self.phase = if pause.is_zero() { Phase::Closed } else { Phase::BackingOff { until: self.now + pause } };
         self.endpoint = (self.endpoint + 1) % self.config.endpoints.max(1);
         self.settle(&cause);

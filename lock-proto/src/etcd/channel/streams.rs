@@ -1,7 +1,6 @@
 //! The keep-alive stream, and what both streams have in common: what their ends mean, and the pause before they are opened again.
 
 use alloc::collections::BTreeSet;
-use core::time::Duration;
 
 use super::watch::Verdict;
 use super::{Channel, ChannelOutput};
@@ -13,36 +12,12 @@ use crate::etcd::rpc::{Status, StreamId, StreamKind};
 use crate::etcd::status::Meaning;
 use crate::fault::Fault;
 use crate::id::CallId;
-use crate::jitter::{doubled, jitter, mix};
-use crate::lock::{Cause, ErrorClass, Poll};
+use crate::jitter::mix;
+use crate::lock::{Backoff, Cause, ErrorClass, Poll};
 use crate::time::Instant;
 
 /// A stream that ends this often in a row, at once each time, is a reason to try another endpoint.
 const STREAM_TRIES: u32 = 4;
-
-/// Failures in a row, and the pauses they ask for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Retry {
-    pub(super) failures: u32,
-}
-
-impl Retry {
-    /// One more failure. What had lasted for the longest pause starts anew.
-    pub(super) fn failed(&mut self, lasted: Duration, poll: Poll) {
-        if lasted >= poll.max {
-            self.failures = 0;
-        }
-        self.failures = self.failures.saturating_add(1);
-    }
-
-    /// The pause after the last of the failures, of which the first `free` cost none; a quarter of it is jitter, a pure hash of `seed`
-    /// and `n`.
-    pub(super) fn pause(self, free: u32, poll: Poll, seed: u64, n: u64) -> Duration {
-        let Some(times) = self.failures.checked_sub(free + 1) else { return Duration::ZERO };
-        let pause = doubled(poll.every, times, poll.max);
-        pause.saturating_sub(jitter(seed, n, pause / 4))
-    }
-}
 
 /// A sign of life that is to be given, or was given.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +36,7 @@ pub(super) struct KeepAlives {
     pub(super) stream: Option<StreamId>,
     /// Not to be opened before that.
     pub(super) pause: Option<Instant>,
-    pub(super) retry: Retry,
+    pub(super) backoff: Backoff,
     opened: Instant,
 }
 
@@ -104,14 +79,14 @@ impl KeepAlives {
         let lease = u64::try_from(response.id).ok().filter(|id| *id > 0).map(LeaseId::from_bits)?;
         let first = *self.by_lease.range((lease, 0)..=(lease, u64::MAX)).next()?;
         self.by_lease.remove(&first);
-        self.retry = Retry::default();
+        self.backoff = Backoff::default();
         self.flight.take(first.1).map(|(ask, _)| ask.call)
     }
 
     /// The stream is no more. What was sent on it is to be settled by `pop_flight`.
     pub(super) fn lost(&mut self, now: Instant, poll: Poll) {
         if self.stream.take().is_some() {
-            self.retry.failed(now.since(self.opened), poll);
+            self.backoff.failed(now.since(self.opened), poll);
         }
     }
 
@@ -119,7 +94,7 @@ impl KeepAlives {
     pub(super) fn disconnected(&mut self) {
         self.stream = None;
         self.pause = None;
-        self.retry = Retry::default();
+        self.backoff = Backoff::default();
     }
 
     /// One that has waited too long to be sent.
@@ -163,7 +138,12 @@ impl Channel {
         }
         match kind {
             StreamKind::KeepAlive => {
-                self.keep_alives_lost(&error.into());
+                self.keep_alives.lost(self.now, self.config.reconnect);
+                let pause = self.keep_alives.backoff.pause(0, self.config.reconnect, mix(self.seed, 2), self.serial);
+                self.keep_alives.pause = Some(self.now + pause);
+                while let Some(call) = self.keep_alives.pop_flight() {
+                    self.reply(call, Reply::Unknown(Cause::from(error.clone())));
+                }
                 if lacks_login {
                     self.log_in_again(self.login.count);
                 }
@@ -183,7 +163,7 @@ impl Channel {
                 }
             }
         }
-        let failures = self.watches.failures().max(self.keep_alives.retry.failures);
+        let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
         if failures >= STREAM_TRIES && self.config.endpoints > 1 {
             self.give_up(Fault::Closed.into());
         }
@@ -193,15 +173,6 @@ impl Channel {
     pub(super) fn kept_alive(&mut self, response: &LeaseKeepAliveResponse) {
         if let Some(call) = self.keep_alives.answered(response) {
             self.reply(call, Reply::Done(Found::Lease { ttl: response.ttl }));
-        }
-    }
-
-    fn keep_alives_lost(&mut self, cause: &Cause) {
-        self.keep_alives.lost(self.now, self.config.reconnect);
-        let pause = self.keep_alives.retry.pause(0, self.config.reconnect, mix(self.seed, 2), self.serial);
-        self.keep_alives.pause = Some(self.now + pause);
-        while let Some(call) = self.keep_alives.pop_flight() {
-            self.reply(call, Reply::Unknown(cause.clone()));
         }
     }
 

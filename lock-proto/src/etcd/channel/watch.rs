@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::streams::{Retry, Step};
+use super::streams::Step;
 use super::{ChannelConfig, ChannelOutput};
 use crate::etcd::message::{
     DELETED, KeyValue, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest, WatchResponse,
@@ -23,7 +23,7 @@ use crate::etcd::message::{
 use crate::etcd::rpc::StreamId;
 use crate::etcd::seam::WatchId;
 use crate::etcd::status::denial;
-use crate::lock::ServerError;
+use crate::lock::{Backoff, ServerError};
 use crate::time::Instant;
 
 /// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).
@@ -35,7 +35,7 @@ struct Watch {
     key: Bytes,
     end: Bytes,
     state: State,
-    retry: Retry,
+    backoff: Backoff,
     /// The login that was current when it was first asked for, or with which it last worked. A later login that it is denied with
     /// settles the matter.
     proven: u64,
@@ -90,7 +90,7 @@ pub(super) struct Watches {
     wire: i64,
     /// The stream is not to be opened before that.
     pause: Option<Instant>,
-    retry: Retry,
+    backoff: Backoff,
 }
 
 /// What a message means for the stream as a whole.
@@ -111,7 +111,7 @@ impl Watches {
     // Verbs.
 
     pub(super) fn want(&mut self, watch: WatchId, key: Bytes, end: Bytes, login: u64) {
-        let new = Watch { key, end, state: State::New, retry: Retry::default(), proven: login };
+        let new = Watch { key, end, state: State::New, backoff: Backoff::default(), proven: login };
         if let Some(old) = self.wanted.insert(watch, new) {
             self.forget(watch, old.state);
         }
@@ -200,8 +200,8 @@ impl Watches {
                 out.push_back(ChannelOutput::WatchRefused { watch: id, error });
                 return Verdict::Fine;
             }
-            watch.retry.failed(lasted, config.reconnect);
-            let until = now + watch.retry.pause(0, config.reconnect, self.seed, wire as u64);
+            watch.backoff.failed(lasted, config.reconnect);
+            let until = now + watch.backoff.pause(0, config.reconnect, self.seed, wire as u64);
             watch.state = State::Pausing { until };
             self.pausing.insert((until, id));
         } else if message.created
@@ -224,7 +224,7 @@ impl Watches {
             match watch.state {
                 State::Open { since, .. } => {
                     if now.since(since) >= config.reconnect.max {
-                        watch.retry = Retry::default();
+                        watch.backoff = Backoff::default();
                     }
                     out.push_back(ChannelOutput::Deaf { watch: *id });
                 }
@@ -237,15 +237,15 @@ impl Watches {
         self.wires.clear();
         self.unanswered.clear();
         self.asks.clear();
-        self.retry.failed(now.since(stream.since), config.reconnect);
-        self.pause = Some(now + self.retry.pause(0, config.reconnect, self.seed, self.wire as u64));
+        self.backoff.failed(now.since(stream.since), config.reconnect);
+        self.pause = Some(now + self.backoff.pause(0, config.reconnect, self.seed, self.wire as u64));
     }
 
     /// The connection is no more, and has its own pause.
     pub(super) fn disconnected(&mut self, now: Instant, config: &ChannelConfig, out: &mut VecDeque<ChannelOutput>) {
         self.lost(now, config, out);
         self.pause = None;
-        self.retry = Retry::default();
+        self.backoff = Backoff::default();
     }
 
     /// The stream was ended for lack of a valid token. Those that a later login did not help either are refused.
@@ -348,7 +348,7 @@ impl Watches {
 
     /// How often the stream has ended in a row without having lasted.
     pub(super) const fn failures(&self) -> u32 {
-        self.retry.failures
+        self.backoff.failures
     }
 
     /// When `timeout` is due.

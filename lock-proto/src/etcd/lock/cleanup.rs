@@ -340,7 +340,7 @@ impl Lock {
     // --- releases ---
 
     /// Answers the releases of a key that is gone: deleted by us, or found absent.
-    fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
+    pub(super) fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
         let of_session = self.releases.iter_mut().map(|release| &mut release.store);
         for release in of_session.filter(|release| release.session == session) {
             release.outcome = Some(match () {
@@ -351,10 +351,5 @@ impl Lock {
             });
         }
         self.answer_releases(ctx);
-    }
-
-    /// The next attempt of this client has taken the key over: it was passed on within the client.
-    pub(super) fn passed_on_within(&mut self, ctx: &mut Context, session: SessionId) {
-        self.deleted(ctx, session, true, false);
     }
 }

@@ -38,19 +38,6 @@ pub struct Shared {
     pub(crate) watch: u64,
 }
 
-impl Shared {
-    pub(crate) fn new(client: ClientId) -> Self {
-        Self {
-            client,
-            sessions: Sessions::default(),
-            queries: BTreeMap::new(),
-            query_ids: Slots::default(),
-            watchers: BTreeMap::new(),
-            watch: 0,
-        }
-    }
-}
-
 impl Context {
     /// Emits a request about a key of this session, and gives the serial of its call.
     pub(crate) fn send(&mut self, session: SessionId, request: Request) -> u64 {

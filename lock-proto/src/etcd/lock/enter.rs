@@ -119,7 +119,8 @@ impl Lock {
             Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, .. }) => {
                 self.tries = 0;
                 if what == What::Adopt {
-                    self.passed_on_within(ctx, session);
+                    // The key was handed over within the client.
+                    self.deleted(ctx, session, true, false);
                 }
                 match older {
                     None => self.win(ctx, session, *own, *revision, value, None),

@@ -12,7 +12,7 @@ mod held;
 mod hold;
 pub(crate) mod query;
 mod session;
-mod sessions;
+pub(crate) mod sessions;
 mod wait_deletes;
 mod watch_cache;
 
@@ -454,16 +454,20 @@ impl Lock {
         all.map(|session| (session, self.needs(session)))
     }
 
-    /// Those of attempts and guards.
-    fn guarded(&self) -> impl Iterator<Item = SessionId> {
-        let contention = match &self.contention {
+    /// The session of the head that contends.
+    const fn contending(&self) -> Option<SessionId> {
+        match &self.contention {
             Contention::Idle => None,
             Contention::Leasing(session) => Some(*session),
             Contention::Entering(enter) => Some(enter.session),
             Contention::Waiting(contender) => Some(contender.session),
-        };
+        }
+    }
+
+    /// Those of attempts and guards.
+    fn guarded(&self) -> impl Iterator<Item = SessionId> {
         let held = self.hold.as_ref().map(|hold| hold.session);
-        contention.into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
+        self.contending().into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
     }
 
     fn needs(&self, session: SessionId) -> bool {
@@ -506,28 +510,31 @@ impl Lock {
                 News::Alive | News::Trouble(_) | News::Refused(_) => {}
             };
         }
-        match (&mut self.contention, news) {
-            (Contention::Leasing(own), news) if *own == session => match news {
-                News::Alive => self.enter(ctx, session),
-                News::Trouble(answer) => {
-                    self.store.answer = answer.clone();
-                    self.notify_blocked(ctx, Blocked::Unreachable);
-                    self.end_try(ctx);
-                }
-                News::Refused(answer) => {
-                    self.store.answer = answer.clone();
-                    self.contention = Contention::Idle;
-                    self.fail_all(ctx, Failure::Refused);
-                }
-                News::Lost(_) => self.start(ctx),
-                News::Renewed(_) | News::Unrenewed(..) => {}
-            },
-            (Contention::Entering(enter), News::Lost(_)) if enter.session == session => self.start(ctx),
-            (Contention::Waiting(contender), News::Lost(_)) if contender.session == session => {
+        if self.contending() != Some(session) {
+            return;
+        }
+        if let News::Lost(_) = news {
+            if let Contention::Waiting(contender) = &mut self.contention {
                 contender.close(ctx);
-                self.start(ctx);
             }
-            (Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) | Contention::Waiting(_), _) => {}
+            return self.start(ctx);
+        }
+        if !matches!(self.contention, Contention::Leasing(_)) {
+            return;
+        }
+        match news {
+            News::Alive => self.enter(ctx, session),
+            News::Trouble(answer) => {
+                self.store.answer = answer.clone();
+                self.notify_blocked(ctx, Blocked::Unreachable);
+                self.end_try(ctx);
+            }
+            News::Refused(answer) => {
+                self.store.answer = answer.clone();
+                self.contention = Contention::Idle;
+                self.fail_all(ctx, Failure::Refused);
+            }
+            News::Lost(_) | News::Renewed(_) | News::Unrenewed(..) => {}
         }
     }
 

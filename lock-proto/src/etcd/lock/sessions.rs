@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::mem;
 use core::time::Duration;
 
 use super::Context;
@@ -183,10 +184,10 @@ impl Context {
     /// on is given up (waiters with leases of their own whose waits end at one time are each the head of their queue for a
     /// moment). What is retired ends if this lock was the last that needed it.
     pub(crate) fn settle_sessions(&mut self) {
-        while let Some((id, user)) = pop_first(&mut self.shared.sessions.left) {
+        for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
         }
-        while let Some(id) = pop_first(&mut self.shared.sessions.extend) {
+        for id in mem::take(&mut self.shared.sessions.extend) {
             self.session_step(id, Session::extend);
         }
         while let Some(id) = self.shared.sessions.opened.pop() {
@@ -239,11 +240,6 @@ impl Context {
         }
         sessions.after(id);
     }
-}
-
-/// What is done after a step is done in the order in which it was asked for. Nearly always there is one entry at most.
-fn pop_first<T>(entries: &mut Vec<T>) -> Option<T> {
-    (!entries.is_empty()).then(|| entries.remove(0))
 }
 
 fn fresh(client: ClientId, number: u64) -> LeaseId {

@@ -26,8 +26,7 @@ use super::url::Endpoint;
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::jitter::{doubled, jitter};
-use crate::lock::{Cause, ErrorClass, Poll, ServerError};
+use crate::lock::{Backoff, Cause, ErrorClass, Poll, ServerError};
 use crate::time::Instant;
 
 /// What a [`Pipe`] connects to, and how.
@@ -98,7 +97,7 @@ pub struct Pipe {
     phase: Phase,
     generation: u64,
     /// Failures since the last connection that lasted.
-    failures: u32,
+    backoff: Backoff,
     /// Requests that came while the connection is being opened.
     waiting: Waiting<Job>,
     wire: Wire,
@@ -125,7 +124,7 @@ impl Pipe {
             now: Instant::ZERO,
             phase: Phase::Closed,
             generation: 0,
-            failures: 0,
+            backoff: Backoff::default(),
             waiting: Waiting::default(),
             wire: Wire::default(),
             outputs: VecDeque::new(),
@@ -150,7 +149,7 @@ impl Pipe {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         self.phase = Phase::Closed;
-        self.failures = 0;
+        self.backoff = Backoff::default();
         self.settle(&Fault::NotNeeded.into());
     }
 
@@ -530,15 +529,9 @@ impl Pipe {
         if let Some(conn) = self.current().filter(|_| tell_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
-        let Poll { every, max } = self.config.reconnect;
-        if let Phase::Up { since } = self.phase
-            && self.now.since(since) >= max
-        {
-            self.failures = 0;
-        }
-        let pause = doubled(every, self.failures, max);
-        let pause = pause.saturating_sub(jitter(self.seed, self.generation, pause / 4));
-        self.failures = self.failures.saturating_add(1);
+        let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
+        self.backoff.failed(lasted, self.config.reconnect);
+        let pause = self.backoff.pause(0, self.config.reconnect, self.seed, self.generation);
         self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone() };
         self.outputs.push_back(PipeOutput::Down(cause.clone()));
         self.settle(&cause);

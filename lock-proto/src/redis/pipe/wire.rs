@@ -388,8 +388,6 @@ impl fmt::Debug for Wire {
             .field("queued", &(self.again.len() + self.queued.len()))
             .field("outgoing", &self.outbox.len())
             .field("in_flight", &self.flight.len())
-            .field("encoded", &self.encoded)
-            .field("consumed", &self.consumed)
             .field("incoming", &self.inbox.len())
             .finish_non_exhaustive()
     }

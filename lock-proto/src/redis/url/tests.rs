@@ -2,7 +2,6 @@
 
 use super::*;
 use alloc::format;
-use alloc::string::ToString as _;
 
 fn parse(url: &str) -> Endpoint {
     Endpoint::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"))

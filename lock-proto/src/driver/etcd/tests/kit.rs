@@ -19,10 +19,11 @@ use lock_testkit::PATIENCE;
 use super::super::connection::{Connection, Fact};
 use crate::driver::address::Route;
 use crate::driver::{Address, BootClock, Clock, Host};
-use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
+use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId, Role};
 use crate::time::Instant;
+use crate::url::Secret;
 use crate::url::Target;
 
 /// Smol, with a clock that may run faster.
@@ -157,7 +158,7 @@ impl Tried {
         self.call_with(rpc, None).await
     }
 
-    pub(super) async fn call_with(&mut self, rpc: Rpc, token: Option<Token>) -> Result<RpcReply, Status> {
+    pub(super) async fn call_with(&mut self, rpc: Rpc, token: Option<Secret>) -> Result<RpcReply, Status> {
         let id = RpcId { conn: CONN, serial: self.id() };
         self.connection.call(id, rpc, token);
         match self.next().await {

@@ -19,8 +19,9 @@ use crate::etcd::message::{
     AuthenticateRequest, DELETED, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, Op, PutRequest,
     RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse,
 };
-use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend, Token};
+use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
+use crate::url::Secret;
 use kit::{Frame, Tried};
 
 fn put(key: &'static str, value: impl Into<Bytes>, lease: i64) -> Rpc {
@@ -194,13 +195,13 @@ fn users_and_tokens() {
         let RpcReply::Authenticate(answer) = tried.call(login("secret")).await.unwrap() else {
             panic!("another answer")
         };
-        let token = Token::new(&answer.token);
+        let token = Secret::new(&answer.token);
         assert!(tried.call_with(put("jobs/1", "", 0), Some(token.clone())).await.is_ok());
         let refused = tried.call_with(put("other", "", 0), Some(token)).await;
         assert_eq!(refused.unwrap_err().code, Code::PermissionDenied);
-        let invalid = tried.call_with(put("jobs/1", "", 0), Some(Token::new("no.such"))).await;
+        let invalid = tried.call_with(put("jobs/1", "", 0), Some(Secret::new("no.such"))).await;
         assert_eq!(invalid.unwrap_err().code, Code::Unauthenticated);
-        let unsendable = tried.call_with(put("jobs/1", "", 0), Some(Token::new("a\nb"))).await;
+        let unsendable = tried.call_with(put("jobs/1", "", 0), Some(Secret::new("a\nb"))).await;
         assert_eq!(unsendable.unwrap_err().code, Code::Internal);
     });
 }

@@ -37,7 +37,7 @@ fn watching() -> (Rig, StreamId) {
 fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, token: given, .. })) => {
-            assert_eq!(given.as_ref().map(|given| given.reveal()), token);
+            assert_eq!(given.as_ref().map(|given| given.expose()), token);
             rpc
         }
         other => panic!("no call: {other:?}"),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::wire::{Wire, ends, looked_at};
 use super::{Etcd, EtcdClient};
-use crate::etcd::{Output, Rpc, Token};
+use crate::etcd::{Output, Rpc};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::check::{Rule, Stage};
@@ -20,6 +20,7 @@ use crate::sim::trace::State;
 use crate::sim::way::Way;
 use crate::sim::world::World;
 use crate::time::Instant;
+use crate::url::Secret;
 
 /// Members.
 impl<C: EtcdClient> World<Etcd<C>> {
@@ -381,6 +382,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 }
 
-fn reveal(token: Option<&Token>) -> Option<Box<str>> {
-    token.map(|token| token.reveal().into())
+fn reveal(token: Option<&Secret>) -> Option<Box<str>> {
+    token.map(|token| token.expose().into())
 }
