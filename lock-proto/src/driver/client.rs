@@ -5,6 +5,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::lock::Lock;
+use super::outcome::Shutdown;
 use super::shared::{Owner, Shared};
 use super::ticket::wait_for;
 
@@ -58,12 +59,4 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
-}
-
-/// Result of a shutdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Shutdown {
-    /// Number of locks that were not released in time. Their keys expire at their TTL.
-    pub unreleased: u32,
 }

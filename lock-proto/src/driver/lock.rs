@@ -7,10 +7,10 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 
 use super::guard::{Guard, Hold};
+use super::outcome::AcquireError;
 use super::shared::Owner;
 use super::ticket::{Progress, Ticket};
-use crate::error::Misuse;
-use crate::lock::{Acquire, Blocked, Failure, Fence, Renew, Wait};
+use crate::lock::{Acquire, Blocked, Fence, Renew, Wait};
 use crate::time::Instant;
 
 /// Builder for acquisitions of one lock. Reusable.
@@ -204,51 +204,5 @@ impl Drop for Acquiring {
 impl fmt::Debug for Acquiring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquiring").field("lock", &self.lock).field("blocked", &self.blocked()).finish_non_exhaustive()
-    }
-}
-
-/// Error of an acquisition. The attempt leaves nothing behind, or its remains are being cleaned up.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// The request is invalid, whatever the servers say.
-    #[error(transparent)]
-    Misuse(Misuse),
-    /// The attempt failed.
-    #[error(transparent)]
-    Failed(Failure),
-    /// The single attempt was granted, but the future was not polled for a third of the TTL, so the
-    /// lock was released.
-    #[error("granted, but given back because the future was not polled in time")]
-    Withdrawn,
-    /// The client is shutting down, or its driver is gone.
-    #[error("the client was shut down")]
-    ShutDown,
-    /// The process was forked after the client was made. The child must make a new client, or it
-    /// would act under the parent's identity.
-    #[error("the client belongs to the process that forked this one: make a new client after the fork")]
-    Forked,
-    /// The store has no elections. Only etcd has them.
-    #[error("elections need etcd, and this client is one of Redis")]
-    NoElections,
-}
-
-impl From<Misuse> for AcquireError {
-    fn from(misuse: Misuse) -> Self {
-        match misuse {
-            Misuse::ShuttingDown => Self::ShutDown,
-            Misuse::Stale(_) | Misuse::NotHeld(_) | Misuse::TooMany { .. } | Misuse::Invalid(_) => Self::Misuse(misuse),
-        }
-    }
-}
-
-impl From<Failure> for AcquireError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::ShuttingDown => Self::ShutDown,
-            Failure::TimedOut(_) | Failure::KeyInUse(_) | Failure::Refused(_) | Failure::EqualNodes(..) => {
-                Self::Failed(failure)
-            }
-        }
     }
 }

@@ -82,6 +82,7 @@ mod host;
 mod lead;
 mod lock;
 mod observer;
+mod outcome;
 mod query;
 mod race;
 #[cfg(feature = "redis")]
@@ -93,13 +94,14 @@ mod ticket;
 
 pub use address::Address;
 pub use backend::{Driver, Settings, connect};
-pub use client::{Client, Shutdown};
+pub use client::Client;
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Protected, Releasing};
 pub use host::Host;
 pub use lead::{Led, Overran, Resigner, StopSignal};
-pub use lock::{AcquireError, Acquiring, Lock};
+pub use lock::{Acquiring, Lock};
 pub use observer::Observer;
+pub use outcome::{AcquireError, Shutdown};
 pub use query::Observation;

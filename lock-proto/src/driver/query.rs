@@ -8,7 +8,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
 use super::engine::Engine;
-use super::lock::AcquireError;
+use super::outcome::AcquireError;
 use super::shared::{Batch, Core, Owner};
 use super::ticket::{Ticket, locked};
 use crate::error::Misuse;

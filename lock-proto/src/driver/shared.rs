@@ -8,10 +8,9 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
-use super::client::Shutdown;
 use super::clock::Clock;
 use super::engine::{Engine, Notification};
-use super::lock::AcquireError;
+use super::outcome::{AcquireError, Shutdown};
 use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;

@@ -30,6 +30,16 @@ pub(crate) struct Share {
     pub(crate) call: Option<Call>,
     /// The last failure, until something succeeds.
     trouble: Option<Box<Trouble>>,
+    verification: Verification,
+}
+
+/// Whether the node is asked if it has the token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Verification {
+    #[default]
+    No,
+    Wanted,
+    Sent,
 }
 
 /// How an extend stands on one node.
@@ -91,10 +101,6 @@ pub struct Hold {
     extending: Option<Box<Extending>>,
     /// Some nodes are the same server.
     equal: bool,
-    /// Nodes that are to be asked whether they have the token.
-    doubted: NodeSet,
-    /// Nodes that have been asked so.
-    verifying: NodeSet,
     /// What the last loss of a share was.
     gone: Option<Loss>,
     /// The end of validity that the holder knows.
@@ -141,6 +147,7 @@ impl Hold {
                 extend: Extend::No,
                 server: NodeId::new(index as u16),
                 call: None,
+                verification: Verification::No,
                 trouble: match vote {
                     Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
                     Vote::Asked { .. } | Vote::Yes { .. } => None,
@@ -158,8 +165,6 @@ impl Hold {
             round_trip: now.since(round.started),
             extending: None,
             equal: false,
-            doubted: NodeSet::default(),
-            verifying: NodeSet::default(),
             gone: None,
             notified: Instant::ZERO,
         }
@@ -206,8 +211,9 @@ impl Hold {
     /// The node is to be asked whether it has the token, unless it is asked already. Asked it is only when the
     /// offer has been claimed.
     pub(crate) fn verify(&mut self, node: NodeId) {
-        if self.shares.get(node.index()).is_some_and(|share| share.until.is_some() && share.call.is_none()) {
-            self.doubted.insert(node);
+        let share = self.shares.get_mut(node.index());
+        if let Some(share) = share.filter(|share| share.until.is_some() && share.call.is_none()) {
+            share.verification = Verification::Wanted;
         }
     }
 
@@ -284,15 +290,16 @@ impl Hold {
         let renewal = self.renewal_due(now);
         let renews = self.tenure.waiter.renew != Renew::Manual;
         let top_up = self.tenure.is_held() && now < self.keys_until(quorum);
-        let doubted = !self.doubted.is_empty() && self.tenure.is_held() && self.doubted.contains(node);
+        let is_held = self.tenure.is_held();
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
             share.forget_retry();
         }
-        let asked = share.extend == Extend::Wanted;
+        let verify = is_held && share.verification == Verification::Wanted;
+        let asked = share.extend == Extend::Wanted || verify;
         match share.until {
-            Some(_) if asked || doubted || ((renewal || retry) && renews) => Some(Wish::Extend),
+            Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
             // A quorum confirms unbroken ownership, so a node that misses the token may get it (requirement Q3).
             None if top_up && (renewal || retry) => Some(Wish::TopUp),
             Some(_) | None => None,
@@ -312,16 +319,15 @@ impl Hold {
 
     pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
         self.keys_ttl = self.keys_ttl.max(self.ttl());
-        if !self.doubted.is_empty() && self.doubted.contains(node) {
-            self.doubted.remove(node);
-            self.verifying.insert(node);
-        }
         let ttl = self.ttl();
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.call = Some(Call { serial, emitted: now, ttl });
             share.forget_retry();
             if share.extend == Extend::Wanted {
                 share.extend = Extend::Sent;
+            }
+            if share.verification == Verification::Wanted {
+                share.verification = Verification::Sent;
             }
         }
     }
@@ -337,9 +343,9 @@ impl Hold {
         }
         // Only what was sent for it decides an extend; an older request's answer does not.
         let extend = current && share.extend == Extend::Sent;
-        let verified = !self.verifying.is_empty() && current && self.verifying.contains(node);
+        let verified = current && share.verification == Verification::Sent;
         if verified {
-            self.verifying.remove(node);
+            share.verification = Verification::No;
         }
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
