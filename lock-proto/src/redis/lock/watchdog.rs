@@ -34,9 +34,8 @@ pub(crate) struct Share {
 }
 
 /// Whether the node is asked if it has the token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verification {
-    #[default]
     No,
     Wanted,
     Sent,
@@ -296,8 +295,7 @@ impl Hold {
         if retry {
             share.forget_retry();
         }
-        let verify = is_held && share.verification == Verification::Wanted;
-        let asked = share.extend == Extend::Wanted || verify;
+        let asked = share.extend == Extend::Wanted || (is_held && share.verification == Verification::Wanted);
         match share.until {
             Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
             // A quorum confirms unbroken ownership, so a node that misses the token may get it (requirement Q3).
