@@ -18,8 +18,8 @@ use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
 ///
-/// Verbs are those of [`Machine`](crate::Machine) and [`Elections`]. The host opens the connections, carries out the calls
-/// that [`poll_output`](Self::poll_output) asks for, and reports what came of them.
+/// Its verbs are the methods of [`Machine`](crate::Machine) and [`Elections`]. The host opens the connections, makes the
+/// calls that [`poll_output`](Self::poll_output) returns, and reports their results.
 pub type Client = lock::Client<Etcd>;
 
 impl Transport for Etcd {
@@ -48,10 +48,8 @@ impl Transport for Etcd {
         Some(client)
     }
 
-    /// Carries what the parts have for each other, until none has anything left: within the call that caused it, not when the host
-    /// polls (requirement M3).
     fn route(client: &mut Client) {
-        let now = client.now;
+        let now = client.now();
         loop {
             if let Some(output) = client.locks.poll_output() {
                 match output {
@@ -96,11 +94,11 @@ impl Client {
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
         let locks = Locks::new(now, config, id, seed)?;
         let channel = Channel::new(locks.config().channel(), seed);
-        Ok(Self::with(now, locks, channel))
+        Ok(Self::with(locks, channel))
     }
 
-    /// The key that the holder has, for transactions of its own that compare its `mod_revision`. From now on the lock is not passed on
-    /// before that has changed (requirement E7).
+    /// The key of the holder, for its own transactions that compare the key's `mod_revision`. From now on the client
+    /// changes that revision before it hands the lock over.
     ///
     /// # Errors
     ///
@@ -130,16 +128,17 @@ impl Client {
         self.poll_told().or_else(|| self.poll_request())
     }
 
-    /// The next thing to be done or to know, without handing out any request. For whoever has a queue of outputs between this one and the
-    /// host: empty `poll_told` at once, and call [`poll_request`](Self::poll_request) when that queue is empty. What is asked for meanwhile
-    /// can then leave together.
+    /// The next output that is not a request. For a host that queues outputs: drain `poll_told` at once, and call
+    /// [`poll_request`](Self::poll_request) when that queue is empty. Requests that are made meanwhile can then leave
+    /// together.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_told(&mut self) -> Option<Output> {
         self.out.pop_front()
     }
 
-    /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. From here on it may be executed (requirement M8), so it
-    /// is handed out only when nothing else is to be done first.
+    /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. The server may execute it from now
+    /// on, so it is returned only when no other output is left.
+    // M8
     #[must_use = "a request that is not carried out stalls the client"]
     pub fn poll_request(&mut self) -> Option<Output> {
         if self.out.is_empty() { self.links.poll_request() } else { None }

@@ -118,7 +118,7 @@ impl Locks {
     pub fn close_query(&mut self, now: Instant, id: QueryId) {
         self.handle_timeout(now);
         if self.ctx.shared.queries.get(&id.slot).is_some_and(|query| query.id == id) {
-            self.ctx.end_query(id.slot);
+            self.ctx.query_step(id.slot, |_, _| true);
         }
     }
 
@@ -169,7 +169,7 @@ impl Locks {
 
     // --- inside ---
 
-    /// Whoever a watch belongs to hears something of it.
+    /// Passes news of a watch to its owner, a lock or a query.
     fn watcher_step(
         &mut self,
         now: Instant,
@@ -200,19 +200,14 @@ impl Locks {
 }
 
 impl Context {
-    /// One step of a query, which may end it.
+    /// One step of a query. It ends if `f` returns true.
     pub(super) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query, &mut Self) -> bool) {
         // Taken out of the list meanwhile, so that it can use the rest.
         let Some(mut query) = self.shared.queries.remove(&slot) else { return };
-        let ended = f(&mut query, self);
-        self.shared.queries.insert(slot, query);
-        if ended {
-            self.end_query(slot);
+        if !f(&mut query, self) {
+            self.shared.queries.insert(slot, query);
+            return;
         }
-    }
-
-    fn end_query(&mut self, slot: u32) {
-        let Some(query) = self.shared.queries.remove(&slot) else { return };
         self.shared.query_ids.end(slot);
         if let Some(watch) = query.watch {
             self.close_watch(watch.id);

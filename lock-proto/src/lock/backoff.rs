@@ -12,7 +12,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// One more failure. What had lasted for the longest pause starts anew.
+    /// Counts a failure. The count starts over if the connection or stream had lasted as long as the longest pause.
     pub(crate) fn failed(&mut self, lasted: Duration, poll: Poll) {
         if lasted >= poll.max {
             self.failures = 0;
@@ -20,8 +20,8 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The pause after the last of the failures, of which the first `free` cost none; a quarter of it is jitter, a pure hash
-    /// of `seed` and `n`.
+    /// The pause before the next attempt. The first `free` failures cost none. Up to a quarter of it is taken off as
+    /// jitter, a pure hash of `seed` and `n`.
     pub(crate) fn pause(self, free: u32, poll: Poll, seed: u64, n: u64) -> Duration {
         let Some(times) = self.failures.checked_sub(free + 1) else { return Duration::ZERO };
         let pause = doubled(poll.every, times, poll.max);

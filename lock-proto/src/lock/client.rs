@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::time::{Instant, soonest};
 
-/// How the requests of a store reach its servers.
+/// The connections of a store: carries requests to its servers, and replies back.
 pub trait Transport: Store {
     /// The connections.
     type Links: Clone + Debug + PartialEq + Eq + Hash;
@@ -32,11 +32,13 @@ pub trait Transport: Store {
     fn links_timeout(links: &mut Self::Links, now: Instant);
     /// When that is, and what it is for.
     fn links_deadline(links: &Self::Links) -> Option<(Instant, &'static str)>;
-    /// The number of requests that are not answered, as far as it is worth counting them.
+    /// The number of unanswered requests, or 0 if the store does not count them.
     fn in_flight(_: &Self::Links) -> usize {
         0
     }
-    /// Carries what the parts have for each other, until none has anything left.
+    /// Moves requests, replies and events between the hub and the connections until both are idle. Runs within the call
+    /// that caused it, not when the host polls.
+    // M3
     fn route(client: &mut Client<Self>);
     /// Elections, if the store has them.
     fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections> {
@@ -46,9 +48,10 @@ pub trait Transport: Store {
 
 /// All locks of one client and its connections, without any I/O.
 ///
-/// Verbs are those of [`Machine`]. The host owns sockets, clock and entropy. It calls a verb or a `handle_` method, then
-/// drains `poll_output` until it is empty, and calls `handle_timeout` at `next_deadline`. Every call takes the time first.
-/// Facts about connections that are not current any more are dropped, so they may come late, twice or never.
+/// Its verbs are the methods of [`Machine`]. The host owns sockets, clock and entropy. It calls a verb or a `handle_`
+/// method, then drains `poll_output` until it is empty, and calls `handle_timeout` at `next_deadline`. Every call takes
+/// the time first. The client drops input about connections that are no longer current, so such input may arrive late,
+/// twice or never.
 ///
 /// Nothing about safety depends on the order in which a host does these things: the clock says whether a lock is held, see
 /// [`valid_until`](Machine::valid_until).
@@ -60,12 +63,16 @@ pub struct Client<S: Transport> {
     pub(crate) locks: Locks<S>,
     pub(crate) links: S::Links,
     pub(crate) out: VecDeque<S::Duty>,
-    pub(crate) now: Instant,
 }
 
 impl<S: Transport> Client<S> {
-    pub(crate) const fn with(now: Instant, locks: Locks<S>, links: S::Links) -> Self {
-        Self { locks, links, out: VecDeque::new(), now }
+    pub(crate) const fn with(locks: Locks<S>, links: S::Links) -> Self {
+        Self { locks, links, out: VecDeque::new() }
+    }
+
+    /// The time of the last call. It never goes back.
+    pub(crate) const fn now(&self) -> Instant {
+        self.locks.ctx.now
     }
 
     /// The settings.
@@ -74,18 +81,17 @@ impl<S: Transport> Client<S> {
     }
 
     pub(crate) fn verb<R>(&mut self, now: Instant, f: impl FnOnce(&mut Locks<S>, Instant) -> R) -> R {
-        self.now = self.now.max(now);
-        let result = f(&mut self.locks, self.now);
+        let result = f(&mut self.locks, now);
         S::route(self);
         result
     }
 
-    /// What is due for the locks comes before any news.
+    /// Does what is due for the locks before it takes in any news.
     // T2
     pub(crate) fn fact<R>(&mut self, now: Instant, f: impl FnOnce(&mut S::Links, Instant) -> R) -> R {
-        self.now = self.now.max(now);
-        self.locks.handle_timeout(self.now);
-        let result = f(&mut self.links, self.now);
+        self.locks.handle_timeout(now);
+        let now = self.now();
+        let result = f(&mut self.links, now);
         S::route(self);
         result
     }
@@ -130,14 +136,14 @@ impl<S: Transport> Machine for Client<S> {
 
     fn next_deadline(&self) -> Option<Instant> {
         if !self.out.is_empty() {
-            return Some(self.now);
+            return Some(self.now());
         }
         soonest([self.locks.next_deadline(), S::links_deadline(&self.links).map(|(at, _)| at)])
     }
 
     fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         if !self.out.is_empty() {
-            return Some((self.now, "output is queued"));
+            return Some((self.now(), "output is queued"));
         }
         [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
     }

@@ -48,8 +48,8 @@ impl<T> Config<T> {
         }
     }
 
-    /// What stands before every name in the store. Default: nothing, so that other clients' locks of the same name
-    /// exclude these. At most 512 bytes.
+    /// The prefix of every key. Default: empty, so that locks of the same name exclude each other across clients. At most
+    /// 512 bytes.
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.prefix = prefix.as_ref().to_vec();
         self

@@ -1,4 +1,4 @@
-//! What all locks of a client share, and their only way out.
+//! State that all locks of a client share, and the queue of their outputs.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -79,7 +79,7 @@ impl<S: Store> Context<S> {
         self.out.push_back(S::event(id, event));
     }
 
-    /// The acquisition has ended: its id is not used again.
+    /// Ends an acquisition. Its id is never used again.
     pub(crate) fn forget(&mut self, id: LockId) {
         self.ended.push(id);
     }

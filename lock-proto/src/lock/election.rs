@@ -1,4 +1,4 @@
-//! Elections: the capability of a machine, and what those who ask about one are told.
+//! Elections: the capability of a machine, and the events of questions and observations.
 
 use bytes::Bytes;
 

@@ -55,7 +55,7 @@ impl<S: Store> Locks<S> {
         Ok(id)
     }
 
-    /// Checks that another may begin beside so many.
+    /// Checks that another acquisition or query may begin beside this many.
     pub(crate) const fn admit(&self, others: usize) -> Result<(), Misuse> {
         let limit = self.ctx.config.max_locks;
         if self.ctx.is_stopping() {

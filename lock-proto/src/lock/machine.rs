@@ -1,4 +1,4 @@
-//! A client, as whoever runs it sees it.
+//! The interface that the clients of all stores implement.
 
 use core::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::time::Instant;
 
-/// What the clients of all stores have in common: the driver and the simulation run anything that implements it.
+/// The verbs, the clock and the questions of a client. The driver and the simulation run any type that implements it.
 ///
-/// Inputs and outputs depend on the transport and are not part of it. Every method that changes the machine takes the
+/// Inputs and outputs depend on the transport: see [`ByteClient`](super::ByteClient) for bytes. Every method that changes the machine takes the
 /// current time first.
 pub trait Machine {
     /// Requests a lock. Progress is reported as events for the returned id.
@@ -67,7 +67,7 @@ pub trait Machine {
     /// something else happens.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// [`next_deadline`](Self::next_deadline) and what it is for, to find out why a machine is called so often.
+    /// [`next_deadline`](Self::next_deadline) and the reason for it, for debugging.
     fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         self.next_deadline().map(|at| (at, "a timer"))
     }
@@ -79,7 +79,7 @@ pub trait Machine {
     /// late, and the holders must be notified.
     fn holds_any(&self) -> bool;
 
-    /// The number of requests that the servers have and have not answered, as far as it is worth counting them.
+    /// The number of unanswered requests, or 0 if the client does not count them.
     fn in_flight(&self) -> usize {
         0
     }
@@ -90,7 +90,7 @@ pub trait Machine {
     /// How far the clocks of client and server may drift apart.
     fn drift(&self) -> Drift;
 
-    /// What the key of every lock begins with.
+    /// The prefix of every key.
     fn prefix(&self) -> &[u8] {
         &[]
     }

@@ -126,11 +126,11 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     fn event(lock: LockId, event: Event) -> Self::Output;
     /// The end of the shutdown, with this many locks unreleased.
     fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> Self::Output;
-    /// A step of a lock is over: frees state that is no longer needed.
+    /// Called after every step of a lock. Frees state that is no longer needed.
     fn after_step(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// Does what follows from a step for the shared part.
+    /// Called after every step of a lock. Updates the shared state.
     fn settle_step(_: &mut Context<Self>) {}
-    /// Returns true if the shared part has something to do.
+    /// Returns true if the shared state has work that is due.
     fn is_unsettled(_: &Context<Self>) -> bool {
         false
     }
@@ -140,13 +140,13 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     }
     /// Does what is due after all locks.
     fn settle_last(_: &mut Locks<Self>) {}
-    /// When the shared part has something to do.
+    /// When the shared state has something to do.
     fn shared_deadline(_: &Self::Shared) -> Option<(Instant, &'static str)> {
         None
     }
-    /// The client shuts down, and its locks have been told.
+    /// Called when a shutdown begins, after every lock was notified.
     fn shutting_down(_: &mut Locks<Self>) {}
-    /// Every lock is drained: drains the shared part. Returns true once nothing is left of it.
+    /// Called when every lock is drained. Drains the shared state, and returns true once nothing of it is left.
     fn drain(_: &mut Locks<Self>) -> bool {
         true
     }

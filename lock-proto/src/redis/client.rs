@@ -21,7 +21,7 @@ use crate::url::Target;
 
 /// Everything that a client of one or several Redis nodes does, without doing any I/O.
 ///
-/// Verbs are those of [`Machine`](crate::Machine), bytes go in and out by [`ByteClient`].
+/// Its verbs are the methods of [`Machine`](crate::Machine), bytes go in and out by [`ByteClient`].
 pub type Client = lock::Client<Redis>;
 
 /// The connections to one node.
@@ -90,7 +90,19 @@ impl Transport for Redis {
     }
 
     fn route(client: &mut Client) {
-        client.route();
+        loop {
+            client.route_locks();
+            let mut quiet = true;
+            for index in 0..client.links.len() {
+                if !client.links[index].is_quiet() {
+                    quiet = false;
+                    client.route_link(index);
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
     }
 }
 
@@ -132,7 +144,7 @@ impl Client {
                 announced_by_answer: false,
             })
             .collect();
-        Ok(Self::with(now, locks, links))
+        Ok(Self::with(locks, links))
     }
 
     /// Where a node is, and how to log in to it.
@@ -142,26 +154,9 @@ impl Client {
 
     // --- inside ---
 
-    /// Carries what the parts have for each other, until none has anything left: within the call that caused it, not when the host
-    /// polls (requirement M3).
-    fn route(&mut self) {
-        loop {
-            self.route_locks();
-            let mut quiet = true;
-            for index in 0..self.links.len() {
-                if !self.links[index].is_quiet() {
-                    quiet = false;
-                    self.route_link(index);
-                }
-            }
-            if quiet {
-                return;
-            }
-        }
-    }
-
     /// From the hub to the connections and the application.
     fn route_locks(&mut self) {
+        let now = self.now();
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Send { call, request, patience } => {
@@ -170,9 +165,9 @@ impl Client {
                         // command more.
                         if !link.asked && matches!(request, Request::Extend { .. }) && link.commands.is_up() {
                             link.asked = true;
-                            link.commands.ask_server(self.now);
+                            link.commands.ask_server(now);
                         }
-                        link.commands.send(self.now, call, request, patience);
+                        link.commands.send(now, call, request, patience);
                     }
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
@@ -190,8 +185,8 @@ impl Client {
                 }
                 LocksOutput::Stopped { unreleased } => {
                     for link in &mut self.links {
-                        link.commands.close(self.now);
-                        link.listener.shut(self.now, &mut link.wake);
+                        link.commands.close(now);
+                        link.listener.shut(now, &mut link.wake);
                     }
                     self.out.push_back(Output::Stopped { unreleased });
                 }
@@ -201,7 +196,7 @@ impl Client {
 
     /// From the connections of one node to the hub.
     fn route_link(&mut self, index: usize) {
-        let now = self.now;
+        let now = self.now();
         let node = NodeId::new(index as u16);
         let link = &mut self.links[index];
         while let Some(output) = link.commands.poll_output() {

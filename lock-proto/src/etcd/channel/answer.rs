@@ -18,7 +18,8 @@ impl Channel {
         self.reply(call, Reply::NotSent(cause));
     }
 
-    /// What was handed out as one call is done, refused, or of unknown outcome as a whole (requirement E11).
+    /// Answers every request of a call: all are done, refused, or of unknown outcome together.
+    // E11
     pub(super) fn answered(&mut self, sent: Sent, result: Result<RpcReply, Status>) {
         match result {
             Ok(answer) => self.done(sent, answer),

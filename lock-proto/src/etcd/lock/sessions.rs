@@ -180,9 +180,9 @@ impl Context {
         self.call(CallOwner::Session(session.0), NodeId(0), request, timeout)
     }
 
-    /// The end of a lock's step: sessions that it has left are told so, and what it opened on the way and does not depend
-    /// on is given up (waiters with leases of their own whose waits end at one time are each the head of their queue for a
-    /// moment). What is retired ends if this lock was the last that needed it.
+    /// Called after every step of a lock. Leaves the sessions that the lock no longer uses, and extends those that it asked
+    /// to extend. Closes sessions that were opened in this step and are not used: waiters with leases of their own whose
+    /// waits end at one time are each the head of their queue for a moment. Ends retired sessions that no lock needs.
     pub(crate) fn settle_sessions(&mut self) {
         for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
