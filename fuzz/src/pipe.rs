@@ -37,7 +37,7 @@ const ANSWERS: [&[u8]; 16] = [
     b"*2\r\n$1\r\na\r\n$1\r\n1\r\n",
 ];
 
-const LIMITS: Limits = Limits { frame: 4096, depth: 4, elements: 64, pushes: 8, outgoing: 2048 };
+const LIMITS: Limits = Limits { frame: 4096, depth: 4, elements: 64, pushes: 8, outgoing: 2048, in_flight: 16 };
 
 /// More than the longest command here: a script and its arguments, or `BLPOP` of 255 lists.
 const ONE_COMMAND: usize = 16 * 1024;
@@ -137,6 +137,7 @@ impl World {
             role: if how & 0x40 == 0 { Role::Commands } else { Role::Wake },
             server_info: how & 0x80 != 0,
             connect_timeout: Duration::from_millis(300),
+            request_timeout: Duration::from_millis(100),
             reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_millis(100)),
             limits: LIMITS,
         };
@@ -152,23 +153,24 @@ impl World {
         }
     }
 
-    fn send(&mut self, kind: u8, patience: u8) {
+    fn send(&mut self, kind: u8, ttl: u8) {
         self.serial += 1;
         let call = CallId::new(NodeId::new(0), self.serial);
         let key = Key::new(b"", &[b'a' + kind % 4]);
+        let ttl_ms = u64::from(ttl);
         // Numbers of one length, so that none is the start of another.
         let (number, spent) = (1_000_000 + self.serial, Spent::default());
         let mut token = None;
         let request = match kind / 4 % 5 {
             0 => {
                 token = Some(format!("{}:{number}\r\n", ClientId::from_bits(7)));
-                Request::Take { key, number, spent, ttl_ms: 100, fence_block: 0, clean: true, waiting_ms: 0 }
+                Request::Take { key, number, spent, ttl_ms, fence_block: 0, clean: true, waiting_ms: 0 }
             }
             1 => {
                 let waiting_ms = u64::from(kind / 128);
-                Request::Take { key, number, spent, ttl_ms: 100, fence_block: 1, clean: false, waiting_ms }
+                Request::Take { key, number, spent, ttl_ms, fence_block: 1, clean: false, waiting_ms }
             }
-            2 => Request::Extend { key, number, ttl_ms: 100, fence_block: u32::from(kind / 128) },
+            2 => Request::Extend { key, number, ttl_ms, fence_block: u32::from(kind / 128) },
             3 => {
                 let spent = (kind / 64).is_multiple_of(2).then_some(spent);
                 Request::Release { key, number: 0, spent, announce: kind / 128 == 0 }
@@ -176,13 +178,13 @@ impl World {
             _ => Request::Announce { key },
         };
         self.pending.insert(call, token);
-        self.pipe.send(self.now, call, request, Duration::from_millis(u64::from(patience)));
+        self.pipe.send(self.now, call, request);
     }
 
     fn block(&mut self, count: u8) {
         let keys = (0..=count).map(|n| Key::new(b"", &[b'a', n])).collect();
         let wait = Duration::from_millis(u64::from(count) * 10);
-        self.pipe.block(self.now, keys, wait, Duration::from_millis(50));
+        self.pipe.block(self.now, keys, wait);
     }
 
     fn conn(&self) -> Option<ConnId> {

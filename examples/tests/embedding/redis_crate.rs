@@ -13,6 +13,8 @@ use redis::ConnectionLike as _;
 
 /// The longest sleep: a thread's timer may stand still while the machine is suspended (requirement T4).
 const NAP: Duration = Duration::from_millis(500);
+/// How long a server may be silent.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A hub, and a connection that is opened when something is to be sent.
 struct Embedded {
@@ -40,8 +42,8 @@ impl Embedded {
     fn carry_out(&mut self) {
         while let Some(output) = self.locks.poll_output() {
             match output {
-                LocksOutput::Send { call, request, patience } => {
-                    let reply = self.ask(&request, patience);
+                LocksOutput::Send { call, request } => {
+                    let reply = self.ask(&request);
                     self.locks.handle_reply(self.clock.now(), call, &reply);
                 }
                 LocksOutput::Event { lock, event } => self.told.push((lock, event)),
@@ -52,9 +54,9 @@ impl Embedded {
     }
 
     /// Makes one request and waits for its answer.
-    fn ask(&mut self, request: &Request, patience: Duration) -> Reply {
+    fn ask(&mut self, request: &Request) -> Reply {
         if self.connection.is_none() {
-            match self.client.get_connection_with_timeout(patience) {
+            match self.client.get_connection_with_timeout(TIMEOUT) {
                 Ok(connection) => self.connection = Some(connection),
                 // Nothing was sent: a definite no.
                 Err(_) => return Reply::NotSent(Cause::Fault(Fault::Unreachable)),
@@ -62,7 +64,7 @@ impl Embedded {
             self.locks.handle_node_up(self.clock.now(), NodeId::new(0), None);
         }
         let connection = self.connection.as_mut().unwrap();
-        connection.set_read_timeout(Some(patience)).unwrap();
+        connection.set_read_timeout(Some(TIMEOUT)).unwrap();
         let command = request.with_args(self.locks.identity(), Form::Source, |args| {
             let mut command = redis::Cmd::new();
             for arg in args {

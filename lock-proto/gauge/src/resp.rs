@@ -30,6 +30,7 @@ impl Rig {
             role: Role::Commands,
             server_info: false,
             connect_timeout: Duration::from_secs(1),
+            request_timeout: Duration::from_secs(1),
             reconnect: Poll::fixed(Duration::from_secs(1)),
             limits: Limits::default(),
         };
@@ -59,7 +60,7 @@ impl Rig {
                 clean: true,
                 waiting_ms: 0,
             };
-            self.pipe.send(NOW, call, request, Duration::from_secs(1));
+            self.pipe.send(NOW, call, request);
         }
         loop {
             let n = self.pipe.outgoing(self.conn).len();

@@ -7,4 +7,4 @@ mod timed_queue;
 
 pub(crate) use deadlines::Deadlines;
 pub(crate) use slots::Slots;
-pub(crate) use timed_queue::{Patient, Waiting};
+pub(crate) use timed_queue::Waiting;

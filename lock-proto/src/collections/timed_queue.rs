@@ -1,70 +1,10 @@
-//! Queues that know when the first of their entries runs out of patience.
+//! A queue whose entries have deadlines.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 
-use super::burst;
 use crate::time::Instant;
 
-/// A queue, first in, first out, of entries with deadlines in any order; tells the earliest deadline in amortised constant
-/// time, without an allocation per entry.
-///
-/// `minima` is the queue without every entry that has a later one due no later than itself: such an entry can never be the
-/// earliest again. What is left is sorted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Patient<T> {
-    entries: VecDeque<T>,
-    minima: VecDeque<(u64, Instant)>,
-    /// Number of the first entry, and of the next one to come.
-    first: u64,
-    next: u64,
-}
-
-impl<T> Default for Patient<T> {
-    fn default() -> Self {
-        Self { entries: VecDeque::new(), minima: VecDeque::new(), first: 0, next: 0 }
-    }
-}
-
-impl<T> Patient<T> {
-    pub(crate) fn push(&mut self, entry: T, deadline: Instant) {
-        while self.minima.back().is_some_and(|(_, earlier)| *earlier >= deadline) {
-            self.minima.pop_back();
-        }
-        self.minima.push_back((self.next, deadline));
-        self.next += 1;
-        self.entries.push_back(entry);
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<T> {
-        if self.entries.is_empty() {
-            return None;
-        }
-        if self.minima.front().is_some_and(|(number, _)| *number == self.first) {
-            self.minima.pop_front();
-        }
-        self.first += 1;
-        burst::pop(&mut self.entries)
-    }
-
-    pub(crate) fn front(&self) -> Option<&T> {
-        self.entries.front()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub(crate) fn earliest(&self) -> Option<Instant> {
-        self.minima.front().map(|(_, deadline)| *deadline)
-    }
-}
-
-/// What waits for a connection that is being opened. Here an entry that runs out of patience leaves alone, out of order;
-/// opening goes on for the others.
+/// Entries in the order in which they came. One whose deadline has passed leaves alone, out of order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Waiting<T> {
     entries: BTreeMap<u64, (Instant, T)>,

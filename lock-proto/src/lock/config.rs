@@ -55,8 +55,8 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long a server may leave a request unanswered before its connection is dropped; less for locks with a short TTL:
-    /// a fifth of it. Default: 500 ms on Redis, 1 s on etcd.
+    /// How long a server may be silent while requests are unanswered before its connection is dropped. Default: 500 ms on
+    /// Redis, 1 s on etcd.
     pub const fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self

@@ -128,6 +128,7 @@ impl Client {
                 role,
                 server_info: config.is_quorum() && role == Role::Commands,
                 connect_timeout: config.connect_timeout,
+                request_timeout: config.request_timeout,
                 reconnect: config.reconnect,
                 limits: Limits::default(),
             };
@@ -159,7 +160,7 @@ impl Client {
         let now = self.now();
         while let Some(output) = self.locks.poll_output() {
             match output {
-                LocksOutput::Send { call, request, patience } => {
+                LocksOutput::Send { call, request } => {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
                         // What is held for so long must be compared after the next connect. A lock that is taken and given back costs no
                         // command more.
@@ -167,7 +168,7 @@ impl Client {
                             link.asked = true;
                             link.commands.ask_server(now);
                         }
-                        link.commands.send(now, call, request, patience);
+                        link.commands.send(now, call, request);
                     }
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),

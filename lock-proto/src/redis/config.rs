@@ -83,8 +83,9 @@ impl Config {
         self
     }
 
-    /// How long a round of a quorum waits for its nodes. It stops the waiting only, and drops no connection. Default: a
-    /// twentieth of the TTL, between 10 ms and 1 s. At most a quarter of the TTL.
+    /// How long a round of a quorum waits for its nodes. It stops the waiting only, and drops no connection. At most a
+    /// quarter of the TTL. Default: as long as the grants of the round count. A node that is silent is not waited for
+    /// longer than [`request_timeout`](Self::request_timeout), which ends its connection.
     pub const fn round_timeout(mut self, timeout: Duration) -> Self {
         self.store.round_timeout = Some(timeout);
         self

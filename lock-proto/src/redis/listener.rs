@@ -84,7 +84,7 @@ impl Listener {
                 let keys: Vec<Key> = self.wanted.iter().take(MOST_KEYS).cloned().collect();
                 heard.extend(keys.iter().cloned().map(Heard::Listening));
                 let wait = if self.client.is_some() { WAIT } else { WAIT_WITHOUT_UNBLOCK };
-                wake.block(now, keys.clone(), wait, WAIT);
+                wake.block(now, keys.clone(), wait);
                 self.blocked = Some(keys);
             }
             Some(keys) if !self.unblocking && !self.covers(keys) => {
@@ -204,6 +204,7 @@ mod tests {
                     role,
                     server_info: false,
                     connect_timeout: ms(2_000),
+                    request_timeout: ms(500),
                     reconnect: Poll::default(),
                     limits: Limits::default(),
                 };
@@ -240,7 +241,7 @@ mod tests {
         /// Begins to wait for `names`, for so long.
         fn blocks(&mut self, names: &[&str], wait: Duration) {
             let mut expected = self.wake.clone();
-            expected.block(self.now, keys(names), wait, WAIT);
+            expected.block(self.now, keys(names), wait);
             self.sync();
             assert_eq!(self.wake, expected);
         }

@@ -68,12 +68,11 @@ impl Locks {
         for slot in self.locks.slots() {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));
         }
-        if self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed) {
-            let quorum = self.ctx.quorum();
-            let end = |slot| self.locks.get(slot).and_then(|lock| lock.counts_on(node, quorum));
-            let held = self.locks.slots().filter_map(|slot| Some((end(slot)?, slot)));
-            self.ctx.shared.verifications.begin(node, held);
-        }
+        let changed = self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
+        let quorum = self.ctx.quorum();
+        let end = |slot| self.locks.get(slot).and_then(|lock| lock.to_verify(node, changed, quorum));
+        let held = self.locks.slots().filter_map(|slot| Some((end(slot)?, slot)));
+        self.ctx.shared.verifications.begin(node, held);
         self.verify(node);
         self.settle();
     }
@@ -146,8 +145,6 @@ impl Locks {
     fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) else { return };
         known.meet(self.ctx.now, &self.ctx.config, server);
-        // What was not verified when the last connection ended is verified now.
-        known.verifying = known.changed || self.ctx.shared.verifications.is_open(node);
         self.ctx.shared.equal = self.ctx.shared.nodes.iter().enumerate().find_map(|(second, node)| {
             let run_id = node.run_id.as_ref()?;
             let first =

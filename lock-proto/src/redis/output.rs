@@ -1,7 +1,5 @@
 //! What the hub asks of its surroundings.
 
-use core::time::Duration;
-
 use super::request::Key;
 use crate::id::LockId;
 use crate::lock::Event;
@@ -9,15 +7,13 @@ use crate::lock::Event;
 /// What the hub tells its surroundings. One ordered queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocksOutput {
-    /// Send this request to the node, and give the answer to `handle_reply`. If it is not answered within `patience`, close the
-    /// connection and answer `Unknown`, or `NotSent` if it had not left.
+    /// Send this request to the node, and give the answer to `handle_reply`, however late. When nothing at all arrives from the node for
+    /// [`Config::request_timeout`](super::Config::request_timeout), close the connection and answer `Unknown`, or `NotSent` if it had not left.
     Send {
         /// To be given back with the answer.
         call: crate::CallId,
         /// The request.
         request: super::request::Request,
-        /// How long an answer may take.
-        patience: Duration,
     },
     /// Tell an acquisition.
     Event {

@@ -247,6 +247,14 @@ impl Request {
         }
     }
 
+    /// The life that it gives the key, of a take or an extend.
+    pub(super) const fn ttl(&self) -> Option<Duration> {
+        match self {
+            Self::Take { ttl_ms, .. } | Self::Extend { ttl_ms, .. } => Some(Duration::from_millis(*ttl_ms)),
+            Self::Release { .. } | Self::Announce { .. } => None,
+        }
+    }
+
     /// The script that it runs; `None` if it is a plain command.
     pub const fn script(&self) -> Option<Script> {
         match self {

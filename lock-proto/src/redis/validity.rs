@@ -28,17 +28,16 @@ impl Ttl {
         if renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold);
         }
-        // The first renewal and two tries of it must fit, each with its full patience.
+        // The first renewal and two tries of it must fit.
         let validity = Duration::from_nanos(ttl.validity(config));
-        if ttl.duration() / 3 + 2 * ttl.patience(config) > validity {
+        if ttl.duration() / 3 + 2 * config.request_timeout.min(ttl.duration() / 5) > validity {
             return Err(Invalid::Drift { ttl: given, validity });
         }
         if config.is_quorum() {
             if given > config.store.quarantine {
                 return Err(Invalid::TtlOverQuarantine { given, quarantine: config.store.quarantine });
             }
-            let round = ttl.round_timeout(config);
-            if round > given / 4 {
+            if let Some(round) = config.store.round_timeout.filter(|round| *round > given / 4) {
                 return Err(Invalid::RoundTimeout { round, ttl: given });
             }
         }
@@ -77,20 +76,17 @@ impl Ttl {
         from.after(third - jitter_nanos(seed, n, third / 10)).on_beat(self.nanos() / 512)
     }
 
-    /// When a renewal that failed at `now` is tried again.
-    pub(crate) const fn retry_at(self, now: Instant) -> Instant {
-        now.after(self.nanos() / 12)
+    /// When a renewal that failed at `now` is tried again. Jitter, which `n` selects, keeps locks apart whose renewals failed together.
+    pub(crate) const fn retry_at(self, now: Instant, seed: u64, n: u64) -> Instant {
+        let pause = self.nanos() / 12;
+        now.after(pause - jitter_nanos(seed, n, pause / 2))
     }
 
-    /// How long a node may leave a request of this lock unanswered.
-    pub(crate) fn patience(self, config: &Config) -> Duration {
-        config.request_timeout.min(self.duration() / 5)
-    }
-
-    /// How long a round of a quorum waits for its nodes (requirement Q1).
-    pub(crate) fn round_timeout(self, config: &Config) -> Duration {
-        let default = (self.duration() / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        config.store.round_timeout.unwrap_or(default)
+    /// When a round that began at `started` stops waiting for its nodes (requirement Q1): when its grants count no more, unless the
+    /// settings say otherwise. A late answer is no reason to stop: the nodes would be asked for the same again.
+    pub(crate) fn round_end(self, started: Instant, config: &Config) -> Instant {
+        let until = self.until(started, config);
+        config.store.round_timeout.filter(|_| config.is_quorum()).map_or(until, |timeout| until.min(started + timeout))
     }
 }
 
@@ -134,9 +130,11 @@ mod tests {
         let ttl = Ttl { ms: 1_200 };
         let at = |ms: u64| Instant::from_millis(10_000 + ms);
         // H1
-        assert_eq!(ttl.retry_at(at(0)), at(100));
+        for n in 0..100 {
+            let retry = ttl.retry_at(at(0), 7, n);
+            assert!(at(50) < retry && retry <= at(100), "{n}: {retry}");
+        }
         assert_eq!((ttl.ms(), ttl.duration()), (1_200, ms(1_200)));
-        assert_eq!((ttl.patience(&config()), ttl.patience(&config().request_timeout(ms(7)))), (ms(240), ms(7)));
         // A third, less a tenth of that at most, and less a beat.
         let beat = ms(1_200) / 512;
         for n in 0..100 {
@@ -145,9 +143,10 @@ mod tests {
             assert_eq!(renewal, renewal.on_beat(1 << 21), "a power of two, not above {beat:?}");
         }
         // Requirement Q1.
-        let round = |ttl: u64| Ttl { ms: ttl }.round_timeout(&config());
-        assert_eq!((round(1_200), round(100), round(60_000)), (ms(60), ms(10), ms(1_000)));
-        assert_eq!(ttl.round_timeout(&config().round_timeout(ms(7))), ms(7));
+        let quorum = Config::new(["redis://a", "redis://b", "redis://c"].map(|url| url.parse().expect("a URL")));
+        assert_eq!(ttl.round_end(at(0), &quorum), ttl.until(at(0), &quorum));
+        assert_eq!(ttl.round_end(at(0), &quorum.round_timeout(ms(7))), at(7));
+        assert_eq!(ttl.round_end(at(0), &config().round_timeout(ms(7))), ttl.until(at(0), &config()));
     }
 
     /// The bounds themselves are allowed (requirements H1, Q1 and Q6).

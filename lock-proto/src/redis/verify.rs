@@ -1,6 +1,7 @@
-//! Which holds are to be verified on a node that may have become another server (requirement Q7).
+//! Which holds a node has to confirm after a reconnect: all, if it may have become another server (requirement Q7), else those whose
+//! renewal failed.
 //!
-//! A bounded number of requests is in flight for each node, so that a server that has just taken over is not flooded by every lock at
+//! A bounded number of requests is in flight for each node, so that a server that has just come back is not flooded by every lock at
 //! once. The locks whose validity ends first come first.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use crate::lock::Cause;
 use crate::time::Instant;
 
 /// How many locks of one node are verified at a time.
+// P6
 const IN_FLIGHT: usize = 256;
 
 /// What is left to verify, of each node.
@@ -31,16 +33,14 @@ impl Verifications {
         self.0.is_empty()
     }
 
-    /// Whether something is left to verify on this node.
-    pub(crate) fn is_open(&self, node: NodeId) -> bool {
-        self.0.contains_key(&node)
-    }
-
-    /// All these locks are to be verified, and no others.
+    /// These locks are to be verified. Those that an earlier connection left over still are.
     pub(crate) fn begin(&mut self, node: NodeId, held: impl Iterator<Item = (Instant, u32)>) {
-        let waiting: BTreeSet<_> = held.collect();
-        if !waiting.is_empty() || self.0.contains_key(&node) {
-            self.0.entry(node).or_default().waiting = waiting;
+        let held: BTreeSet<_> = held.collect();
+        if !held.is_empty() {
+            let slots: BTreeSet<u32> = held.iter().map(|(_, slot)| *slot).collect();
+            let waiting = &mut self.0.entry(node).or_default().waiting;
+            waiting.retain(|(_, slot)| !slots.contains(slot));
+            waiting.extend(held);
         }
     }
 

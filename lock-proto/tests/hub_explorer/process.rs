@@ -11,6 +11,8 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
 /// The longest TTL in use, in ms.
 pub(crate) const MAX_TTL: u64 = 3_000;
+/// A request without an answer for so long, in ns, ends its connection.
+const ANSWERED_WITHIN: u64 = 500_000_000;
 /// One instant may have this many outputs and timeouts of a hub, not more.
 const MOST_AT_ONCE: u32 = 2_000;
 
@@ -109,6 +111,7 @@ pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, Serve
         role: Role::Commands,
         server_info: true,
         connect_timeout: Duration::from_secs(1),
+        request_timeout: Duration::from_secs(1),
         reconnect: Poll::fixed(Duration::from_secs(1)),
         limits: Limits::default(),
     };
@@ -164,11 +167,11 @@ impl Process {
                     println!("{:>12}us {:x} -> {output:?}", now / 1_000, self.id);
                 }
                 match output {
-                    LocksOutput::Send { call, request, patience } => {
+                    LocksOutput::Send { call, request } => {
                         self.sends += 1;
                         let conn = &mut self.conns[call.node().index()];
                         if conn.up && !self.stopped {
-                            let deadline = now + patience.as_nanos() as u64;
+                            let deadline = now + ANSWERED_WITHIN;
                             conn.unsent.push_back(Sent { call, request, deadline });
                             assert!(conn.unsent.len() + conn.socket.len() < 500, "requests without bounds");
                         } else {

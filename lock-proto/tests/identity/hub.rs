@@ -54,6 +54,11 @@ impl Hub {
         self.drain();
     }
 
+    fn at(&mut self, at: u64) {
+        self.locks.handle_timeout(ms(at));
+        self.drain();
+    }
+
     fn requests(&mut self) -> Vec<(CallId, Request)> {
         core::mem::take(&mut self.sent)
     }
@@ -144,6 +149,37 @@ fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
     assert_eq!(asked, expected(989, 990));
     hub.up(1_005, 0, "two");
     assert_eq!(hub.requests(), []);
+}
+
+/// All renewals fell due while the server was away. It is the same one when it comes back, and is not asked for everything at once.
+#[test]
+fn p6_after_a_reconnect_missed_renewals_leave_some_at_a_time_and_the_earliest_end_comes_first() {
+    let mut hub = Hub::new(1, |c| c);
+    hub.up(0, 0, "one");
+    for n in 0..1_000 {
+        let ttl = Duration::from_millis(100_000 - 10 * n);
+        hub.held(n, &Acquire::new(format!("lock{n}")).ttl(ttl));
+    }
+    let quiet = hub.held(1_000, &Acquire::new("quiet").ttl(Duration::from_secs(1_000)));
+    hub.at(34_000);
+    let renewals = hub.requests();
+    assert_eq!(renewals.len(), 1_000);
+    for (call, _) in &renewals {
+        hub.reply(34_001, *call, &broken());
+    }
+    // Those that are tried again before the server is back are not tried together.
+    hub.at(40_000);
+    let retries = hub.requests();
+    assert!((100..900).contains(&retries.len()), "{} are tried again so far", retries.len());
+    for (call, _) in &retries {
+        hub.reply(40_000, *call, &broken());
+    }
+    hub.up(40_001, 0, "one");
+    let asked = hub.requests();
+    assert_eq!(names(&asked), (744..1_000).rev().map(|n| format!("lock{n}")).collect::<Vec<_>>());
+    hub.reply(40_002, asked[0].0, &Reply::Extended);
+    assert_eq!(names(&hub.requests()), ["lock743"]);
+    assert!(hub.locks.valid_until(quiet).is_some());
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! One process: its hub, its clock, its connections, and an application that claims what it is offered.
 
 use core::hash::{Hash, Hasher};
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use lock_proto::redis::{
@@ -9,7 +8,7 @@ use lock_proto::redis::{
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
-use crate::{CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
+use crate::{ANSWERED_WITHIN, CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
 
 /// How a client is called in traces.
 pub(crate) fn who(client: usize) -> char {
@@ -126,6 +125,7 @@ impl Client {
         let endpoint = |n| Endpoint::parse(&format!("redis://127.0.0.1:{}", 7000 + n)).unwrap();
         let config = Config::new((0..nodes).map(endpoint))
             .wake(Wake::Poll)
+            .round_timeout(TTL / 20)
             .poll(Poll::fixed(TTL / 2))
             .fence_block(1)
             .release_within(TTL * 2);
@@ -250,7 +250,7 @@ impl Client {
         for _ in 0..100 {
             while let Some(output) = self.hub.poll_output() {
                 match output {
-                    LocksOutput::Send { call, request, patience } => self.send(clock, call, request, patience, news),
+                    LocksOutput::Send { call, request } => self.send(clock, call, request, news),
                     LocksOutput::Event { lock, event } => self.told(clock, lock, &event, news),
                     LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
                     LocksOutput::Stopped { .. } => news.broken("a hub stopped unasked".into()),
@@ -264,14 +264,14 @@ impl Client {
         news.broken(format!("{} does not come to rest", who(self.index)));
     }
 
-    fn send(&mut self, clock: Instant, call: CallId, request: Request, patience: Duration, news: &mut News) {
+    fn send(&mut self, clock: Instant, call: CallId, request: Request, news: &mut News) {
         let index = self.index;
         news.say(|| format!("{} sends {}", who(index), tell_request(&request)));
         if matches!(request, Request::Extend { .. }) {
             self.last_renewal = Some(request.clone());
         }
         let wanted = self.acquisitions.iter().any(|known| known.phase != Phase::GivenBack);
-        let sent = Sent { call, request, until: clock + patience, wanted };
+        let sent = Sent { call, request, until: clock + ANSWERED_WITHIN, wanted };
         self.conns[call.node().index()].requests.push_back(sent);
     }
 

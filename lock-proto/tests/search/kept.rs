@@ -18,7 +18,7 @@ const HEIR: &str = "one dies, and the other gets it";
 fn s6_one_node_and_nothing_goes_wrong_searched_to_the_end() {
     let world = World { settle_every: 200, ..World::new() };
     let wanted = [GETS, GIVES, RENEWS, BOTH, OUTLIVES];
-    let outcome = keeps("nothing goes wrong", &world, usize::MAX, 30_000, &wanted);
+    let outcome = keeps("nothing goes wrong", &world, usize::MAX, 25_000, &wanted);
     assert!(outcome.exhausted);
 }
 

@@ -38,6 +38,8 @@ use world::{Action, World};
 
 const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_millis(1_000);
+/// When a client gives a silent connection up.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
 /// An application keeps the lock for this long at the most.
 const HOLD: Duration = Duration::from_millis(1_500);
 

@@ -61,6 +61,9 @@ impl Lock {
             if let Some(answer) = ctx.excluded(node) {
                 return Vote::No(answer);
             }
+            if self.store.debts.get(node).is_some_and(Debt::awaits_take) {
+                return Vote::Waiting;
+            }
             let clean = first && self.store.debts.get(node).is_none_or(Debt::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
             let waiting_ms = if ctx.shared.quiet.contains(node) { 0 } else { waiting_ms };
@@ -68,14 +71,13 @@ impl Lock {
                 marked.insert(node);
             }
             let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
-            let timeout = head.terms.patience(&ctx.config);
-            Vote::Asked { serial: ctx.send(node, request, timeout) }
+            Vote::Asked { serial: ctx.send(node, request) }
         };
         let votes = (0..nodes).map(ask).collect();
         self.contention = Contention::Trying(Round {
             number,
             started: ctx.now,
-            deadline: (nodes > 1).then(|| ctx.now + head.terms.round_timeout(&ctx.config)),
+            deadline: head.terms.round_end(ctx.now, &ctx.config),
             ttl: head.terms,
             votes,
             fence: None,
@@ -88,21 +90,40 @@ impl Lock {
     /// The node refused the attempt, which also set the marker of those who wait: once more without it, as that key may be forbidden, or
     /// lie elsewhere in a cluster. A release does not wake us then, and polling takes over. False if it was not marked.
     pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId) -> bool {
-        let spent = self.spent(ctx);
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
         }
         round.marked.remove(node);
         ctx.shared.quiet.insert(node);
+        self.ask_again(ctx, node);
+        true
+    }
+
+    /// An attempt on one node in the round under way, beside those that left when it began.
+    fn ask_again(&mut self, ctx: &mut Context, node: NodeId) {
+        let spent = self.spent(ctx);
+        let Contention::Trying(round) = &mut self.contention else { return };
         let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
         let fence_block = ctx.fence_block();
         let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 0 };
-        let serial = ctx.send(node, request, round.ttl.patience(&ctx.config));
+        let serial = ctx.send(node, request);
         if let Some(vote) = round.votes.get_mut(node.index()) {
             *vote = Vote::Asked { serial };
         }
-        true
+    }
+
+    /// An earlier attempt on the node has its answer at last: the head may try there again.
+    fn late_answer(&mut self, ctx: &mut Context, node: NodeId) {
+        let reachable = self.lacks_nodes() && self.why_blocked(ctx.quorum()) == Blocked::Held;
+        match &mut self.contention {
+            Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Waiting) => {
+                self.ask_again(ctx, node);
+            }
+            // Not at once: the answer may be as late each time.
+            Contention::Paused { until } if reachable => *until = (*until).min(ctx.now + ctx.config.store.poll.every),
+            Contention::Trying(_) | Contention::Paused { .. } | Contention::Idle => {}
+        }
     }
 
     /// An attempt has its answer.
@@ -129,7 +150,7 @@ impl Lock {
             self.judge(ctx);
         } else if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == take.number) {
             let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
-            hold.answered(ctx.now, node, call, reply, &ctx.config);
+            hold.answered(ctx, node, call, reply);
             self.after_answer(ctx);
         } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.remains.number == take.number) {
             // The holder was notified, and its guard is alive: nothing is deleted before it comes back (requirement H6).
@@ -143,6 +164,7 @@ impl Lock {
                 let send = debt.straggled(take.number, reply);
                 self.settle_debt(ctx, node, send);
             }
+            self.late_answer(ctx, node);
         }
     }
 
@@ -201,7 +223,7 @@ impl Lock {
             let node = NodeId::new(index as u16);
             let landed = match vote {
                 Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
-                Vote::No(_) => self.store.debts.get(node).is_some_and(Debt::has_found),
+                Vote::Waiting | Vote::No(_) => self.store.debts.get(node).is_some_and(Debt::has_found),
             };
             if landed {
                 self.owe(ctx, node, round.number, announce);

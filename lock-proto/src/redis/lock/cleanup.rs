@@ -125,6 +125,11 @@ impl Debt {
         }
     }
 
+    /// An attempt on the node has no answer yet.
+    pub(crate) const fn awaits_take(&self) -> bool {
+        !self.takes.is_empty()
+    }
+
     pub(crate) fn take_sent(&mut self, take: Take) {
         self.number = self.number.max(take.number);
         self.takes.push(take);

@@ -28,8 +28,6 @@ pub(crate) struct Node {
     /// The current connection is not the first, and it is not known to lead to the same server process as
     /// the one before: what that one confirmed has to be verified (requirement Q7).
     pub changed: bool,
-    /// The holds on it are being verified, a few at a time: a hold does not ask by itself.
-    pub verifying: bool,
     /// There was a connection before.
     met: bool,
     /// When the run id changed, the last two times.
@@ -142,8 +140,8 @@ impl Context {
     }
 
     /// Emits a request of the lock whose step it is, and returns the serial of its call.
-    pub(crate) fn send(&mut self, node: NodeId, request: Request, timeout: Duration) -> u64 {
-        self.call(CallOwner::Lock(self.slot), node, request, timeout)
+    pub(crate) fn send(&mut self, node: NodeId, request: Request) -> u64 {
+        self.call(CallOwner::Lock(self.slot), node, request, self.config.request_timeout)
     }
 
     pub(crate) fn listen(&mut self, key: &Key, on: bool) {

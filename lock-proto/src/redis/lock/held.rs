@@ -22,14 +22,15 @@ impl Lock {
                 Some(Wish::Extend) => {
                     let fence_block = if hold.lacks_fences() { ctx.config.store.fence_block } else { 0 };
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
-                    ctx.send(node, request, ttl.patience(&ctx.config))
+                    ctx.send(node, request)
                 }
+                Some(Wish::TopUp) if self.store.debts.get(node).is_some_and(Debt::awaits_take) => continue,
                 Some(Wish::TopUp) => {
                     let spent = self.spent(ctx);
                     let (key, ttl_ms) = (self.key.clone(), ttl.ms());
                     let request =
                         Request::Take { key, number, spent, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 };
-                    let serial = ctx.send(node, request, ttl.patience(&ctx.config));
+                    let serial = ctx.send(node, request);
                     self.store.debts.of(node).take_sent(Take { serial, number, emitted: ctx.now, ttl });
                     serial
                 }
@@ -48,7 +49,7 @@ impl Lock {
         let Some(hold) = &mut self.hold else { return };
         let call = hold.shares.get(node.index()).and_then(|share| share.call);
         let Some(call) = call.filter(|call| call.serial == serial) else { return };
-        hold.answered(ctx.now, node, call, reply, &ctx.config);
+        hold.answered(ctx, node, call, reply);
         self.after_answer(ctx);
     }
 

@@ -120,7 +120,7 @@ impl Store for Redis {
         // Signals that were taken here and led to no attempt are somebody else's.
         for node in lock.store.listening.iter().flat_map(|listening| listening.hinted.iter()) {
             let request = Request::Announce { key: lock.key.clone() };
-            ctx.send(node, request, ctx.config.request_timeout);
+            ctx.send(node, request);
         }
         lock.stop_listening(ctx);
         lock.tries = 0;
@@ -243,7 +243,7 @@ impl Store for Redis {
         match contention {
             Contention::Idle => None,
             Contention::Paused { until } => Some((*until, "next attempt")),
-            Contention::Trying(round) => round.deadline.map(|at| (at, "end of a round")),
+            Contention::Trying(round) => Some((round.deadline, "end of a round")),
         }
     }
 
@@ -286,8 +286,8 @@ impl Store for Redis {
         Ok((key, Ttl::new(want.ttl.unwrap_or(DEFAULT_TTL), want.renew, config)?))
     }
 
-    fn request(call: CallId, request: Request, timeout: Duration) -> LocksOutput {
-        LocksOutput::Send { call, request, patience: timeout }
+    fn request(call: CallId, request: Request, _: Duration) -> LocksOutput {
+        LocksOutput::Send { call, request }
     }
 
     fn event(lock: LockId, event: Event) -> LocksOutput {
@@ -379,9 +379,10 @@ impl Lock {
         }
     }
 
-    /// The end of validity of a hold that counts on this node.
-    pub(crate) fn counts_on(&self, node: NodeId, quorum: usize) -> Option<Instant> {
-        let hold = self.hold.as_ref().filter(|hold| hold.has(node))?;
+    /// The end of validity of a hold that counts on this node, if the node has to confirm it: all of them if it may be another server,
+    /// else those whose renewal failed there.
+    pub(crate) fn to_verify(&self, node: NodeId, changed: bool, quorum: usize) -> Option<Instant> {
+        let hold = self.hold.as_ref().filter(|hold| hold.has(node) && (changed || hold.missed_renewal(node)))?;
         Some(hold.tenure.valid_until(hold.keys_until(quorum)))
     }
 
@@ -431,7 +432,7 @@ impl Lock {
         let last = spent.last;
         let (number, spent) = debt.to_find(spent);
         let request = Request::Release { key: self.key.clone(), number, spent, announce };
-        let serial = ctx.send(node, request, ctx.config.request_timeout);
+        let serial = ctx.send(node, request);
         debt.delete_sent(serial, ctx.now, last, announce);
     }
 }

@@ -15,6 +15,9 @@ use crate::time::Instant;
 /// What one node said in this round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vote {
+    /// It has not been asked: an attempt of an earlier round has no answer yet. One attempt on a name and node is without an answer at
+    /// most, so that a slow server is not given more to do by each round.
+    Waiting,
     /// Nothing yet to the attempt with this serial.
     Asked { serial: u64 },
     /// Yes, and it counts until then.
@@ -28,8 +31,8 @@ pub(crate) enum Vote {
 pub struct Round {
     pub(crate) number: u64,
     pub(crate) started: Instant,
-    /// When it stops waiting; `None` for one node, whose connection has a timeout of its own.
-    pub(crate) deadline: Option<Instant>,
+    /// When it stops waiting.
+    pub(crate) deadline: Instant,
     pub(crate) ttl: Ttl,
     pub(crate) votes: PerNode<Vote>,
     /// The fencing tokens that were granted.
@@ -57,14 +60,14 @@ pub(crate) enum Hopeless {
 
 impl Round {
     pub(crate) fn verdict(&self, now: Instant, quorum: usize) -> Verdict {
-        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Asked { .. })).count();
+        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Asked { .. } | Vote::Waiting)).count();
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         // Won only if the grants still count (requirement Q2); grants that came too late never will.
         let until = quorum_until(self.votes.iter().map(Vote::until), quorum);
         if until.is_some_and(|until| now < until) {
             return Verdict::Won;
         }
-        if yes + open < quorum || self.deadline.is_some_and(|deadline| deadline <= now) || open == 0 {
+        if yes + open < quorum || self.deadline <= now || open == 0 {
             return Verdict::Lost;
         }
         Verdict::Open
@@ -126,7 +129,7 @@ impl Round {
     /// What is reported of each node.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
         self.votes.iter().map(|vote| match vote {
-            Vote::Asked { .. } => Answer::Silent,
+            Vote::Asked { .. } | Vote::Waiting => Answer::Silent,
             Vote::Yes { .. } => Answer::Granted,
             Vote::No(answer) => answer.clone(),
         })
@@ -172,7 +175,7 @@ mod tests {
         Round {
             number: 7,
             started: ms(0),
-            deadline: Some(ms(60)),
+            deadline: ms(60),
             ttl: Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap(),
             votes: votes.into_iter().collect(),
             fence: None,
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!(round([ASKED, ASKED, ASKED]).verdict(ms(1), 2), Verdict::Open);
         assert_eq!(round([ASKED, SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
         // Two grants that count no more: a third may still bring it about.
-        let late = Round { deadline: None, ..round([yes(100), yes(10), ASKED]) };
+        let late = Round { deadline: ms(99), ..round([yes(100), yes(10), ASKED]) };
         assert_eq!(late.verdict(ms(50), 2), Verdict::Open);
     }
 

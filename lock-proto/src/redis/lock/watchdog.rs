@@ -149,7 +149,7 @@ impl Hold {
                 verification: Verification::No,
                 trouble: match vote {
                     Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
-                    Vote::Asked { .. } | Vote::Yes { .. } => None,
+                    Vote::Waiting | Vote::Asked { .. } | Vote::Yes { .. } => None,
                 },
             })
             .collect();
@@ -205,6 +205,12 @@ impl Hold {
     /// Whether the grant counts on this node.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         self.shares.get(node.index()).is_some_and(|share| share.until.is_some())
+    }
+
+    /// A renewal failed on this node.
+    pub(crate) fn missed_renewal(&self, node: NodeId) -> bool {
+        let renews = self.tenure.waiter.renew != Renew::Manual;
+        renews && self.shares.get(node.index()).is_some_and(|share| share.trouble.is_some())
     }
 
     /// The node is to be asked whether it has the token, unless it is asked already. Asked it is only when the
@@ -331,8 +337,8 @@ impl Hold {
     }
 
     /// A request has its answer: the renewal under way, or an attempt that was still open.
-    pub(crate) fn answered(&mut self, now: Instant, node: NodeId, call: Call, reply: &Reply, config: &Config) {
-        let retry_at = self.ttl().retry_at(now);
+    pub(crate) fn answered(&mut self, ctx: &Context, node: NodeId, call: Call, reply: &Reply) {
+        let retry_at = self.ttl().retry_at(ctx.now, ctx.seed, call.serial);
         let lacks_fences = self.lacks_fences();
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
@@ -353,7 +359,7 @@ impl Hold {
                 let until = match share.until {
                     // Who renews by hand has asked for nothing.
                     Some(known) if verified && !extend && self.tenure.waiter.renew == Renew::Manual => known,
-                    Some(_) | None => call.ttl.until(call.emitted, config),
+                    Some(_) | None => call.ttl.until(call.emitted, &ctx.config),
                 };
                 // Never backwards: an older answer says nothing against a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
@@ -420,15 +426,15 @@ impl Hold {
         if confirmed { Extended::Done(decided.len()) } else { Extended::Failed(decided) }
     }
 
-    /// A node is reachable again: what failed there is tried at once, unless the hub has the holds on it verified, a few at a time.
+    /// A node is reachable again. A node that misses the token may get it at once; the hub has what failed there renewed,
+    /// a few holds at a time.
     pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) {
         if self.equal || ctx.shared.equal.is_some() {
             self.find_equal(ctx, node);
         }
-        let verifying = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.verifying);
         if let Some(share) = self.shares.get_mut(node.index())
             && share.call.is_none()
-            && !(verifying && share.until.is_some())
+            && share.until.is_none()
             && let Some(trouble) = &mut share.trouble
         {
             trouble.retry_at = Some(ctx.now);

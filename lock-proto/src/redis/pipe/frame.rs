@@ -17,7 +17,7 @@ const NUMBER_LINE: usize = 32;
 /// No request here is answered with more integers.
 pub(super) const MAX_INTS: usize = 4;
 
-/// What a server may send at most. More is a [`Breach`], and the connection is dropped.
+/// What a server may send at most (more is a [`Breach`], and the connection is dropped), and what is sent to it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Size of one frame, in bytes.
@@ -30,12 +30,15 @@ pub struct Limits {
     pub pushes: u32,
     /// Encoded bytes that wait for the socket; one command more may be there, and one for several locks.
     pub outgoing: usize,
+    /// Requests that were encoded and are not answered. The others wait in the client, so that a slow server is not
+    /// given more work than it can do.
+    pub in_flight: usize,
 }
 
 impl Default for Limits {
-    /// 64 KiB a frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB to send.
+    /// 64 KiB a frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB to send, 1 024 requests in flight.
     fn default() -> Self {
-        Self { frame: 64 * 1024, depth: 4, elements: 4096, pushes: 1024, outgoing: 64 * 1024 }
+        Self { frame: 64 * 1024, depth: 4, elements: 4096, pushes: 1024, outgoing: 64 * 1024, in_flight: 1024 }
     }
 }
 

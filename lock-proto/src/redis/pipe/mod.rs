@@ -18,7 +18,7 @@ pub use handshake::{Hello, ServerInfo};
 use self::frame::Answer;
 use self::handshake::Step;
 use self::short::short;
-use self::wire::{Job, Wire, breach};
+use self::wire::{Asked, Job, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
 use super::server_error::LOGGED_OUT;
@@ -40,8 +40,11 @@ pub struct PipeConfig {
     pub role: Role,
     /// Whether `INFO server` is asked for at connect (requirement Q6).
     pub server_info: bool,
-    /// How long opening and handshake may take together. Also the patience with `CLIENT UNBLOCK`.
+    /// How long opening and handshake may take together.
     pub connect_timeout: Duration,
+    /// A connection ends when requests are outstanding and nothing has arrived on it for this long. Also
+    /// the longest time that a request waits for a connection that is being opened.
+    pub request_timeout: Duration,
     /// How long to wait before a failed connection is opened again; a quarter is jitter. A connection that was up for `max` starts
     /// anew with `every`.
     pub reconnect: Poll,
@@ -86,6 +89,9 @@ pub enum PipeOutput {
 /// (requirement P4). Each request is answered exactly once, in the order of sending, when its reply comes or the connection fails. During
 /// the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
 ///
+/// A late answer ends nothing: a slow server works off what it was sent, and each request stays in flight until its
+/// reply. A bounded number is in flight ([`Limits::in_flight`]); the others wait here.
+///
 /// The host reports what happens by the `handle_` methods. Facts about any connection but the current one are dropped, so they
 /// may come late or twice (requirement M6).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -99,8 +105,10 @@ pub struct Pipe {
     /// Failures since the last connection that lasted.
     backoff: Backoff,
     /// Requests that came while the connection is being opened.
-    waiting: Waiting<Job>,
+    waiting: Waiting<Asked>,
     wire: Wire,
+    /// When something last arrived, or when the first outstanding request was made if that is later.
+    heard: Instant,
     outputs: VecDeque<PipeOutput>,
 }
 
@@ -127,6 +135,7 @@ impl Pipe {
             backoff: Backoff::default(),
             waiting: Waiting::default(),
             wire: Wire::default(),
+            heard: Instant::ZERO,
             outputs: VecDeque::new(),
         }
     }
@@ -153,33 +162,38 @@ impl Pipe {
         self.settle(&Fault::NotNeeded.into());
     }
 
-    /// Sends a request, and opens the connection if it is closed. If the answer takes longer than `patience`, counted from now, the
-    /// connection is dropped and opened again: a server that does not read is as dead as one that does not answer.
+    /// Sends a request, and opens the connection if it is closed. The request stays in flight until its reply, however late,
+    /// or the end of the connection. That ends when nothing at all arrives for [`PipeConfig::request_timeout`]: a
+    /// server that does not read is as dead as one that does not answer.
     ///
-    /// During the pause after a failure the answer is [`Reply::NotSent`] at once, and what is left of the pause is no longer than
-    /// `patience`: a lock with a short TTL that has to be renewed cannot wait for a long one.
-    pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
+    /// Answered [`Reply::NotSent`]: at once during the pause after a failure; after `request_timeout`, or a fifth of
+    /// the TTL if that is shorter, while the connection is being opened; and a take that waited here for half of its TTL, because
+    /// the rest would not be worth having. What is left of the pause after a failure is no longer than that time either: a lock with a short TTL that
+    /// has to be renewed cannot wait for a long one.
+    pub fn send(&mut self, now: Instant, call: CallId, request: Request) {
         self.open(now);
         let now = self.now;
+        let ttl = request.ttl();
+        let connect_by = now + ttl.map_or(Duration::MAX, |ttl| ttl / 5).min(self.config.request_timeout);
         if let Phase::BackingOff { until, .. } = &mut self.phase {
-            *until = (*until).min(now + patience);
+            *until = (*until).min(connect_by);
         }
-        self.ask(Job::Call { call, request, tries: 0 }, now + patience);
+        let take = matches!(request, Request::Take { .. });
+        let send_by = ttl.filter(|_| take).map_or(Instant::MAX, |ttl| now + ttl / 2);
+        self.ask(Asked { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
     }
 
-    /// Waits in the server for a signal on one of these locks, for `timeout` at most (1 ms at least). The answer may take `patience`
-    /// longer than that. Does nothing during the pause after a failure: ask again when the connection is up.
-    pub fn block(&mut self, now: Instant, keys: Vec<Key>, timeout: Duration, patience: Duration) {
+    /// Waits in the server for a signal on one of these locks, for `timeout` at most (1 ms at least). Does nothing during the
+    /// pause after a failure: ask again when the connection is up.
+    pub fn block(&mut self, now: Instant, keys: Vec<Key>, timeout: Duration) {
         self.open(now);
-        let deadline = self.now + timeout + patience;
-        self.ask(Job::Block { keys, timeout }, deadline);
+        self.ask_for(Job::Block { keys, timeout });
     }
 
     /// Ends the `block` of the connection that the server calls `client`. Does nothing during the pause after a failure.
     pub fn unblock(&mut self, now: Instant, client: i64) {
         self.open(now);
-        let deadline = self.now + self.config.connect_timeout;
-        self.ask(Job::Unblock { client }, deadline);
+        self.ask_for(Job::Unblock { client });
     }
 
     /// Asks for `INFO server`, before everything that has not left yet, if the connection is up. Unlike with
@@ -187,6 +201,7 @@ impl Pipe {
     pub fn ask_server(&mut self, now: Instant) {
         self.clock(now);
         if self.is_up() {
+            self.expect_answers();
             self.wire.login(Step::Info, &self.config.endpoint);
         }
     }
@@ -253,6 +268,7 @@ impl Pipe {
         if self.current() != Some(conn) {
             return;
         }
+        self.heard = self.now;
         match self.read(bytes) {
             Ok(None) => {}
             Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
@@ -277,15 +293,12 @@ impl Pipe {
                 if *until <= now {
                     return self.fail(Fault::TimedOut.into(), true);
                 }
-                while let Some(job) = self.waiting.pop_due(now) {
-                    if matches!(job, Job::Block { .. }) {
-                        self.outputs.push_back(PipeOutput::Woken(None));
-                    }
+                while let Some(Asked { job, .. }) = self.waiting.pop_due(now) {
                     self.answer_unsent(job, false, &Fault::TimedOut.into());
                 }
             }
             Phase::Up { .. } => {
-                if self.wire.earliest().is_some_and(|deadline| deadline <= now) {
+                if self.silent_until().is_some_and(|until| until <= now) {
                     self.fail(Fault::TimedOut.into(), true);
                 }
             }
@@ -310,17 +323,23 @@ impl Pipe {
     }
 
     /// Bytes to be written to `conn`; empty if there are none, or it is not the current connection. Commands are encoded here, not
-    /// before, and not more than [`Limits::outgoing`] and one command at a time.
+    /// before, and not more than [`Limits::outgoing`] and one command at a time. Poll for outputs after it.
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
         if self.current() != Some(conn) {
             return &[];
         }
-        self.wire.fill(&self.identity, &self.config.limits)
+        let outputs = &mut self.outputs;
+        self.wire.fill(self.now, &self.identity, &self.config.limits, |job| {
+            if let Job::Call { call, .. } = job {
+                let reply = Reply::NotSent(Fault::TimedOut.into());
+                outputs.push_back(PipeOutput::Reply { call, reply });
+            }
+        })
     }
 
     /// Whether `outgoing` would show anything; encodes nothing.
     pub fn has_outgoing(&self, conn: ConnId) -> bool {
-        self.current() == Some(conn) && self.wire.has_outgoing()
+        self.current() == Some(conn) && self.wire.has_outgoing(&self.config.limits)
     }
 
     /// The host has written the first `n` bytes of `outgoing`.
@@ -340,7 +359,7 @@ impl Pipe {
             Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
-            Phase::Up { .. } => self.wire.earliest(),
+            Phase::Up { .. } => self.silent_until(),
             Phase::BackingOff { until, .. } => Some(until),
         }
     }
@@ -361,15 +380,40 @@ impl Pipe {
         }
     }
 
-    fn ask(&mut self, job: Job, deadline: Instant) {
+    /// Something is outstanding from now on. Silence counts from here if nothing was before.
+    fn expect_answers(&mut self) {
+        if self.wire.is_idle() {
+            self.heard = self.now;
+        }
+    }
+
+    /// When the connection ends if nothing arrives before.
+    // P6
+    fn silent_until(&self) -> Option<Instant> {
+        if self.wire.is_idle() {
+            return None;
+        }
+        Some(self.heard + self.config.request_timeout + self.wire.server_waits())
+    }
+
+    fn ask_for(&mut self, job: Job) {
+        let connect_by = self.now + self.config.connect_timeout;
+        self.ask(Asked { job, send_by: Instant::MAX }, connect_by);
+    }
+
+    /// `connect_by`: how long it waits for a connection.
+    fn ask(&mut self, asked: Asked, connect_by: Instant) {
         match &self.phase {
             Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => {
-                self.waiting.push(job, deadline);
+                self.waiting.push(asked, connect_by);
             }
-            Phase::Up { .. } => self.wire.queue(job, deadline),
+            Phase::Up { .. } => {
+                self.expect_answers();
+                self.wire.queue(asked);
+            }
             Phase::BackingOff { cause, .. } => {
                 let cause = cause.clone();
-                self.answer_unsent(job, false, &cause);
+                self.answer_unsent(asked.job, false, &cause);
             }
         }
     }
@@ -381,8 +425,9 @@ impl Pipe {
         }
         self.phase = Phase::Up { since: self.now };
         self.outputs.push_back(PipeOutput::Up(hello));
-        while let Some((job, deadline)) = self.waiting.pop() {
-            self.wire.queue(job, deadline);
+        self.heard = self.now;
+        while let Some((asked, _)) = self.waiting.pop() {
+            self.wire.queue(asked);
         }
     }
 
@@ -542,8 +587,8 @@ impl Pipe {
         while let Some((job, left)) = self.wire.pop_unanswered() {
             self.answer_unsent(job, left, cause);
         }
-        while let Some((job, _)) = self.waiting.pop() {
-            self.answer_unsent(job, false, cause);
+        while let Some((asked, _)) = self.waiting.pop() {
+            self.answer_unsent(asked.job, false, cause);
         }
         self.wire = Wire::default();
     }

@@ -4,6 +4,7 @@ mod framing;
 mod hostile;
 mod outgoing;
 mod scripts;
+mod slow;
 mod together;
 
 use super::*;
@@ -16,7 +17,7 @@ use alloc::string::String;
 use alloc::vec;
 
 const MS: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Work on the whole takes as long as on its eight parts one after the other; if it grew as the square, eight times as long. Both last
 /// about equally long, so that a busy machine interrupts both alike; it may need another try.
@@ -50,6 +51,7 @@ impl Rig {
             role,
             server_info,
             connect_timeout: Duration::from_secs(2),
+            request_timeout: TIMEOUT,
             reconnect: Poll::exponential(10 * MS, Duration::from_secs(1)),
             limits: Limits::default(),
         };
@@ -83,7 +85,7 @@ impl Rig {
 
     fn send(&mut self, request: Request) -> CallId {
         let call = self.call();
-        self.pipe.send(self.now, call, request, PATIENCE);
+        self.pipe.send(self.now, call, request);
         call
     }
 
@@ -165,6 +167,12 @@ fn take(name: &str) -> Request {
         clean: true,
         waiting_ms: 0,
     }
+}
+
+/// For a lock with a TTL of 100 ms.
+fn short(name: &str) -> Request {
+    let spent = Spent::default();
+    Request::Take { key: key(name), number: 1, spent, ttl_ms: 100, fence_block: 0, clean: true, waiting_ms: 0 }
 }
 
 fn extend(name: &str) -> Request {
@@ -358,16 +366,14 @@ fn opening_is_given_up_after_the_connect_timeout() {
     }
 }
 
+/// A lock with a short TTL does not wait as long as the others.
 #[test]
-fn who_loses_patience_while_the_connection_opens_leaves_alone() {
+fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
     let mut rig = Rig::new("redis://h");
-    let (a, b, c) = (rig.call(), rig.call(), rig.call());
-    rig.pipe.send(rig.now, a, take("a"), 900 * MS);
-    rig.pipe.send(rig.now, b, take("b"), 100 * MS);
-    rig.pipe.send(rig.now, c, take("c"), 900 * MS);
+    let (a, b, c) = (rig.send(take("a")), rig.send(short("b")), rig.send(take("c")));
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
-    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 100 * MS));
-    rig.pass(100 * MS);
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 20 * MS));
+    rig.pass(20 * MS);
     assert_eq!(rig.outputs(), [reply(b, Reply::NotSent(fault(Fault::TimedOut)))]);
     rig.pipe.handle_connected(rig.now, conn);
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
@@ -388,7 +394,7 @@ fn m8_an_unanswered_request_drops_the_connection_and_settles_all_in_order() {
     let c = rig.send(take("c"));
     rig.pipe.outgoing(conn);
     let d = rig.send(take("d"));
-    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 400 * MS), "the oldest request counts");
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 400 * MS), "nothing has come since the first request");
     rig.pass(400 * MS);
     let gone = || fault(Fault::TimedOut);
     let expected = [
@@ -404,25 +410,6 @@ fn m8_an_unanswered_request_drops_the_connection_and_settles_all_in_order() {
 }
 
 #[test]
-fn the_shortest_patience_counts_wherever_it_stands() {
-    let (mut rig, conn) = Rig::up();
-    for patience in [400, 300, 350, 100, 200] {
-        let call = rig.call();
-        rig.pipe.send(rig.now, call, take("a"), patience * MS);
-    }
-    let start = rig.now;
-    rig.written(conn);
-    for (answered, next) in [(0, Some(100)), (1, Some(100)), (2, Some(100)), (3, Some(100)), (4, Some(200)), (5, None)]
-    {
-        if answered > 0 {
-            rig.receive(conn, b"+OK\r\n");
-            rig.outputs();
-        }
-        assert_eq!(rig.pipe.next_deadline(), next.map(|ms| start + ms * MS), "after {answered} answers");
-    }
-}
-
-#[test]
 fn p3_a_node_that_does_not_drain_is_as_dead_as_one_that_does_not_answer() {
     let (mut rig, conn) = Rig::up();
     let calls: Vec<CallId> = (0..2000).map(|_| rig.send(take("a"))).collect();
@@ -433,7 +420,7 @@ fn p3_a_node_that_does_not_drain_is_as_dead_as_one_that_does_not_answer() {
         rig.pipe.consume(conn, 3);
         assert!(rig.pipe.outgoing(conn).len() < limit, "the buffer is bounded");
     }
-    rig.pass(PATIENCE);
+    rig.pass(TIMEOUT);
     let outputs = rig.outputs();
     assert_eq!(outputs.len(), 2 + calls.len());
     assert_eq!(outputs[2], reply(calls[0], Reply::Unknown(fault(Fault::TimedOut))));
@@ -513,8 +500,8 @@ fn m1_time_that_goes_back_is_ignored() {
     let (mut rig, conn) = Rig::up();
     rig.pass(Duration::from_secs(5));
     let call = rig.call();
-    rig.pipe.send(Instant::ZERO, call, take("a"), PATIENCE);
-    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + PATIENCE));
+    rig.pipe.send(Instant::ZERO, call, take("a"));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + TIMEOUT));
     rig.written(conn);
     rig.pipe.handle_timeout(Instant::ZERO);
     assert_eq!(rig.outputs(), []);
@@ -625,7 +612,7 @@ fn a_wake_connection_blocks_and_is_woken() {
     rig.receive(conn, b":5\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: Some(5), server: None })]);
     let block = |rig: &mut Rig, timeout| {
-        rig.pipe.block(rig.now, vec![key("a"), key("b")], timeout, PATIENCE);
+        rig.pipe.block(rig.now, vec![key("a"), key("b")], timeout);
         commands(&rig.written(conn))
     };
     assert_eq!(
@@ -650,7 +637,7 @@ fn a_wake_connection_blocks_and_is_woken() {
 #[test]
 fn a_wake_up_names_the_list_first() {
     let (mut rig, conn) = Rig::up();
-    rig.pipe.block(rig.now, vec![key("a")], 100 * MS, PATIENCE);
+    rig.pipe.block(rig.now, vec![key("a")], 100 * MS);
     rig.written(conn);
     rig.receive(conn, b"*2\r\n:1\r\n$27\r\na:lock-proto:waiting:signal\r\n");
     let why = fault(Fault::Protocol(Breach::WrongReply));
@@ -671,16 +658,7 @@ fn unblock_tells_only_a_refusal() {
 }
 
 #[test]
-fn a_block_whose_time_ends_before_the_connection_is_open_has_timed_out() {
-    let mut rig = Rig::with("redis://h", Role::Wake, false);
-    rig.pipe.block(rig.now, vec![key("a")], 100 * MS, 100 * MS);
-    rig.outputs();
-    rig.pass(200 * MS);
-    assert_eq!(rig.outputs(), [PipeOutput::Woken(None)]);
-}
-
-#[test]
-fn h2_the_pause_is_no_longer_than_the_patience_of_what_has_to_be_sent() {
+fn h2_the_pause_is_no_longer_than_a_lock_with_a_short_ttl_can_wait() {
     let mut rig = Rig::new("redis://h");
     let mut conn = rig.opened();
     for _ in 0..10 {
@@ -691,8 +669,7 @@ fn h2_the_pause_is_no_longer_than_the_patience_of_what_has_to_be_sent() {
         }
         conn = rig.reopened();
     }
-    let call = rig.call();
-    rig.pipe.send(rig.now, call, extend("a"), 100 * MS);
+    rig.send(short("a"));
     assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { reply: Reply::NotSent(_), .. }]));
-    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 100 * MS));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 20 * MS));
 }

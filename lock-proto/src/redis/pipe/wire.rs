@@ -1,7 +1,7 @@
 //! One open connection: its buffers, its line of commands, and which scripts the server has seen on it.
 
 use alloc::borrow::Cow;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,7 +11,7 @@ use bytes::{Buf as _, BytesMut};
 
 use super::frame::{Answer, Limits, Scan, Scanner};
 use super::handshake::Step;
-use crate::collections::Patient;
+use crate::collections::burst;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
 use crate::lock::{Cause, ServerError};
@@ -19,7 +19,7 @@ use crate::redis::batch::{self, Plain};
 use crate::redis::request::{Form, Identity, Key, Request};
 use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
-use crate::time::{Instant, millis_up, soonest};
+use crate::time::{Instant, millis_up};
 
 /// What is read at once while a frame is incomplete. What is read beyond its end is looked at again, so not too much.
 const CHUNK: usize = 256;
@@ -46,7 +46,8 @@ pub(super) enum Job {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Asked {
     pub(super) job: Job,
-    pub(super) deadline: Instant,
+    /// If it has not left by then, it does not.
+    pub(super) send_by: Instant,
 }
 
 impl Asked {
@@ -93,11 +94,11 @@ pub(super) struct Wire {
     inbox: Vec<u8>,
     scanner: Scanner,
     missing: usize,
-    flight: Patient<Sent>,
+    flight: VecDeque<Sent>,
     /// What is to be sent once more, because the server had lost a script or did not release several locks at once: before everything that was
     /// never sent.
-    again: Patient<Asked>,
-    queued: Patient<Asked>,
+    again: VecDeque<Asked>,
+    queued: VecDeque<Asked>,
     /// Releases that leave together, while what is queued is encoded. They keep their order with all that is about the same locks.
     together: Vec<Asked>,
     /// Where the last `EVAL` of each script started.
@@ -111,27 +112,37 @@ pub(super) struct Wire {
 impl Wire {
     // Out.
 
-    pub(super) fn queue(&mut self, job: Job, deadline: Instant) {
-        self.queued.push(Asked { job, deadline }, deadline);
+    pub(super) fn queue(&mut self, asked: Asked) {
+        self.queued.push_back(asked);
     }
 
-    /// Encodes a command of the handshake now. It has no deadline of its own.
+    /// Encodes a command of the handshake now.
     pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
         let start = self.encoded;
         step.with_args(at, |args| encode(&mut self.outbox, args));
-        self.note_sent(Asked { job: Job::Login(step), deadline: Instant::MAX }, start, None, 1);
+        self.note_sent(Asked { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
     }
 
-    /// Encodes what is queued, up to the limit.
-    pub(super) fn fill(&mut self, identity: &Identity, limits: &Limits) -> &[u8] {
-        while self.outbox.len() < limits.outgoing {
-            let queue = if self.again.len() > 0 { &mut self.again } else { &mut self.queued };
-            let Some(asked) = queue.pop() else { break };
+    /// Encodes what is queued, up to the limits. Hands what has waited for too long to `expired`.
+    pub(super) fn fill(
+        &mut self,
+        now: Instant,
+        identity: &Identity,
+        limits: &Limits,
+        mut expired: impl FnMut(Job),
+    ) -> &[u8] {
+        while self.outbox.len() < limits.outgoing && self.flight.len() + self.together.len() < limits.in_flight {
+            let queue = if self.again.is_empty() { &mut self.queued } else { &mut self.again };
+            let Some(asked) = burst::pop(queue) else { break };
+            if asked.send_by <= now {
+                expired(asked.job);
+                continue;
+            }
             let plain = if self.one_by_one { None } else { asked.plain() };
             if !self.together.is_empty() && self.is_in_the_way(&asked, plain) {
                 self.send_together(identity);
             }
-            if plain.is_some() && (!self.together.is_empty() || self.queued.len() > 0) {
+            if plain.is_some() && (!self.together.is_empty() || !self.queued.is_empty()) {
                 self.together.push(asked);
                 if self.together.len() == batch::MOST {
                     self.send_together(identity);
@@ -224,12 +235,25 @@ impl Wire {
         if let Job::Call { request, .. } = &asked.job {
             self.overtakers.sent(request.key(), start);
         }
-        let deadline = asked.deadline;
-        self.flight.push(Sent { asked, start, end, script, calls }, deadline);
+        self.flight.push_back(Sent { asked, start, end, script, calls });
     }
 
-    pub(super) fn has_outgoing(&self) -> bool {
-        self.outbox.len() + self.again.len() + self.queued.len() > 0
+    pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
+        !self.outbox.is_empty() || (self.again.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
+    }
+
+    /// Nothing is outstanding.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flight.is_empty() && self.again.is_empty() && self.queued.is_empty()
+    }
+
+    /// How long the server may wait before it answers the next command.
+    pub(super) fn server_waits(&self) -> Duration {
+        let queued = self.again.front().or_else(|| self.queued.front());
+        match self.flight.front().map(|sent| &sent.asked).or(queued) {
+            Some(Asked { job: Job::Block { timeout, .. }, .. }) => *timeout,
+            Some(_) | None => Duration::ZERO,
+        }
     }
 
     pub(super) fn consume(&mut self, n: usize) {
@@ -321,7 +345,7 @@ impl Wire {
 
     /// The first command in flight has its answer.
     pub(super) fn done(&mut self) {
-        if let Some(sent) = self.flight.pop() {
+        if let Some(sent) = burst::pop(&mut self.flight) {
             self.overtakers.answered(sent.start);
         }
     }
@@ -351,12 +375,11 @@ impl Wire {
         if self.overtakers.any(request.key(), start, &self.flight, self.encoded) {
             return false;
         }
-        if let Some(Sent { mut asked, .. }) = self.flight.pop() {
+        if let Some(Sent { mut asked, .. }) = burst::pop(&mut self.flight) {
             if let Job::Call { tries, .. } = &mut asked.job {
                 *tries = tries.saturating_add(1);
             }
-            let deadline = asked.deadline;
-            self.again.push(asked, deadline);
+            self.again.push_back(asked);
         }
         true
     }
@@ -367,16 +390,12 @@ impl Wire {
         self.flight.len()
     }
 
-    pub(super) fn earliest(&self) -> Option<Instant> {
-        soonest([self.flight.earliest(), self.again.earliest(), self.queued.earliest()])
-    }
-
     /// The next command that will never be answered, in the order of sending, and whether some byte of it has left.
     pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
-        if let Some(sent) = self.flight.pop() {
+        if let Some(sent) = burst::pop(&mut self.flight) {
             return Some((sent.asked.job, sent.start < self.consumed));
         }
-        let asked = self.again.pop().or_else(|| self.queued.pop())?;
+        let asked = burst::pop(&mut self.again).or_else(|| burst::pop(&mut self.queued))?;
         Some((asked.job, false))
     }
 }
@@ -402,7 +421,7 @@ struct Overtakers {
 }
 
 impl Overtakers {
-    fn any(&mut self, key: &Key, start: u64, flight: &Patient<Sent>, encoded: u64) -> bool {
+    fn any(&mut self, key: &Key, start: u64, flight: &VecDeque<Sent>, encoded: u64) -> bool {
         if self.last.is_empty() {
             self.until = encoded;
             for sent in flight.iter() {
@@ -468,12 +487,12 @@ mod tests {
     #[test]
     fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
-        let mut flight = Patient::default();
+        let mut flight = VecDeque::new();
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
             let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
-            let (asked, start) = (Asked { job, deadline: Instant::ZERO }, 10 * serial as u64);
-            flight.push(Sent { asked, start, end: start + 10, script: None, calls: 1 }, Instant::ZERO);
+            let (asked, start) = (Asked { job, send_by: Instant::MAX }, 10 * serial as u64);
+            flight.push_back(Sent { asked, start, end: start + 10, script: None, calls: 1 });
         }
         let mut overtakers = Overtakers::default();
         assert!(overtakers.any(&a, 0, &flight, 30));
@@ -481,7 +500,7 @@ mod tests {
         overtakers.sent(&c, 30);
         for start in [0, 10, 20] {
             overtakers.answered(start);
-            assert!(overtakers.any(&c, 20, &Patient::default(), 40), "{start}");
+            assert!(overtakers.any(&c, 20, &VecDeque::new(), 40), "{start}");
         }
         overtakers.answered(30);
         assert_eq!(overtakers.last, BTreeMap::new());

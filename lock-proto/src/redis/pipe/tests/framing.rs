@@ -190,7 +190,7 @@ fn a_request_larger_than_the_buffer_is_sent_whole() {
     rig.written(conn);
     rig.receive(conn, b":1\r\n");
     let keys: Vec<Key> = (0..20_000).map(|n| key(&format!("lock {n}"))).collect();
-    rig.pipe.block(rig.now, keys, MS, PATIENCE);
+    rig.pipe.block(rig.now, keys, MS);
     rig.send(take("next"));
     let first = rig.pipe.outgoing(conn).len();
     assert!(first > 10 * Limits::default().outgoing);

@@ -115,7 +115,7 @@ fn bytes_before_the_connection_is_open() {
 fn p3_m6_half_a_reply_and_then_silence() {
     let (mut rig, conn, call) = asked("redis://h");
     rig.receive(conn, b"$2\r\nO");
-    rig.pass(PATIENCE);
+    rig.pass(TIMEOUT);
     let why = || fault(Fault::TimedOut);
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
     assert_eq!(rig.outputs(), expected);

@@ -1,0 +1,61 @@
+//! Slow servers: answers that come late, and how much is sent at once.
+
+use super::*;
+
+/// The lock with the short TTL has no answer for ten times its TTL, and harms nobody.
+#[test]
+fn p6_a_connection_ends_by_silence_and_not_by_a_late_answer() {
+    let (mut rig, conn) = Rig::up();
+    let first = rig.send(short("a"));
+    let others: Vec<CallId> = (0..4).map(|_| rig.send(take("b"))).collect();
+    rig.written(conn);
+    rig.pass(TIMEOUT - MS);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [granted(first)]);
+    for call in others {
+        assert_eq!(rig.pipe.next_deadline(), Some(rig.now + TIMEOUT));
+        rig.pass(TIMEOUT - MS);
+        // A part of an answer is a sign of life too.
+        rig.receive(conn, b"+O");
+        rig.pass(TIMEOUT - MS);
+        rig.receive(conn, b"K\r\n");
+        assert_eq!(rig.outputs(), [granted(call)]);
+    }
+    assert_eq!(rig.pipe.next_deadline(), None, "nothing is outstanding");
+    // Silence while nothing was asked for does not count.
+    rig.pass(10 * TIMEOUT);
+    rig.send(take("c"));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + TIMEOUT));
+    rig.pass(TIMEOUT);
+    assert_eq!(rig.outputs()[0], PipeOutput::Disconnect(conn));
+}
+
+#[test]
+fn p6_a_slow_server_is_given_no_more_than_so_many_requests() {
+    let (mut rig, conn) = Rig::up();
+    let most = Limits::default().in_flight;
+    let calls: Vec<CallId> = (0..most + 10).map(|_| rig.send(extend("a"))).collect();
+    rig.written(conn);
+    assert_eq!((rig.pipe.in_flight(), rig.pipe.has_outgoing(conn)), (most, false));
+    rig.receive(conn, b":1\r\n:1\r\n");
+    assert!(rig.pipe.has_outgoing(conn));
+    rig.written(conn);
+    assert_eq!((rig.pipe.in_flight(), rig.pipe.has_outgoing(conn)), (most, false));
+    assert_eq!(rig.outputs(), [0, 1].map(|n| reply(calls[n], Reply::Extended)));
+}
+
+/// Half of the TTL has gone by: whoever asked would get little of the lock, and asks again. An extend still leaves.
+#[test]
+fn p6_a_take_that_has_waited_for_too_long_does_not_leave() {
+    let (mut rig, conn) = Rig::up();
+    let full: Vec<CallId> = (0..Limits::default().in_flight).map(|_| rig.send(extend("a"))).collect();
+    rig.written(conn);
+    let (late, other, extended) = (rig.send(short("b")), rig.send(take("c")), rig.send(extend("d")));
+    rig.pass(50 * MS);
+    rig.receive(conn, &b":1\r\n".repeat(full.len()));
+    rig.outputs();
+    assert_eq!(commands(&rig.written(conn)).len(), 2);
+    assert_eq!(rig.outputs(), [reply(late, Reply::NotSent(fault(Fault::TimedOut)))]);
+    rig.receive(conn, b"+OK\r\n:1\r\n");
+    assert_eq!(rig.outputs(), [granted(other), reply(extended, Reply::Extended)]);
+}
