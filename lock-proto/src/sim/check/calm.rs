@@ -1,4 +1,5 @@
-//! What is promised only while nothing goes wrong: promptness, and that no work is done twice.
+//! What is promised only while nothing goes wrong: promptness (requirement S8), and that no work is
+//! done twice (requirement S9).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -46,7 +47,8 @@ pub(super) struct Free {
 
 /// Promptness: a lock that comes free reaches whoever waits for it.
 impl Checker {
-    /// Until something goes wrong ([`troubled`](Self::troubled)), nobody waits longer than this for a lock that is free.
+    /// Until something goes wrong ([`troubled`](Self::troubled)), nobody waits longer than this for
+    /// a lock that is free.
     pub const fn expect_prompt(&mut self, within: Duration) {
         self.calm.prompt = Some(within);
     }
@@ -62,7 +64,8 @@ impl Checker {
         self.calm.prompt.is_some()
     }
 
-    /// Whether a grant of this acquisition now is a lock that another client gave back, not lost, while this one waited.
+    /// Whether a grant of this acquisition now is a lock that another client gave back, not lost,
+    /// while this one waited.
     #[must_use]
     pub fn comes_from_another(&self, client: usize, lock: LockId) -> bool {
         let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
@@ -120,12 +123,14 @@ impl Checker {
     }
 }
 
-/// The kind of a request that takes a lock for somebody who waits. What it is about is the lock's key.
+/// The kind of a request that takes a lock for somebody who waits. What it is about is the lock's
+/// key.
 pub(in crate::sim) const TAKE: &str = "take";
 
 /// Work that is done twice.
 impl Checker {
-    /// From now on no client sends a request again while the first one is unanswered, and none gives one up that is being answered.
+    /// From now on no client sends a request again while the first one is unanswered, and none
+    /// gives one up that is being answered.
     pub const fn expect_once(&mut self) {
         self.calm.once = true;
     }
@@ -138,14 +143,15 @@ impl Checker {
         self.calm.kept_back.clear();
     }
 
-    /// Whether requests are watched: [`sends`](Self::sends) and [`answered`](Self::answered) do nothing otherwise.
+    /// Whether requests are watched: [`sends`](Self::sends) and [`answered`](Self::answered) do
+    /// nothing otherwise.
     #[must_use]
     pub const fn watches_requests(&self) -> bool {
         self.calm.once
     }
 
-    /// A client sends a request over a connection. No number is used twice; two requests with the same `kind` and the same `what` are
-    /// the same work.
+    /// A client sends a request over a connection. No number is used twice; two requests with the
+    /// same `kind` and the same `what` are the same work.
     pub fn sends(&mut self, now: Instant, client: usize, link: u64, number: u64, kind: &'static str, what: Vec<u8>) {
         if !self.calm.once {
             return;
@@ -183,8 +189,9 @@ impl Checker {
         }
     }
 
-    /// A client closes a connection, or a stream of it, by itself. `numbers`: of the requests that end with it; `None`: all. With
-    /// `alive` something has come lately. A connection on which no request was ever answered may lead to nobody.
+    /// A client closes a connection, or a stream of it, by itself. `numbers`: of the requests that
+    /// end with it; `None`: all. With `alive` something has come lately. A connection on which no
+    /// request was ever answered may lead to nobody.
     pub fn gives_up(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
         let mut gone = Vec::new();
         self.calm.unanswered.retain(|(place, number), work| {

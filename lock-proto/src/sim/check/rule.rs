@@ -37,7 +37,8 @@ pub enum Rule {
     Leftover,
     /// A client that has nothing to do any more has left no key behind: what it had given up was deleted, also if it came late.
     Ghost,
-    /// While nothing goes wrong, a lock that is given back reaches whoever waits for it within a few round trips.
+    /// While nothing goes wrong, a lock that is given back reaches whoever waits for it within a
+    /// few round trips.
     Prompt,
     /// No work is done twice, or given up while it is being done, because an answer is late.
     Twice,

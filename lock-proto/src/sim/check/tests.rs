@@ -338,7 +338,7 @@ fn given_back(within: u64) -> Checker {
 }
 
 #[test]
-fn s3_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
+fn s8_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
     for (granted, found) in [(120, vec![]), (121, vec![Rule::Prompt])] {
         let mut c = given_back(20);
         assert!(c.comes_from_another(1, A));
@@ -350,7 +350,8 @@ fn s3_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
     let mut c = given_back(20);
     c.told(at(121), 1, A, &Event::Failed(Failure::TimedOut(report())), None, None);
     assert_eq!(rules(&mut c), [Rule::Prompt]);
-    // Nobody is told of the end of a hold that is lost, and nothing is promised once something went wrong.
+    // Nobody is told of the end of a hold that is lost, and nothing is promised once something went
+    // wrong.
     let mut c = given_back(20);
     take(&mut c, 100, 2, A, b"a", 1_000);
     c.told(at(200), 2, A, &Event::Lost(Loss::Gone), None, None);
@@ -362,7 +363,7 @@ fn s3_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
 }
 
 #[test]
-fn s3_work_that_is_done_twice_or_given_up_is_found() {
+fn s9_work_that_is_done_twice_or_given_up_is_found() {
     let mut c = Checker::new();
     c.sends(at(0), 0, 7, 1, TAKE, b"a".to_vec());
     c.sends(at(0), 0, 7, 2, TAKE, b"a".to_vec());

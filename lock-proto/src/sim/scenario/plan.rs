@@ -195,7 +195,8 @@ pub enum Action {
         /// How long.
         latency: Range<Duration>,
     },
-    /// For a while nothing more arrives over the connections that are open now; new ones are not affected.
+    /// For a while nothing more arrives over the connections that are open now; new ones are not
+    /// affected.
     Stall {
         /// Between this client
         client: usize,

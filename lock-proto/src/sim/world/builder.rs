@@ -122,8 +122,8 @@ impl<S: Servers> Builder<S> {
         self
     }
 
-    /// How long a server takes for one command. It works off one after the other, so that answers are
-    /// the later the more it is asked. Default: zero.
+    /// How long a server takes for one command. It works off one after the other, so that answers
+    /// are the later the more it is asked. Default: zero.
     pub const fn service(mut self, time: Duration) -> Self {
         self.service = time;
         self

@@ -35,16 +35,18 @@ impl<S: Servers> World<S> {
         self.expect_violation = true;
     }
 
-    /// Until something goes wrong, a lock that is free is granted to somebody who waits for it within so many round trips, and
-    /// `slack` on top. The round trip is the slowest of this world, with the time that servers take. Once that is longer than
-    /// `most`, servers count as too slow for any promise.
+    /// Until something goes wrong, a lock that is free is granted to somebody who waits for it
+    /// within so many round trips, and `slack` on top. The round trip is the slowest of this world,
+    /// with the time that servers take. Once that is longer than `most`, servers count as too slow
+    /// for any promise.
     pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
         self.prompt = Prompt { trips, slack, most };
         self.checker.expect_prompt(Duration::ZERO);
         self.judge_prompt();
     }
 
-    /// Until work is lost with its connection or its server, no client does any twice, and none gives up what is being answered.
+    /// Until work is lost with its connection or its server, no client does any twice, and none
+    /// gives up what is being answered.
     pub const fn expect_once(&mut self) {
         self.checker.expect_once();
     }
@@ -131,7 +133,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Something goes wrong: from now on answers may take long, and what was asked for may have to be asked for again.
+    /// Something goes wrong: from now on answers may take long, and what was asked for may have to
+    /// be asked for again.
     pub(super) fn troubled(&mut self) {
         self.checker.troubled();
         self.checker.repeats();

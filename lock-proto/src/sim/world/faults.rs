@@ -124,8 +124,8 @@ impl<S: Servers> World<S> {
         self.network.slow(client, node, way, latency);
     }
     /// For so long nothing more arrives, this way, over the connections that this client has now to
-    /// this node: lost packets are sent again, with growing pauses. What was sent arrives late, also
-    /// if the client has closed the connection meanwhile. New connections are not affected.
+    /// this node: lost packets are sent again, with growing pauses. What was sent arrives late,
+    /// also if the client has closed the connection meanwhile. New connections are not affected.
     pub fn stall(&mut self, client: usize, node: usize, way: Way, span: Duration) {
         let shown = S::WAYS[way.index()];
         self.journal.write(self.now, format_args!("stall c{client} {}{node} {shown} {span:?}", S::NODE));

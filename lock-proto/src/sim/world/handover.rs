@@ -3,8 +3,8 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// How often a lock that one client gave back went to another that was waiting for it, by what made that one ask. A poll hides a
-/// wake-up that was lost, so on a calm network there are nearly none.
+/// How often a lock that one client gave back went to another that was waiting for it, by what made
+/// that one ask. A poll hides a wake-up that was lost, so on a calm network there are nearly none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handovers {
     /// The store had told it of the release.

@@ -100,8 +100,8 @@ impl<S: Servers> World<S> {
         self.checker.grants()
     }
 
-    /// How locks went from one client to another so far, until something went wrong. Counted once promptness is promised: see
-    /// [`expect_prompt`](Self::expect_prompt).
+    /// How locks went from one client to another so far, until something went wrong. Counted once
+    /// promptness is promised: see [`expect_prompt`](Self::expect_prompt).
     #[must_use]
     pub const fn handovers(&self) -> Handovers {
         self.handovers

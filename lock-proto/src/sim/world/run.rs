@@ -136,8 +136,8 @@ impl<S: Servers> World<S> {
         self.lose_ways(id, &Way::BOTH);
     }
 
-    /// A connection is reset, seen by both sides at once: what is under way is lost. Or it reaches the client when that has another
-    /// connection, and so does the end.
+    /// A connection is reset, seen by both sides at once: what is under way is lost. Or it reaches
+    /// the client when that has another connection, and so does the end.
     pub(super) fn break_off(&mut self, id: u64) {
         if !self.stale {
             return self.lose(id);

@@ -20,7 +20,8 @@ use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 use crate::time::Instant;
 
-/// From a release to the next grant there are at most so many round trips while nothing goes wrong: see `Rule::Prompt`.
+/// From a release to the next grant there are at most so many round trips while nothing goes wrong:
+/// see `Rule::Prompt`.
 const TRIPS: u32 = 8;
 /// A watch that was opened in the past is served so much later (requirement E5).
 const LATE_WATCH: Duration = Duration::from_millis(100);

@@ -24,7 +24,8 @@ use crate::url::Secret;
 const COUNTER: &str = "lock-proto:fence";
 /// What clients log in with, where they have to.
 const PASSWORD: &str = "secret";
-/// From a release to the next grant there are at most so many round trips while nothing goes wrong: see `Rule::Prompt`.
+/// From a release to the next grant there are at most so many round trips while nothing goes wrong:
+/// see `Rule::Prompt`.
 const TRIPS: u32 = 8;
 /// The same on a quorum, where votes may be split.
 const QUORUM_TRIPS: u32 = 16;

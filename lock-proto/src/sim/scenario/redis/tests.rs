@@ -97,13 +97,13 @@ fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
 
 /// A poll hides it otherwise: everybody is served in the end.
 #[test]
-fn s3_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
+fn s8_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
     let plan = caught("redis-calm", Flaw::ForgetsHints, &[Rule::Prompt]);
     assert!(plan.setup.clients.len() > 1 && !plan.is_empty(), "{plan}");
 }
 
 #[test]
-fn s3_an_attempt_that_is_sent_again_before_it_is_answered_is_caught() {
+fn s9_an_attempt_that_is_sent_again_before_it_is_answered_is_caught() {
     let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::Twice]);
     assert!(plan.len() <= 1, "{plan}");
 }
@@ -113,9 +113,10 @@ fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);
 }
 
-/// On a calm network a lock goes from one process to another because the release is told, not because of a poll.
+/// On a calm network a lock goes from one process to another because the release is told, not
+/// because of a poll.
 #[test]
-fn a7_hand_overs_come_from_wake_ups() {
+fn s8_a7_hand_overs_come_from_wake_ups() {
     let scenario = Scenario::named("redis-calm").unwrap();
     // Where votes are split, timers decide who tries first.
     for (nodes, share) in [(1, 20), (3, 10)] {

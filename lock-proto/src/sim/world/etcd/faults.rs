@@ -195,9 +195,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.on_cluster("a key is deleted by hand", |cluster, now| cluster.delete(now, &key.key))
     }
 
-    /// The oldest, or the newest, key of this lock is deleted by hand and written anew at once, with
-    /// its lease and another value; whether there was one. To its owner it is another key. It is
-    /// deleted when this is done again, and when the world is calm.
+    /// The oldest, or the newest, key of this lock is deleted by hand and written anew at once,
+    /// with its lease and another value; whether there was one. To its owner it is another key. It
+    /// is deleted when this is done again, and when the world is calm.
     pub fn replace_key(&mut self, name: &str, oldest: bool) -> bool {
         self.delete_replaced();
         let Some(key) = self.queue_keys(name, oldest) else { return false };

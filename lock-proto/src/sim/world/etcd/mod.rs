@@ -125,7 +125,8 @@ pub(crate) struct Own {
     streams: BTreeMap<StreamId, u64>,
     /// Calls and messages that it has sent.
     sent: u64,
-    /// What it has asked for on each stream and has no answer to, oldest first, by the world's numbers.
+    /// What it has asked for on each stream and has no answer to, oldest first, by the world's
+    /// numbers.
     asked: BTreeMap<StreamId, VecDeque<u64>>,
 }
 

@@ -83,8 +83,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
             }
             Packet::Data(wire) => {
                 let mut at = self.turn_of(member);
-                // Calls run side by side in the server: some are looked at later than those that came
-                // after them.
+                // Calls run side by side in the server: some are looked at later than those that
+                // came after them.
                 let late = matches!(wire, Wire::Call { .. }) && self.rng.one_in(4);
                 if late {
                     at = at + self.rng.duration(&(Duration::ZERO..self.store.late));

@@ -116,7 +116,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
 /// Who proclaimed what, with the revision that created its key.
 pub(super) type Proclaimed = BTreeMap<Bytes, (usize, LockId, i64)>;
 
-/// What a leader proclaims is written under its own key only, not under one that has taken its place.
+/// What a leader proclaims is written under its own key only, not under one that has taken its
+/// place.
 pub(super) fn overwritten(proclaimed: &Proclaimed, events: &[WatchEvent]) -> impl Iterator<Item = String> {
     let written = events.iter().filter(|event| event.kind != DELETED).filter_map(|event| event.kv.as_ref());
     written.filter_map(|kv| {

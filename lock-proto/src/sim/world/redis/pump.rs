@@ -57,7 +57,8 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// A packet reaches a node that runs. It works off one after the other, and answers what came together when all of it is done.
+    /// A packet reaches a node that runs. It works off one after the other, and answers what came
+    /// together when all of it is done.
     pub(super) fn serve(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         if self.service.is_zero() && self.hosts[node].busy_until.is_none() {
             self.node_takes(id, node, packet);
@@ -317,11 +318,13 @@ impl<C: RedisClient> World<Redis<C>> {
         for (number, asked) in process.own.taps.entry(id).or_default().sent(bytes) {
             match asked {
                 Asked::Take { key, waits } => {
-                    // An attempt goes to every node for one reason. The first one of a waiter is no poll, also if it was put off.
+                    // An attempt goes to every node for one reason. The first one of a waiter is no
+                    // poll, also if it was put off.
                     if node == 0 {
                         process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
                     }
-                    // A round of a quorum that is decided early does not wait for the others before the next one.
+                    // A round of a quorum that is decided early does not wait for the others before
+                    // the next one.
                     let once = self.hosts.len() == 1;
                     let what = if once { key } else { number.to_be_bytes().to_vec() };
                     self.checker.sends(self.now, client, id, number, TAKE, what);

@@ -1,4 +1,5 @@
-//! What a client asks on one connection, and how much of it was answered: requests and replies, seen from outside.
+//! What a client asks on one connection, and how much of it was answered: requests and replies,
+//! seen from outside.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,7 +23,8 @@ pub(super) struct Tap {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It takes the lock under this key. With `waits` it also marks that somebody waits, as all attempts but the first do.
+    /// It takes the lock under this key. With `waits` it also marks that somebody waits, as all
+    /// attempts but the first do.
     Take { key: Vec<u8>, waits: bool },
     /// The same work as any other of this kind with the same words.
     Work(&'static str, Vec<u8>),
@@ -152,10 +154,7 @@ mod tests {
         assert_eq!(tap.sent(first), [(1, Asked::Take { key: b"a".to_vec(), waits: true })]);
         assert_eq!(tap.sent(rest), [(2, Asked::Take { key: b"b".to_vec(), waits: false }), (3, Asked::Wait)]);
         let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
-        let (mut heard, mut fed) = (Vec::new(), replies.iter());
-        while let Some(byte) = fed.next() {
-            heard.extend(tap.received(&[*byte]));
-        }
+        let heard: Vec<Heard> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
         assert_eq!(heard, [Heard::Answer(1), Heard::Answer(2), Heard::Signal(b"l".to_vec())]);
         // A wait that ends by its time tells nothing.
         assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Asked::Wait)]);

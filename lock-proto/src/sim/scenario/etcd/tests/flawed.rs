@@ -30,7 +30,8 @@ pub(super) enum Flaw {
     SendsTwice,
     /// A leader writes its key whatever its revision.
     WritesAnyRevision,
-    /// What comes over a connection that was replaced counts as the answer to something of the same kind.
+    /// What comes over a connection that was replaced counts as the answer to something of the same
+    /// kind.
     MixesConnections,
 }
 
