@@ -20,7 +20,7 @@ pub(super) struct Calm {
     /// Requests without an answer, by connection, each with its number.
     unanswered: BTreeMap<(u64, u64), Work>,
     /// Whoever waited is gone, and what was asked for them may not have left yet.
-    kept_back: BTreeSet<(usize, Vec<u8>)>,
+    kept_back: BTreeMap<(usize, Vec<u8>), u32>,
     /// Connections on which a request was answered.
     answers: BTreeSet<u64>,
 }
@@ -163,14 +163,21 @@ impl Checker {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
             self.report(now, Rule::Twice, text);
         }
-        let unwanted = kind == TAKE && self.calm.kept_back.remove(&(client, what.clone()));
+        let kept_back = if kind == TAKE { self.calm.kept_back.get_mut(&(client, what.clone())) } else { None };
+        let unwanted = kept_back.is_some_and(|count| {
+            let any = *count > 0;
+            *count = count.saturating_sub(1);
+            any
+        });
         self.calm.unanswered.insert((link, number), Work { client, kind, what, unwanted });
     }
 
     /// The answer has reached the client.
     pub fn answered(&mut self, link: u64, number: u64) {
-        if self.calm.unanswered.remove(&(link, number)).is_some() {
+        if let Some(work) = self.calm.unanswered.remove(&(link, number)) {
             self.calm.answers.insert(link);
+            // What was kept back has left by now.
+            self.calm.kept_back.remove(&(work.client, work.what));
         }
     }
 
@@ -185,7 +192,7 @@ impl Checker {
             any |= of_it;
         }
         if self.calm.once && !any && !served {
-            self.calm.kept_back.insert((client, key));
+            *self.calm.kept_back.entry((client, key)).or_default() += 1;
         }
     }
 

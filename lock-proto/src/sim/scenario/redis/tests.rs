@@ -113,6 +113,16 @@ fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);
 }
 
+/// A stale signal ended a wait, the next one was to be left before the server had begun it, and that
+/// was never asked again: a release woke nobody for five seconds.
+#[test]
+fn s8_a7_a_wait_that_is_left_before_it_begins_is_left_after_all() {
+    for seed in [725, 1183] {
+        let outcome = Plan::from_seed(Scenario::named("redis-calm").unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
 /// On a calm network a lock goes from one process to another because the release is told, not
 /// because of a poll.
 #[test]
