@@ -240,7 +240,8 @@ impl World {
                 | PipeOutput::Down(_)
                 | PipeOutput::Woken(_)
                 | PipeOutput::BlockRefused(_)
-                | PipeOutput::UnblockRefused(_) => {}
+                | PipeOutput::UnblockRefused(_)
+                | PipeOutput::NotBlocked => {}
             }
         }
         if self.pipe.next_deadline().is_none() {

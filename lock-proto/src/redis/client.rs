@@ -223,6 +223,10 @@ impl Client {
                 PipeOutput::Server(server) => self.locks.handle_server(now, node, &server),
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
                 PipeOutput::UnblockRefused(_) => link.listener.cannot_unblock(),
+                PipeOutput::NotBlocked => {
+                    link.listener.not_blocked(now);
+                    link.changed = true;
+                }
                 PipeOutput::Down(_) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
             }
         }
@@ -239,7 +243,10 @@ impl Client {
                 PipeOutput::Down(_) => link.listener.down(&mut heard),
                 PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut heard),
                 PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, &mut heard),
-                PipeOutput::UnblockRefused(_) | PipeOutput::Reply { .. } | PipeOutput::Server(_) => {}
+                PipeOutput::UnblockRefused(_)
+                | PipeOutput::NotBlocked
+                | PipeOutput::Reply { .. }
+                | PipeOutput::Server(_) => {}
             }
         }
         if link.changed {

@@ -21,6 +21,8 @@ const WAIT: Duration = Duration::from_secs(5);
 const WAIT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
 /// For how long the connection is kept when nobody waits any more.
 const LINGER: Duration = Duration::from_secs(1);
+/// A wait that had not come to the server when it was to be left is left after this.
+const UNBLOCK_AGAIN: Duration = Duration::from_millis(2);
 /// A server that refused for good is asked again after this: its rules may have changed.
 const REFUSED: Duration = Duration::from_secs(60);
 /// A server that could not is asked again after this.
@@ -36,6 +38,8 @@ pub(crate) struct Listener {
     client: Option<i64>,
     up: bool,
     unblocking: bool,
+    /// The server had no wait to end. It is asked again then, if that has not ended by itself.
+    unblock_again: Option<Instant>,
     /// Since when nobody waits.
     idle: Option<Instant>,
     refused_until: Option<Instant>,
@@ -79,6 +83,9 @@ impl Listener {
             self.refused_until = None;
             wake.open(now);
         }
+        if self.unblock_again.take_if(|at| *at <= now).is_some() {
+            self.unblocking = false;
+        }
         match &self.blocked {
             None if self.up && !self.wanted.is_empty() => {
                 let keys: Vec<Key> = self.wanted.iter().take(MOST_KEYS).cloned().collect();
@@ -118,6 +125,7 @@ impl Listener {
     /// The node's command connection is new: what was sent on the old one may be lost.
     pub(crate) const fn commands_up(&mut self) {
         self.unblocking = false;
+        self.unblock_again = None;
     }
 
     /// The connection is gone, and with it the wait.
@@ -125,12 +133,14 @@ impl Listener {
         self.up = false;
         self.client = None;
         self.unblocking = false;
+        self.unblock_again = None;
         heard.extend(self.blocked.take().into_iter().flatten().map(Heard::Deaf));
     }
 
     /// The wait has ended: by a release, by its time, or because it was to change.
     pub(crate) fn woken(&mut self, list: Option<&[u8]>, heard: &mut Vec<Heard>) {
         self.unblocking = false;
+        self.unblock_again = None;
         let keys = self.blocked.take().unwrap_or_default();
         if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
             // Whoever is woken tries, and asks again if that fails: most often it does not, and a wait that was begun anew would have to be
@@ -151,16 +161,24 @@ impl Listener {
         self.refused_until = Some(now + pause);
     }
 
+    /// There was no wait to leave. The two connections are independent: it may have been overtaken.
+    pub(crate) fn not_blocked(&mut self, now: Instant) {
+        if self.unblocking {
+            self.unblock_again = Some(now + UNBLOCK_AGAIN);
+        }
+    }
+
     /// The server does not let us leave a wait: waits become short.
     pub(crate) const fn cannot_unblock(&mut self) {
         self.unblocking = false;
+        self.unblock_again = None;
         self.client = None;
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let idle = self.idle.map(|since| since + LINGER);
         let refused = self.refused_until.filter(|_| !self.wanted.is_empty());
-        [idle, refused].into_iter().flatten().min()
+        [idle, refused, self.unblock_again].into_iter().flatten().min()
     }
 }
 
@@ -276,6 +294,24 @@ mod tests {
         rig.listener.unwant(&key("a"));
         rig.listener.want(key("b"));
         assert!(rig.unblocks(), "another one");
+    }
+
+    #[test]
+    fn a7_a_wait_that_was_overtaken_when_it_was_to_be_left_is_left_a_moment_later() {
+        let mut rig = Rig::waiting(Some(7), &["a"]);
+        rig.listener.want(key("b"));
+        assert!(rig.unblocks());
+        rig.listener.not_blocked(rig.now);
+        assert_eq!(rig.listener.deadline(), Some(rig.now + UNBLOCK_AGAIN));
+        rig.pass(1);
+        assert!(!rig.unblocks());
+        rig.pass(1);
+        assert!(rig.unblocks());
+        // It had ended by itself.
+        rig.listener.not_blocked(rig.now);
+        assert_eq!(rig.woken(None), []);
+        assert_eq!(rig.listener.deadline(), None);
+        rig.blocks(&["a", "b"], WAIT);
     }
 
     #[test]

@@ -99,4 +99,5 @@ pub use rng::Rng;
 pub use scenario::{Outcome, Plan, Scenario, scenarios};
 pub use trace::Trace;
 pub use way::Way;
+pub use world::Handovers;
 pub use world::redis::{Builder, RedisClient, World};

@@ -45,6 +45,8 @@ pub(crate) struct Link<P> {
     pub(crate) established: bool,
     /// The server process knows it.
     pub(crate) node_open: bool,
+    /// When something last came to the client, or was first asked for.
+    pub(crate) heard: Instant,
     paths: [Path<P>; 2],
 }
 
@@ -141,7 +143,7 @@ impl<P: Payload> Network<P> {
     }
 
     /// A new connection, asked for by the client, who has yet to send [`Packet::Open`].
-    pub(crate) fn open(&mut self, client: usize, node: usize, conn: ConnId) -> u64 {
+    pub(crate) fn open(&mut self, now: Instant, client: usize, node: usize, conn: ConnId) -> u64 {
         let id = self.next_link;
         self.next_link += 1;
         let link = Link {
@@ -151,6 +153,7 @@ impl<P: Payload> Network<P> {
             client_open: true,
             established: false,
             node_open: false,
+            heard: now,
             paths: [Path::new(), Path::new()],
         };
         // Numbers grow, so it stays sorted.
@@ -229,13 +232,15 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    /// Loses what is under way on a connection; the numbers of the messages.
-    pub(crate) fn lose(&mut self, id: u64) -> Vec<MessageId> {
-        let under_way = self.arrivals.extract(|arrival| arrival.link == id);
+    /// Loses what is under way on a connection, in these directions; the numbers of the messages.
+    pub(crate) fn lose(&mut self, id: u64, ways: &[Way]) -> Vec<MessageId> {
+        let under_way = self.arrivals.extract(|arrival| arrival.link == id && ways.contains(&arrival.way));
         let mut lost: Vec<MessageId> = under_way.filter_map(|arrival| arrival.posted.message).collect();
         if let Some(link) = self.links.get_mut(&id) {
-            lost.extend(link.paths.iter().flat_map(|path| path.held.iter().filter_map(|posted| posted.message)));
-            link.paths = [Path::new(), Path::new()];
+            for way in ways {
+                let path = core::mem::replace(&mut link.paths[way.index()], Path::new());
+                lost.extend(path.held.iter().filter_map(|posted| posted.message));
+            }
         }
         lost
     }
@@ -292,6 +297,18 @@ impl<P: Payload> Network<P> {
     /// The longest that a message and its answer take, where nothing is made slow.
     pub(crate) fn round_trip(&self) -> Duration {
         self.latency.end * 2
+    }
+
+    /// What is under way on a connection, this way, arrives so much later.
+    pub(crate) fn hold_up(&mut self, now: Instant, id: u64, way: Way, by: Duration) {
+        let held = self.arrivals.extract(|arrival| arrival.link == id && arrival.way == way);
+        let held: Vec<Arrival<P>> = held.collect();
+        for arrival in held {
+            self.arrivals.plan(now + by, arrival);
+        }
+        if let Some(link) = self.links.get_mut(&id) {
+            link.paths[way.index()].last = now + by;
+        }
     }
 
     /// What is sent from now on over the connections that are open arrives at `until` or later.

@@ -80,6 +80,8 @@ pub enum PipeOutput {
     BlockRefused(ServerError),
     /// The server does not do `CLIENT UNBLOCK` for us.
     UnblockRefused(ServerError),
+    /// There was no `block` to end: it has not come to the server yet, or it has ended by itself.
+    NotBlocked,
 }
 
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
@@ -561,6 +563,7 @@ impl Pipe {
             }),
             Job::Unblock { .. } => match (answer, error) {
                 (_, Some(error)) => self.outputs.push_back(PipeOutput::UnblockRefused(error.clone())),
+                (Answer::Int(0), _) => self.outputs.push_back(PipeOutput::NotBlocked),
                 (Answer::Int(_), _) => {}
                 _ => return Err(wrong()),
             },

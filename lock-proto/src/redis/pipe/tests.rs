@@ -645,12 +645,14 @@ fn a_wake_up_names_the_list_first() {
 }
 
 #[test]
-fn unblock_tells_only_a_refusal() {
+fn unblock_tells_if_there_was_nothing_to_end_and_of_a_refusal() {
     let (mut rig, conn) = Rig::up();
     rig.pipe.unblock(rig.now, 12);
     assert_eq!(commands(&rig.written(conn)), [["CLIENT", "UNBLOCK", "12"]]);
-    rig.receive(conn, b":0\r\n");
-    assert_eq!(rig.outputs(), []);
+    rig.pipe.unblock(rig.now, 12);
+    rig.written(conn);
+    rig.receive(conn, b":1\r\n:0\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::NotBlocked]);
     rig.pipe.unblock(rig.now, 12);
     rig.written(conn);
     rig.receive(conn, b"-NOPERM no\r\n");

@@ -37,6 +37,8 @@ impl Stage {
 pub(super) struct Life {
     pub(super) key: Arc<[u8]>,
     pub(super) stage: Stage,
+    /// When it was wanted.
+    pub(super) asked: Instant,
     /// Grows with every wish.
     pub(super) serial: u64,
     /// When it must have been told of an end, in true time: of the wait, of the validity, of the release.

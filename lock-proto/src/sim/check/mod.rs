@@ -4,6 +4,7 @@
 //! sent; it knows true time. It is the same for every backend: keys are bytes, clients are numbered. Use it for your own world:
 //! tell it everything, and look at [`Checker::poll_violation`].
 
+mod calm;
 mod life;
 mod resource;
 mod rule;
@@ -17,11 +18,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::id::LockId;
-use crate::lock::{Event, Loss, Release};
+use crate::lock::{Event, Failure, Loss, Release};
 use crate::time::{Instant, nanos};
+use calm::{Calm, Free};
 use life::{Granted, Life};
 use resource::Resource;
 
+pub(super) use calm::TAKE;
 pub use life::Stage;
 pub use rule::{Rule, Violation};
 
@@ -56,6 +59,8 @@ pub struct Checker {
     grants: u64,
     overlaps: u64,
     found: VecDeque<Violation>,
+    now: Instant,
+    calm: Calm,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +92,7 @@ struct Lock {
     resource: Resource,
     /// Releases that woke nobody yet.
     freed: u64,
+    free: Free,
 }
 
 impl Lock {
@@ -108,13 +114,19 @@ impl Checker {
         Self::default()
     }
 
+    /// Time passes. Whatever is said next without a time of its own happens then.
+    pub const fn passes(&mut self, now: Instant) {
+        self.now = now;
+    }
+
     // --- what applications ask ---
 
     /// An acquisition begins. `wait_ends`: when its wait must be over, in true time.
     pub fn asked(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
         self.serial += 1;
         let key = self.key(key);
-        let life = Life { key, stage: Stage::Waiting, serial: self.serial, due: wait_ends, lost: false, granted: None };
+        let (stage, serial, due) = (Stage::Waiting, self.serial, wait_ends);
+        let life = Life { key, stage, asked: now, serial, due, lost: false, granted: None };
         let known = self.client(client);
         let again = known.over.contains(&lock) || known.live.contains_key(&lock);
         known.live.insert(lock, life);
@@ -152,6 +164,7 @@ impl Checker {
 
     /// The lock is being given back: from now on it is held no more. `answer_by`: when the answer must have come.
     pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
+        self.comes_free(client, lock);
         self.forget_holder(client, lock);
         if let Some(life) = self.client(client).live.get_mut(&lock) {
             life.stage = Stage::Releasing;
@@ -161,6 +174,7 @@ impl Checker {
 
     /// The acquisition was dropped: nothing more may be told of it.
     pub fn abandoned(&mut self, client: usize, lock: LockId) {
+        self.stops_waiting(client, lock);
         self.ends(client, lock);
     }
 
@@ -214,6 +228,13 @@ impl Checker {
         if matches!(event, Event::Lost(Loss::Taken) | Event::Released(Release::Taken)) {
             self.was_taken(now, client, lock);
         }
+        if matches!(event, Event::Failed(Failure::TimedOut(_))) {
+            self.waited(now, client, lock, false);
+        }
+        if matches!(event, Event::Withdrawn | Event::Failed(_)) {
+            self.comes_free(client, lock);
+            self.stops_waiting(client, lock);
+        }
         let known = self.client(client);
         let Some(life) = known.live.get_mut(&lock) else {
             let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
@@ -230,6 +251,7 @@ impl Checker {
             Stage::Over => return self.ends(client, lock),
             Stage::Lost => {
                 life.due = None;
+                self.is_lost(client, lock);
                 return self.forget_holder(client, lock);
             }
             Stage::Releasing => return,
@@ -242,6 +264,9 @@ impl Checker {
                 self.report(now, Rule::Told, format!("client {client} {lock} was renewed though it was over"));
             }
             if first && let Event::Granted(grant) = event {
+                self.waited(now, client, lock, true);
+                // What is still unanswered was for this one.
+                self.stops_waiting(client, lock);
                 self.granted(now, client, lock, grant.fence.map(|fence| fence.get()), order);
             }
             self.holds(now, client, lock, until);
@@ -462,6 +487,7 @@ impl Checker {
     }
 
     fn ends(&mut self, client: usize, id: LockId) {
+        self.comes_free(client, id);
         self.forget_holder(client, id);
         let known = self.client(client);
         known.live.remove(&id);

@@ -37,13 +37,18 @@ pub enum Rule {
     Leftover,
     /// A client that has nothing to do any more has left no key behind: what it had given up was deleted, also if it came late.
     Ghost,
+    /// While nothing goes wrong, a lock that is given back reaches whoever waits for it within a
+    /// few round trips.
+    Prompt,
+    /// No work is done twice, or given up while it is being done, because an answer is late.
+    Twice,
     /// A machine keeps its contract: it asks for nothing impossible, moves on when it is called, and does not panic.
     Contract,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::MutualExclusion,
         Self::FenceGrows,
         Self::FenceAhead,
@@ -58,6 +63,8 @@ impl Rule {
         Self::Liveness,
         Self::Leftover,
         Self::Ghost,
+        Self::Prompt,
+        Self::Twice,
         Self::Contract,
     ];
 
@@ -79,6 +86,8 @@ impl Rule {
             Self::Liveness => "everybody is served",
             Self::Leftover => "nothing is left behind",
             Self::Ghost => "what was given up is deleted",
+            Self::Prompt => "a release reaches the next waiter",
+            Self::Twice => "no work is done twice",
             Self::Contract => "machines keep their contract",
         }
     }

@@ -325,3 +325,69 @@ fn what_may_follow_what() {
     c.asked(at(3), 0, A, b"a", None);
     assert_eq!(rules(&mut c), [Rule::OneOutcome; 7]);
 }
+
+/// One gives back at 100, another has been waiting since 50.
+fn given_back(within: u64) -> Checker {
+    let mut c = Checker::new();
+    c.expect_prompt(Duration::from_millis(within));
+    take(&mut c, 0, 0, A, b"a", 1_000);
+    c.asked(at(50), 1, A, b"a", None);
+    c.passes(at(100));
+    c.gives_back(0, A, None);
+    c
+}
+
+#[test]
+fn s8_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
+    for (granted, found) in [(120, vec![]), (121, vec![Rule::Prompt])] {
+        let mut c = given_back(20);
+        assert!(c.comes_from_another(1, A));
+        c.told(at(granted), 1, A, &grant(None), Some(at(1_000)), None);
+        assert_eq!(rules(&mut c), found);
+    }
+    // A wait that ends in vain says the same.
+    let report = || Report::new(Duration::from_millis(70), []);
+    let mut c = given_back(20);
+    c.told(at(121), 1, A, &Event::Failed(Failure::TimedOut(report())), None, None);
+    assert_eq!(rules(&mut c), [Rule::Prompt]);
+    // Nobody is told of the end of a hold that is lost, and nothing is promised once something went
+    // wrong.
+    let mut c = given_back(20);
+    take(&mut c, 100, 2, A, b"a", 1_000);
+    c.told(at(200), 2, A, &Event::Lost(Loss::Gone), None, None);
+    c.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
+    let mut troubled = given_back(20);
+    troubled.troubled();
+    troubled.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
+    assert_eq!((rules(&mut c), rules(&mut troubled)), (vec![], vec![]));
+}
+
+#[test]
+fn s9_work_that_is_done_twice_or_given_up_is_found() {
+    let mut c = Checker::new();
+    c.sends(at(0), 0, 7, 1, TAKE, b"a".to_vec());
+    c.sends(at(0), 0, 7, 2, TAKE, b"a".to_vec());
+    assert_eq!(rules(&mut c), [], "nobody has asked for it");
+    c.expect_once();
+    c.sends(at(0), 0, 7, 3, TAKE, b"a".to_vec());
+    c.sends(at(0), 0, 7, 4, TAKE, b"b".to_vec());
+    c.sends(at(0), 0, 8, 5, TAKE, b"a".to_vec());
+    c.answered(7, 3);
+    c.sends(at(0), 0, 7, 6, TAKE, b"a".to_vec());
+    assert_eq!(rules(&mut c), [], "another lock, another connection, or answered");
+    c.sends(at(0), 0, 7, 7, TAKE, b"a".to_vec());
+    assert_eq!(rules(&mut c), [Rule::Twice]);
+    // Whoever waited is gone: the next one asks anew.
+    c.asked(at(0), 0, A, b"b", None);
+    c.abandoned(0, A);
+    c.sends(at(0), 0, 7, 8, TAKE, b"b".to_vec());
+    assert_eq!(rules(&mut c), []);
+    // On the other connection nothing was ever answered.
+    c.gives_up(at(0), 8, None, true);
+    c.gives_up(at(0), 7, Some(&[6]), false);
+    assert_eq!(rules(&mut c), []);
+    c.gives_up(at(0), 7, None, true);
+    assert_eq!(rules(&mut c), [Rule::Twice]);
+    c.repeats();
+    assert!(!c.watches_requests());
+}

@@ -253,6 +253,11 @@ impl Node {
         reply
     }
 
+    /// How many commands clients have sent so far.
+    pub(in crate::sim) fn executed(&self) -> u64 {
+        self.calls.iter().sum()
+    }
+
     /// Replicas are told another command than the one that came.
     pub(super) fn tell_instead(&self, context: &mut Context, args: &[&[u8]]) {
         if self.replication.is_feeding() {

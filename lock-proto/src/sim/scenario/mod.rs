@@ -34,6 +34,7 @@ use super::chance::Chance;
 use super::check::{Rule, Violation};
 use super::journal::Keep;
 use super::trace::Trace;
+use super::world::Handovers;
 
 pub use etcd::{EtcdAction, EtcdStore};
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
@@ -127,6 +128,9 @@ const REDIS: &[Scenario] = &[
     redis::TOGETHER,
     redis::STRANGERS,
     redis::LATE,
+    redis::CALM,
+    redis::SLOW,
+    redis::STALE,
     redis::REFUSALS,
     redis::LOGINS,
     redis::EVICTION,
@@ -155,6 +159,8 @@ pub struct Outcome {
     pub excused: Vec<Violation>,
     /// How often a lock was granted.
     pub grants: u64,
+    /// How locks went from one client to another, until something went wrong.
+    pub handovers: Handovers,
     /// How often a machine was called: clients and servers.
     pub steps: u64,
     /// The same of the network.

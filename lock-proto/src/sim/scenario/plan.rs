@@ -49,6 +49,10 @@ pub struct Setup {
     pub seed: u64,
     /// How long a packet travels.
     pub latency: Range<Duration>,
+    /// How long a server takes for a command.
+    pub service: Duration,
+    /// Whether clients are told what comes over connections that are over.
+    pub stale: bool,
     /// The clock of each client.
     pub clients: Vec<Pace>,
     /// The clock of each node.
@@ -191,12 +195,15 @@ pub enum Action {
         /// How long.
         latency: Range<Duration>,
     },
-    /// For a while nothing more arrives at the node over the connections that are open now; new ones are not affected.
+    /// For a while nothing more arrives over the connections that are open now; new ones are not
+    /// affected.
     Stall {
         /// Between this client
         client: usize,
-        /// and this node.
+        /// and this node,
         node: usize,
+        /// in this direction.
+        way: Way,
         /// For so long.
         span: Duration,
     },

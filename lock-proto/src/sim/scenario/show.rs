@@ -16,6 +16,12 @@ impl fmt::Display for Plan {
         }
         f.write_str(if self.changed { ", then made smaller\n" } else { "\n" })?;
         writeln!(f, "  a packet travels {:?}; world seed {}", self.setup.latency, self.setup.seed)?;
+        if !self.setup.service.is_zero() {
+            writeln!(f, "  a server takes {:?} for a command", self.setup.service)?;
+        }
+        if self.setup.stale {
+            writeln!(f, "  clients are told what comes over connections that are over")?;
+        }
         for (lane, paces) in [("client", &self.setup.clients), ("node", &self.setup.nodes)] {
             for (i, Pace { offset, drift_ppm }) in paces.iter().enumerate() {
                 writeln!(f, "  {lane} {i}: its clock reads {offset:?} at first and gains {drift_ppm} µs a second")?;
@@ -71,8 +77,8 @@ impl fmt::Display for Action {
             Self::Cut { client, node, way } => write!(f, "client {client}, node {node}: cut {way}"),
             Self::Heal { client, node } => write!(f, "client {client}, node {node}: healed"),
             Self::Reset { client, node } => write!(f, "client {client}, node {node}: connections reset"),
-            Self::Stall { client, node, span } => {
-                write!(f, "the connections of client {client} to node {node} lose packets for {span:?}")
+            Self::Stall { client, node, way, span } => {
+                write!(f, "the connections of client {client} to node {node} lose packets {way} for {span:?}")
             }
             Self::Slow { client, node, way, latency } => {
                 write!(f, "client {client}, node {node}: {latency:?} {way}")

@@ -100,6 +100,11 @@ impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
             smaller.setup.latency = quick;
             any |= self.take(smaller);
         }
+        if !self.best.setup.service.is_zero() {
+            let mut smaller = self.best.clone();
+            smaller.setup.service = Duration::ZERO;
+            any |= self.take(smaller);
+        }
         any
     }
 }

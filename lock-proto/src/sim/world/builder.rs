@@ -14,6 +14,8 @@ use super::super::network::Network;
 use super::super::rng::Rng;
 use super::super::trace::Recorder;
 use super::World;
+use super::check::Prompt;
+use super::handover::{Cause, Handovers};
 use super::process::{Host, Process};
 use super::store::{Servers, Store};
 use crate::error::ConfigError;
@@ -38,6 +40,8 @@ pub struct Builder<S: Servers> {
     clocks: Vec<(usize, u64, i32)>,
     keep: Keep,
     traced: bool,
+    service: Duration,
+    stale: bool,
     pub(super) setup: S::Setup,
 }
 
@@ -56,6 +60,8 @@ impl<S: Servers> Builder<S> {
             clocks: Vec::new(),
             keep: Keep::Lines(100_000),
             traced: false,
+            service: Duration::ZERO,
+            stale: false,
             setup,
         }
     }
@@ -116,6 +122,20 @@ impl<S: Servers> Builder<S> {
         self
     }
 
+    /// How long a server takes for one command. It works off one after the other, so that answers
+    /// are the later the more it is asked. Default: zero.
+    pub const fn service(mut self, time: Duration) -> Self {
+        self.service = time;
+        self
+    }
+
+    /// Whether a client is told what comes over connections that it has closed, or whose end it was
+    /// told of, as by a host that reads on: with the id of the old connection. Default: no.
+    pub const fn stale(mut self, on: bool) -> Self {
+        self.stale = on;
+        self
+    }
+
     /// The same with other clients.
     pub(super) fn with<T: Servers<Setup = S::Setup, Config = S::Config>>(
         self,
@@ -131,6 +151,8 @@ impl<S: Servers> Builder<S> {
             clocks: self.clocks,
             keep: self.keep,
             traced: self.traced,
+            service: self.service,
+            stale: self.stale,
             setup: self.setup,
         }
     }
@@ -164,6 +186,12 @@ impl<S: Servers> Builder<S> {
             spins: 0,
             steps: 0,
             halted: false,
+            service: self.service,
+            slowest: Duration::ZERO,
+            prompt: Prompt::default(),
+            stale: self.stale,
+            cause: Cause::Asked,
+            handovers: Handovers::default(),
         };
         S::begin(&mut world);
         world

@@ -17,12 +17,13 @@ const SHORT: Duration = Duration::from_millis(10);
 /// The end.
 impl<S: Servers> World<S> {
     /// Ends every fault: what is cut is healed, what is stopped goes on, servers that are dead
-    /// start with their data, nothing is refused, packets travel as fast as at first. Clients that
-    /// are dead stay so.
+    /// start with their data, nothing is refused, packets travel as fast as at first, servers take
+    /// no time. Clients that are dead stay so.
     pub fn calm(&mut self) {
         self.note("calm");
         self.recorder.calm(self.now);
         self.network.quick();
+        self.service = Duration::ZERO;
         S::calm(self);
         for client in 0..self.clients.len() {
             if self.clients[client].state == State::Paused {

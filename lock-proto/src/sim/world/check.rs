@@ -19,12 +19,36 @@ pub(super) fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// How promptness is judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Prompt {
+    trips: u32,
+    slack: Duration,
+    most: Duration,
+}
+
 /// Checks and log.
 impl<S: Servers> World<S> {
     /// From now on violations are collected, not the end of the run: for scenarios that break the
     /// bounds.
     pub const fn expect_violation(&mut self) {
         self.expect_violation = true;
+    }
+
+    /// Until something goes wrong, a lock that is free is granted to somebody who waits for it
+    /// within so many round trips, and `slack` on top. The round trip is the slowest of this world,
+    /// with the time that servers take. Once that is longer than `most`, servers count as too slow
+    /// for any promise.
+    pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
+        self.prompt = Prompt { trips, slack, most };
+        self.checker.expect_prompt(Duration::ZERO);
+        self.judge_prompt();
+    }
+
+    /// Until work is lost with its connection or its server, no client does any twice, and none
+    /// gives up what is being answered.
+    pub const fn expect_once(&mut self) {
+        self.checker.expect_once();
     }
 
     /// What the checkers have found.
@@ -90,6 +114,31 @@ impl<S: Servers> World<S> {
     }
 
     // ---- inside ----
+
+    fn judge_prompt(&mut self) {
+        let Prompt { trips, slack, most } = self.prompt;
+        let trip = self.network.round_trip() + self.slowest;
+        if trip > most {
+            self.checker.troubled();
+        } else if self.checker.is_prompt() {
+            self.checker.expect_prompt(trip * trips + slack);
+        }
+    }
+
+    /// A command has waited so long for its server.
+    pub(super) fn served(&mut self, after: Duration) {
+        if after > self.slowest {
+            self.slowest = after;
+            self.judge_prompt();
+        }
+    }
+
+    /// Something goes wrong: from now on answers may take long, and what was asked for may have to
+    /// be asked for again.
+    pub(super) fn troubled(&mut self) {
+        self.checker.troubled();
+        self.checker.repeats();
+    }
 
     /// Takes in what the checkers have found.
     pub(super) fn check(&mut self) {

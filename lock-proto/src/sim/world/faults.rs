@@ -1,5 +1,6 @@
 //! What goes wrong with clients and with the network, whatever the servers are.
 
+use alloc::format;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -15,6 +16,7 @@ impl<S: Servers> World<S> {
     /// nothing, while its clock goes on.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
+        self.troubled();
         if self.is_running(client) {
             self.set_process(client, State::Paused);
         }
@@ -26,6 +28,7 @@ impl<S: Servers> World<S> {
     // T4
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} {}", S::SUSPENDED));
+        self.troubled();
         if self.is_running(client) {
             self.clients[client].asleep = Some(self.now);
             self.set_process(client, State::Paused);
@@ -54,6 +57,7 @@ impl<S: Servers> World<S> {
     /// back.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
+        self.troubled();
         if !self.is_dead(client) {
             self.set_process(client, State::Down);
         }
@@ -93,6 +97,7 @@ impl<S: Servers> World<S> {
     /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
     pub fn cut(&mut self, client: usize, node: usize, way: Way) {
         self.journal.write(self.now, format_args!("cut c{client} {}{node} {}", S::NODE, S::WAYS[way.index()]));
+        self.troubled();
         self.network.cut(client, node, way);
         self.recorder.note(self.now, || What::Cut { client, node, way });
     }
@@ -114,6 +119,18 @@ impl<S: Servers> World<S> {
     pub fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
         let shown = S::WAYS[way.index()];
         self.journal.write(self.now, format_args!("slow c{client} {}{node} {shown} {latency:?}", S::NODE));
+        // Slow is not lost: work is still done once.
+        self.checker.troubled();
         self.network.slow(client, node, way, latency);
+    }
+    /// For so long nothing more arrives, this way, over the connections that this client has now to
+    /// this node: lost packets are sent again, with growing pauses. What was sent arrives late,
+    /// also if the client has closed the connection meanwhile. New connections are not affected.
+    pub fn stall(&mut self, client: usize, node: usize, way: Way, span: Duration) {
+        let shown = S::WAYS[way.index()];
+        self.journal.write(self.now, format_args!("stall c{client} {}{node} {shown} {span:?}", S::NODE));
+        self.troubled();
+        self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
+        self.network.stall(client, node, way, self.now + span);
     }
 }

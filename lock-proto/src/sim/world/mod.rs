@@ -9,6 +9,7 @@ mod calm;
 mod check;
 pub(super) mod etcd;
 mod faults;
+mod handover;
 mod process;
 mod questions;
 pub(super) mod redis;
@@ -32,11 +33,14 @@ use crate::error::Misuse;
 use crate::id::LockId;
 use crate::lock::{Acquire, Machine as _, Wait};
 use crate::time::Instant;
+use check::Prompt;
+use handover::Cause;
 use process::{Host, Process};
 use store::{Planned, Servers};
 
 pub use builder::Builder;
 pub use etcd::Etcd;
+pub use handover::Handovers;
 pub use redis::Redis;
 pub use store::Store;
 
@@ -78,6 +82,16 @@ pub struct World<S: Servers> {
     steps: u64,
     /// A machine broke its contract: nothing happens any more.
     halted: bool,
+    /// How long a server takes for a command.
+    service: Duration,
+    /// The longest that a command has waited for its server, with its own time.
+    slowest: Duration,
+    prompt: Prompt,
+    /// Machines are told what comes over a connection that they have closed.
+    stale: bool,
+    /// Why a machine is being called.
+    cause: Cause,
+    handovers: Handovers,
     store: S,
 }
 
@@ -204,6 +218,7 @@ impl<S: Servers> World<S> {
     /// everything by that.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
+        self.troubled();
         self.word(Some(Lane::Client(client)), || "is shut down".into());
         let stop_by = self.after(client, within);
         self.checker.shut_down(client, stop_by);
@@ -256,6 +271,7 @@ impl<S: Servers> World<S> {
         verb: impl FnOnce(&mut S::Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
         self.steps += 1;
+        self.cause = Cause::Asked;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         verb(&mut process.machine, local)

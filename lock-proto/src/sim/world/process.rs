@@ -7,6 +7,7 @@ use super::super::clock::Clock;
 use super::super::network::Packet;
 use super::super::record::Record;
 use super::super::trace::State;
+use super::handover::Reasons;
 use super::store::Servers;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -27,6 +28,8 @@ pub(crate) struct Process<S: Servers> {
     pub(super) records: BTreeMap<LockId, Record>,
     /// Told that the shutdown is over, with what may be left.
     pub(super) stopped: Option<u32>,
+    /// Why it asks for each lock.
+    pub(super) reasons: Reasons,
     /// What else its store wants to know of it.
     pub(super) own: S::Own,
 }
@@ -54,6 +57,7 @@ impl<S: Servers> Process<S> {
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             stopped: None,
+            reasons: Reasons::default(),
             own,
         };
         process.look();
@@ -88,10 +92,21 @@ pub(super) struct Host<P> {
     /// What has come while it was stopped, by connection. Its kernel took it, so it is executed
     /// when the process goes on, even if the client has hung up meanwhile.
     pub(super) inbox: VecDeque<(u64, Packet<P>)>,
+    /// Until when it works on what it has taken.
+    pub(super) busy_until: Option<Instant>,
+    /// What waits for that, and since when.
+    pub(super) queue: VecDeque<(Instant, u64, Packet<P>)>,
 }
 
 impl<P> Host<P> {
     pub(super) const fn new() -> Self {
-        Self { state: State::Running, inbox: VecDeque::new() }
+        Self { state: State::Running, inbox: VecDeque::new(), busy_until: None, queue: VecDeque::new() }
+    }
+
+    /// It has died: what it had taken is gone.
+    pub(super) fn drops_all(&mut self) {
+        self.inbox.clear();
+        self.queue.clear();
+        self.busy_until = None;
     }
 }

@@ -3,6 +3,7 @@
 use super::super::check::Stage;
 use super::super::trace::State;
 use super::World;
+use super::handover::Handovers;
 use super::store::Servers;
 use crate::id::LockId;
 use crate::lock::{Event, Grant, Machine as _};
@@ -97,6 +98,13 @@ impl<S: Servers> World<S> {
     #[must_use]
     pub const fn grants(&self) -> u64 {
         self.checker.grants()
+    }
+
+    /// How locks went from one client to another so far, until something went wrong. Counted once
+    /// promptness is promised: see [`expect_prompt`](Self::expect_prompt).
+    #[must_use]
+    pub const fn handovers(&self) -> Handovers {
+        self.handovers
     }
 
     /// Whether it was offered and is not claimed yet.

@@ -1,6 +1,7 @@
 //! The event loop: what a host does for a machine, for all of them at once.
 
 use alloc::format;
+use core::ops::Range;
 use core::time::Duration;
 
 use super::super::check::Stage;
@@ -8,6 +9,7 @@ use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Fate, Lane, State, What};
 use super::super::way::Way;
 use super::World;
+use super::handover::Cause;
 use super::process::{Fact, Process};
 use super::store::{Planned, Servers, label};
 use crate::fault::Fault;
@@ -17,6 +19,9 @@ use crate::time::Instant;
 
 /// So many steps without time moving are a loop without end.
 pub(super) const MAX_SPINS: u32 = 100_000;
+
+/// How late something may come over a connection that is over.
+const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
 
 /// Time.
 impl<S: Servers> World<S> {
@@ -94,10 +99,12 @@ impl<S: Servers> World<S> {
     fn advance(&mut self, next: Instant, end: Instant) -> bool {
         if next > end {
             self.now = self.now.max(end);
+            self.checker.passes(self.now);
             return false;
         }
         if next > self.now {
             self.now = next;
+            self.checker.passes(next);
             self.spins = 0;
         }
         self.spins += 1;
@@ -126,7 +133,23 @@ impl<S: Servers> World<S> {
 
     /// Loses what is under way on a connection.
     pub(super) fn lose(&mut self, id: u64) {
-        for message in self.network.lose(id) {
+        self.lose_ways(id, &Way::BOTH);
+    }
+
+    /// A connection is reset, seen by both sides at once: what is under way is lost. Or it reaches
+    /// the client when that has another connection, and so does the end.
+    pub(super) fn break_off(&mut self, id: u64) {
+        if !self.stale {
+            return self.lose(id);
+        }
+        self.lose_ways(id, &[Way::ToNode]);
+        let later = self.rng.duration(&STALE);
+        self.network.hold_up(self.now, id, Way::ToClient, later);
+        self.send(id, Way::ToClient, Packet::Close(Fault::Reset));
+    }
+
+    fn lose_ways(&mut self, id: u64, ways: &[Way]) {
+        for message in self.network.lose(id, ways) {
             self.recorder.fate(Some(message), Fate::Lost(self.now));
         }
     }
@@ -139,7 +162,7 @@ impl<S: Servers> World<S> {
             return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
         }
         let node = self.store.leads(client, node.index());
-        let id = self.network.open(client, node, conn);
+        let id = self.network.open(self.now, client, node, conn);
         self.send(id, Way::ToNode, Packet::Open);
     }
 
@@ -155,6 +178,9 @@ impl<S: Servers> World<S> {
     /// What was sent before is still delivered.
     pub(super) fn close(&mut self, client: usize, id: u64) {
         self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
+        let silence = S::silence(self, client);
+        let alive = self.network.links.get(&id).is_some_and(|link| self.now.since(link.heard) < silence);
+        self.checker.gives_up(self.now, id, None, alive);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
         }
@@ -162,7 +188,11 @@ impl<S: Servers> World<S> {
     }
 
     fn deliver(&mut self, arrival: Arrival<S::Packet>) {
-        let Some(link) = self.network.links.get(&arrival.link) else { return };
+        let now = self.now;
+        let Some(link) = self.network.links.get_mut(&arrival.link) else { return };
+        if arrival.way == Way::ToClient {
+            link.heard = now;
+        }
         let (client, node, conn) = (link.client, link.node, link.conn);
         let Posted { packet, message } = arrival.posted;
         self.recorder.fate(message, Fate::Arrived(self.now));
@@ -215,6 +245,7 @@ impl<S: Servers> World<S> {
 
     pub(super) fn wake_client(&mut self, client: usize) {
         self.steps += 1;
+        self.cause = Cause::Timer;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         process.machine.handle_timeout(local);
@@ -236,10 +267,11 @@ impl<S: Servers> World<S> {
     }
 
     pub(super) fn process_takes(&mut self, client: usize, fact: Fact<S>) {
+        self.cause = Cause::Received;
         match fact {
             Fact::Connected(conn) => self.connected(client, conn),
             Fact::Received(conn, packet) => {
-                if self.network.find(client, conn).is_some() {
+                if self.stale || self.network.find(client, conn).is_some() {
                     S::client_takes(self, client, conn, packet);
                 }
             }
@@ -267,7 +299,8 @@ impl<S: Servers> World<S> {
     }
 
     fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
-        let Some(id) = self.network.find(client, conn) else { return };
+        let Some(id) = self.network.find(client, conn) else { return self.end_again(client, conn, why) };
+        self.checker.gives_up(self.now, id, None, false);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
         }
@@ -278,6 +311,17 @@ impl<S: Servers> World<S> {
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         process.machine.handle_disconnected(local, conn, why);
+    }
+
+    /// A machine hears of the end of a connection that it knows to be over.
+    fn end_again(&mut self, client: usize, conn: ConnId, why: Fault) {
+        if self.stale {
+            self.journal.write(self.now, format_args!("c{client}/{conn} disconnected, late: {why}"));
+            self.steps += 1;
+            let process = &mut self.clients[client];
+            let local = process.local(self.now);
+            process.machine.handle_disconnected(local, conn, why);
+        }
     }
 
     /// Carries out what a machine asks for, until it asks for nothing more.

@@ -3,7 +3,9 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt::Debug;
+use core::time::Duration;
 
 use super::super::journal::Keep;
 use super::super::network::{Packet, Payload};
@@ -77,6 +79,10 @@ pub(crate) trait Servers: Store + Sized {
 
     /// Somebody has asked for this lock.
     fn asked(&mut self, _name: &Arc<[u8]>) {}
+    /// A connection on which nothing came for so long may be given up.
+    fn silence(w: &World<Self>, client: usize) -> Duration;
+    /// What the reasons of a client call this lock.
+    fn lock(name: &[u8]) -> Vec<u8>;
     /// The place of a grant in the order of the store, if it is known.
     fn order(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> Option<u64>;
     /// A client was told an event, and its checks are done.

@@ -16,6 +16,9 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
         self.journal.facts.event(self.now, client, lock, &event);
         let until = self.valid_until(client, &event);
+        if matches!(event, Event::Granted(_)) {
+            self.handed_over(client, lock);
+        }
         let order = S::order(self, client, lock, &event);
         self.checker.told(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
@@ -45,6 +48,16 @@ impl<S: Servers> World<S> {
         self.word(Some(Lane::Client(client)), || "has stopped".into());
         self.checker.stopped(self.now, client);
         self.check();
+    }
+
+    /// Notes what brought a lock from another client here.
+    fn handed_over(&mut self, client: usize, lock: LockId) {
+        let process = &mut self.clients[client];
+        let Some(record) = process.records.get(&lock) else { return };
+        let cause = process.reasons.granted(&S::lock(&record.name));
+        if self.checker.is_prompt() && self.checker.comes_from_another(client, lock) {
+            self.handovers.add(cause);
+        }
     }
 
     /// The end of validity that an event tells, in true time.

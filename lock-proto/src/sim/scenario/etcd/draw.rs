@@ -1,12 +1,14 @@
 //! How the runs of a scenario on etcd are drawn.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::time::Duration;
 
 use super::super::{Action, Draft, Pace, Setup, Step, Store};
 use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
+use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
 use crate::sim::way::Way;
 
@@ -42,6 +44,10 @@ pub(super) enum Kind {
     CutAll,
     Reset,
     Slow,
+    /// Packets of a client travel for up to several times the shortest TTL, for a while.
+    Crawl,
+    /// What is under way comes over a connection that has been replaced.
+    Replace,
     // The store.
     Compact,
     Touch,
@@ -50,6 +56,8 @@ pub(super) enum Kind {
     LoseEvents,
     ExpireTokens,
     DeleteKey,
+    /// A leader writes after its key was replaced.
+    ReplaceKey,
     RevokeLease,
 }
 
@@ -65,13 +73,28 @@ pub(super) struct Mix {
     pub(super) late: bool,
     /// What is watched is read more often than by default.
     pub(super) recheck: bool,
+    /// Clients are told what comes over connections that are over.
+    pub(super) stale: bool,
+    /// In some runs members take up to so many µs for a command.
+    pub(super) service: u64,
+    /// Networks are fast.
+    pub(super) fast: bool,
 }
 
 /// The default.
 const RECHECK: Duration = Duration::from_secs(30);
 
-pub(super) const PLAIN: Mix =
-    Mix { kinds: &[], drift: 8_000, login: false, elections_only: false, late: false, recheck: false };
+pub(super) const PLAIN: Mix = Mix {
+    kinds: &[],
+    drift: 8_000,
+    login: false,
+    elections_only: false,
+    late: false,
+    recheck: false,
+    stale: false,
+    service: 0,
+    fast: false,
+};
 
 /// A run under construction.
 struct Drawing<'a> {
@@ -80,6 +103,7 @@ struct Drawing<'a> {
     at: Duration,
     clients: usize,
     members: usize,
+    latency: Range<Duration>,
     tag: u32,
     elections_only: bool,
     late: bool,
@@ -91,7 +115,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let members = chance.pick(&[1, 3]);
     let least = chance.millis(3);
     // Most networks are fast.
-    let spread = chance.pick(&[5, 5, 5, 100]);
+    let spread = if mix.fast { 5 } else { chance.pick(&[5, 5, 5, 100]) };
     let latency = least..least + Duration::from_millis(1) + chance.millis(spread);
     let session_ttl = Duration::from_secs(2 + chance.below(7));
     let store = EtcdStore {
@@ -113,9 +137,11 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         offset: chance.millis(100_000),
         drift_ppm: i32::try_from(chance.below(2 * mix.drift + 1)).unwrap_or(0) - i32::try_from(mix.drift).unwrap_or(0),
     };
-    let setup = Setup {
+    let mut setup = Setup {
         seed,
         latency,
+        service: Duration::ZERO,
+        stale: mix.stale,
         clients: (0..clients).map(|_| pace(chance)).collect(),
         nodes: (0..members).map(|_| Pace::default()).collect(),
         store: Store::Etcd(store),
@@ -130,6 +156,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         at: Duration::ZERO,
         clients,
         members,
+        latency: setup.latency.clone(),
         tag: 0,
         elections_only: mix.elections_only,
         late: mix.late,
@@ -141,7 +168,16 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         drawing.at += drawing.chance.millis(gap);
         drawing.one(&weights);
     }
-    Draft { setup, steps: drawing.steps, excused: Vec::new() }
+    let steps = drawing.steps;
+    // Last, so that a seed makes the same run otherwise.
+    if mix.service > 0 && chance.one_in(3) {
+        setup.service = Duration::from_micros(chance.below(mix.service));
+    }
+    // What takes longer than its sender waits is sent again, over another connection.
+    let busy = setup.service > Duration::from_millis(5);
+    let slow = mix.late || busy || steps.iter().any(|step| matches!(step.action, Action::Slow { .. }));
+    let excused = if slow { [Rule::Twice].to_vec() } else { Vec::new() };
+    Draft { setup, steps, excused }
 }
 
 impl Drawing<'_> {
@@ -353,6 +389,40 @@ impl Drawing<'_> {
                 let least = self.chance.millis(bound);
                 let latency = least..least + Duration::from_millis(50);
                 self.push(now, Action::Slow { client, node, way, latency });
+            }
+            Kind::Crawl => {
+                let (client, way) = (self.client(), self.chance.pick(&Way::BOTH));
+                let least = self.chance.millis(4_000);
+                for node in 0..self.members {
+                    self.push(
+                        now,
+                        Action::Slow { client, node, way, latency: least..least + Duration::from_millis(50) },
+                    );
+                }
+                let after = self.while_it_lasts();
+                let latency = self.latency.clone();
+                for node in 0..self.members {
+                    self.push(after, Action::Slow { client, node, way, latency: latency.clone() });
+                }
+            }
+            Kind::Replace => {
+                let (client, node) = (self.client(), self.member());
+                if self.chance.one_in(2) {
+                    return self.push(now, Action::Reset { client, node });
+                }
+                // Longer than an answer is waited for.
+                let span = Duration::from_millis(1_100) + self.chance.millis(1_000);
+                self.push(now, Action::Stall { client, node, way: Way::ToClient, span });
+            }
+            Kind::ReplaceKey => {
+                let name = if self.elections_only { ELECTION } else { self.chance.pick(&LOCKS[..]) };
+                self.etcd(now, EtcdAction::ReplaceKey { name, oldest: true });
+                for tag in self.tag.saturating_sub(6)..=self.tag {
+                    let after = Duration::from_micros(self.chance.below(5_000));
+                    let write = self.chance.one_in(3);
+                    let action = if write { Action::Write(tag) } else { Action::Etcd(EtcdAction::Proclaim(tag)) };
+                    self.push(after, action);
+                }
             }
             Kind::Compact => self.etcd(now, EtcdAction::Compact),
             Kind::Touch => self.etcd(now, EtcdAction::Touch),

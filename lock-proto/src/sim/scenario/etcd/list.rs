@@ -26,7 +26,10 @@ const fn broken(
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     kept("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
         use Kind::{KillClient, KillMember, Reset, StopMember};
-        draft(chance, &Mix { kinds: &[(KillClient, 4), (KillMember, 6), (StopMember, 3), (Reset, 4)], ..PLAIN })
+        draft(
+            chance,
+            &Mix { kinds: &[(KillClient, 4), (KillMember, 6), (StopMember, 3), (Reset, 4)], service: 1_000, ..PLAIN },
+        )
     }),
     kept("etcd-pauses", "clients stand still for longer than their lease, and so do members", |chance| {
         use Kind::{PauseClient, PauseMember};
@@ -148,6 +151,39 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         use Kind::{Cancel, PauseClient, Refuse, Reset};
         draft(chance, &Mix { kinds: &[(Refuse, 10), (Reset, 3), (PauseClient, 3), (Cancel, 5)], ..PLAIN })
     }),
+    kept(
+        "etcd-calm",
+        "nothing goes wrong: a release reaches the next waiter at once, and no work is done twice",
+        |chance| {
+            use Kind::{Burst, Campaign, Cancel};
+            let kinds = &[(Cancel, 6), (Burst, 6), (Campaign, 6)];
+            draft(chance, &Mix { kinds, service: 2_000, fast: true, ..PLAIN })
+        },
+    ),
+    kept(
+        "etcd-slow",
+        "packets travel for up to several times the shortest TTL, and members have much to do",
+        |chance| {
+            use Kind::{Burst, Cancel, Crawl, Slow};
+            let kinds = &[(Crawl, 10), (Slow, 4), (Burst, 5), (Cancel, 5)];
+            draft(chance, &Mix { kinds, service: 50_000, ..PLAIN })
+        },
+    ),
+    kept("etcd-stale", "answers and ends come over connections that have been replaced", |chance| {
+        use Kind::{Burst, Campaign, Cancel, Replace};
+        let kinds = &[(Replace, 20), (Burst, 5), (Campaign, 4), (Cancel, 5)];
+        draft(chance, &Mix { kinds, stale: true, late: true, ..PLAIN })
+    }),
+    broken(
+        "etcd-replaced",
+        "the keys of leaders are replaced by hand, and they proclaim and write before they hear of it",
+        "somebody replaces what a leader has written",
+        |chance| {
+            use Kind::{Campaign, Observe, PauseClient, ReplaceKey, Reset};
+            let kinds = &[(ReplaceKey, 20), (Campaign, 10), (Observe, 4), (PauseClient, 2), (Reset, 2)];
+            draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
+        },
+    ),
     kept("etcd-everything", "whatever may happen within the bounds", |chance| {
         use Kind::{
             Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens,
@@ -181,6 +217,6 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         ];
         let login = chance.one_in(3);
         let late = chance.one_in(4);
-        draft(chance, &Mix { kinds, login, late, ..PLAIN })
+        draft(chance, &Mix { kinds, login, late, service: 5_000, ..PLAIN })
     }),
 ];

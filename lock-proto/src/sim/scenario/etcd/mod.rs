@@ -105,6 +105,13 @@ pub enum EtcdAction {
         /// The holder's.
         oldest: bool,
     },
+    /// Somebody deletes a key of this lock and writes it anew.
+    ReplaceKey {
+        /// The lock's name.
+        name: &'static str,
+        /// The holder's.
+        oldest: bool,
+    },
     /// Somebody revokes the lease of a key of this lock.
     RevokeLease {
         /// The lock's name.
@@ -142,6 +149,7 @@ impl EtcdAction {
             | Self::KeepEvents(_)
             | Self::ExpireTokens
             | Self::DeleteKey { .. }
+            | Self::ReplaceKey { .. }
             | Self::RevokeLease { .. }
             | Self::Condition { .. } => None,
         }
@@ -185,6 +193,7 @@ impl fmt::Display for EtcdAction {
             Self::KeepEvents(member) => write!(f, "the watches of member {member} report what happens again"),
             Self::ExpireTokens => f.write_str("every token becomes invalid"),
             Self::DeleteKey { name, oldest } => write!(f, "the key of the {} of {name} is deleted", whose(oldest)),
+            Self::ReplaceKey { name, oldest } => write!(f, "the key of the {} of {name} is replaced", whose(oldest)),
             Self::RevokeLease { name, oldest } => write!(f, "the lease of the {} of {name} is revoked", whose(oldest)),
             Self::Condition { condition, on: true } => write!(f, "the cluster refuses: {condition:?}"),
             Self::Condition { condition, on: false } => write!(f, "the cluster is over {condition:?}"),

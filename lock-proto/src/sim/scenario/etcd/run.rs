@@ -8,7 +8,7 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use super::super::{Action, Outcome, Plan, Store, text_of};
+use super::super::{Action, Bounds, Outcome, Plan, Store, text_of};
 use super::{EtcdAction, EtcdStore};
 use crate::error::ConfigError;
 use crate::etcd::{Client, Config, QueryId};
@@ -19,6 +19,12 @@ use crate::sim::etcd::{Builder, EtcdClient, User, World};
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 use crate::time::Instant;
+
+/// From a release to the next grant there are at most so many round trips while nothing goes wrong:
+/// see `Rule::Prompt`.
+const TRIPS: u32 = 8;
+/// A watch that was opened in the past is served so much later (requirement E5).
+const LATE_WATCH: Duration = Duration::from_millis(100);
 
 /// What an application wants, whatever it is called.
 struct Wish {
@@ -89,6 +95,7 @@ fn run_clients<C: EtcdClient>(
         violations: w.violations().to_vec(),
         excused: Vec::new(),
         grants: w.grants(),
+        handovers: w.handovers(),
         steps: w.steps(),
         network_steps: w.network_steps(),
         time: w.now().since(Instant::ZERO),
@@ -105,7 +112,9 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
         .clients(setup.clients.len())
         .seed(setup.seed)
         .latency(setup.latency.clone())
-        .late(store.late);
+        .late(store.late)
+        .service(setup.service)
+        .stale(setup.stale);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
     }
@@ -129,6 +138,11 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
 
 impl<C: EtcdClient> Play<C> {
     fn both_phases(&mut self, plan: &Plan) {
+        if let (Bounds::Kept, Store::Etcd(store)) = (plan.scenario.bounds, &plan.setup.store) {
+            self.w.expect_once();
+            let most = (store.request_timeout / 4).saturating_sub(store.late);
+            self.w.expect_prompt(TRIPS, store.late * TRIPS + LATE_WATCH, most);
+        }
         for step in &plan.steps {
             let at = Instant::ZERO + step.at;
             self.w.run_for(at.since(self.w.now()));
@@ -211,7 +225,8 @@ impl<C: EtcdClient> Play<C> {
             Action::Heal { client, node } => self.w.heal(*client, *node),
             Action::Reset { client, node } => self.w.drop_connections(*client, *node),
             Action::Slow { client, node, way, latency } => self.w.slow(*client, *node, *way, latency.clone()),
-            Action::Stall { .. } | Action::Redis(_) => {}
+            Action::Stall { client, node, way, span } => self.w.stall(*client, *node, *way, *span),
+            Action::Redis(_) => {}
             Action::Etcd(action) => self.act_on_etcd(action),
         }
     }
@@ -257,6 +272,9 @@ impl<C: EtcdClient> Play<C> {
             EtcdAction::ExpireTokens => self.w.expire_tokens(),
             EtcdAction::DeleteKey { name, oldest } => {
                 self.w.delete_key(name, *oldest);
+            }
+            EtcdAction::ReplaceKey { name, oldest } => {
+                self.w.replace_key(name, *oldest);
             }
             EtcdAction::RevokeLease { name, oldest } => {
                 self.w.revoke_lease(name, *oldest);

@@ -47,3 +47,34 @@ fn s4_a_waiter_that_does_not_look_for_its_own_key_is_caught() {
 fn s4_an_unlock_that_looks_at_no_revision_is_caught() {
     caught("etcd-late", Flaw::DeletesAnyRevision, Rule::MutualExclusion);
 }
+
+/// The next look at the queue, half a minute later, hides it otherwise.
+#[test]
+fn s8_a_deletion_that_is_reported_during_a_reading_and_forgotten_is_caught() {
+    caught("etcd-calm", Flaw::ForgetsNews, Rule::Prompt);
+}
+
+#[test]
+fn s9_a_transaction_that_is_sent_again_before_it_is_answered_is_caught() {
+    caught("etcd-calm", Flaw::SendsTwice, Rule::Twice);
+}
+
+#[test]
+fn s4_a_leader_that_writes_over_a_key_that_took_its_place_is_caught() {
+    caught("etcd-replaced", Flaw::WritesAnyRevision, Rule::StaleWrite);
+}
+
+#[test]
+fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
+    caught("etcd-stale", Flaw::MixesConnections, Rule::Fifo);
+}
+
+/// On a calm network a lock goes from one process to another because the release is told.
+#[test]
+fn s8_e5_hand_overs_come_from_watches() {
+    let scenario = Scenario::named("etcd-calm").unwrap();
+    let all = (0..100).map(|seed| Plan::from_seed(scenario, seed).run_keeping(Keep::Nothing).handovers);
+    let sum = all.fold((0, 0, 0), |sum, one| (sum.0 + one.woken, sum.1 + one.polled, sum.2 + one.other));
+    std::println!("woken, polled, other: {sum:?}");
+    assert!(sum.0 > 500 && sum.1 * 20 < sum.0, "{sum:?}");
+}

@@ -50,6 +50,10 @@ pub(super) enum Kind {
     OneWay,
     Reset,
     Slow,
+    /// Packets of a client travel for up to several times the shortest TTL, for a while.
+    Crawl,
+    /// What is under way comes over a connection that has been replaced.
+    Replace,
     Refuse,
     FlushScripts,
     LogOut,
@@ -85,6 +89,12 @@ pub(super) struct Recipe {
     pub(super) login: bool,
     /// Every client has met every node before anything goes wrong.
     pub(super) met: bool,
+    /// Clients are told what comes over connections that are over.
+    pub(super) stale: bool,
+    /// In some runs nodes take up to so many µs for a command.
+    pub(super) service: u64,
+    /// Waiters are always woken.
+    pub(super) notify: bool,
     /// The highest rate of each kind.
     pub(super) rates: &'static [(Kind, u64)],
 }
@@ -103,7 +113,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         ttl,
         round: (latency.end + gather) * 4 + ms(5),
         poll: Poll::exponential(ms(10 + chance.below(50)), ms(100 + chance.below(200))),
-        wake: if chance.one_in(4) { Wake::Poll } else { Wake::Notify },
+        wake: if !recipe.notify && chance.one_in(4) { Wake::Poll } else { Wake::Notify },
         turn: (chance.pick(&[ms(100), ms(0), ms(20), ms(1_000)]), ms(1 + chance.below(10))),
         fencing: recipe.fenced || !chance.one_in(4),
         fence_block: chance.pick(&[MAX_FENCE_BLOCK, 1, 2, 5]),
@@ -122,6 +132,8 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     let setup = Setup {
         seed: chance.next(),
         latency,
+        service: Duration::ZERO,
+        stale: recipe.stale,
         clients: (0..clients).map(|_| pace(chance, recipe.drift, 100_000)).collect(),
         nodes: (0..nodes).map(|_| pace(chance, recipe.drift, 1)).collect(),
         store: Store::Redis(store),
@@ -144,7 +156,11 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         }
         hand.next(&rates);
     }
-    let Hand { setup, steps, .. } = hand;
+    let Hand { mut setup, steps, .. } = hand;
+    // Last, so that a seed makes the same run otherwise.
+    if recipe.service > 0 && chance.one_in(3) {
+        setup.service = Duration::from_micros(chance.below(recipe.service));
+    }
     // What arrives later than a TTL after it was given up is not looked for any more. Nor is what a server has that the
     // client's address no longer leads to, or what comes back with a replica.
     let loses_sight = |step: &Step| {
@@ -154,6 +170,11 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     };
     if steps.iter().any(loses_sight) {
         excused.push(Rule::Ghost);
+    }
+    // A round that ends before its answers is made again, and a lock with a short TTL gives up its
+    // connection.
+    if setup.service > ms(1) || steps.iter().any(|step| matches!(step.action, Action::Slow { .. })) {
+        excused.push(Rule::Twice);
     }
     Draft { setup, steps, excused }
 }
@@ -308,6 +329,25 @@ impl Hand<'_> {
                 let span = self.span();
                 self.push(span, Action::Slow { client, node, way, latency });
             }
+            Kind::Crawl => {
+                let (client, way) = (self.client(), self.way());
+                // The shortest TTL is half of the longest.
+                let least = self.chance.duration(&(none..self.ttl * 2));
+                let (span, latency) = (self.span(), self.setup.latency.clone());
+                for node in 0..self.setup.nodes.len() {
+                    self.push(none, Action::Slow { client, node, way, latency: least..least + ms(50) });
+                    self.push(span, Action::Slow { client, node, way, latency: latency.clone() });
+                }
+            }
+            Kind::Replace => {
+                let (client, node) = (self.client(), self.node());
+                if self.chance.one_in(2) {
+                    return self.push(none, Action::Reset { client, node });
+                }
+                // Longer than an answer is waited for.
+                let span = ms(600) + self.chance.millis(600);
+                self.push(none, Action::Stall { client, node, way: Way::ToClient, span });
+            }
             Kind::Refuse => {
                 let (node, condition, span) = (self.node(), self.chance.pick(&CONDITIONS), self.span());
                 self.push(none, Action::Redis(RedisAction::Condition { node, condition, on: true }));
@@ -388,7 +428,7 @@ impl Hand<'_> {
         let (client, node, name) = (self.client(), self.node(), self.name());
         // Less than the shortest TTL: what arrives later than that is not looked for any more.
         let span = self.ttl / 3 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
-        self.push(Duration::ZERO, Action::Stall { client, node, span });
+        self.push(Duration::ZERO, Action::Stall { client, node, way: Way::ToNode, span });
         let again = self.ttl / 4 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
         let hold = self.chance.duration(&(Duration::ZERO..self.ttl / 16));
         for (after, wait) in [(Duration::ZERO, Wait::Try), (again, Wait::For(self.ttl))] {

@@ -146,13 +146,16 @@ const QUIET: Recipe = Recipe {
     fenced: false,
     login: false,
     met: false,
+    stale: false,
+    service: 0,
+    notify: false,
     rates: &[],
 };
 
 pub(super) const CONTENTION: Scenario =
     kept("redis-contention", "clients contend for locks, while clients, servers and connections die", |chance| {
         let rates = &[(Kind::LetGo, 3), (Kind::KillClient, 1), (Kind::Crash, 2), (Kind::Reset, 2)];
-        draw::draw(chance, &Recipe { rates, ..QUIET })
+        draw::draw(chance, &Recipe { rates, service: 200, ..QUIET })
     });
 
 pub(super) const PAUSES: Scenario = kept(
@@ -301,6 +304,31 @@ pub(super) const LATE: Scenario = kept(
     },
 );
 
+pub(super) const CALM: Scenario = kept(
+    "redis-calm",
+    "nothing goes wrong: a release reaches the next waiter at once, and no work is done twice",
+    |chance| {
+        let rates = &[(Kind::Bunch, 4), (Kind::Abandon, 2)];
+        let recipe = Recipe { nodes: &[1, 1, 3], clients: 2..8, names: &[1, 1, 3], met: true, ..QUIET };
+        draw::draw(chance, &Recipe { notify: true, service: 500, rates, ..recipe })
+    },
+);
+
+pub(super) const SLOW: Scenario = kept(
+    "redis-slow",
+    "packets travel for up to several times the shortest TTL, and nodes have much to do",
+    |chance| {
+        let rates = &[(Kind::Crawl, 8), (Kind::Slow, 2), (Kind::LetGo, 2), (Kind::Abandon, 1), (Kind::Bunch, 2)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], service: 20_000, rates, ..QUIET })
+    },
+);
+
+pub(super) const STALE: Scenario =
+    kept("redis-stale", "answers and ends come over connections that have been replaced", |chance| {
+        let rates = &[(Kind::Replace, 10), (Kind::LetGo, 2), (Kind::Abandon, 2), (Kind::Bunch, 2)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], stale: true, rates, ..QUIET })
+    });
+
 pub(super) const REFUSALS: Scenario = kept(
     "redis-refusals",
     "nodes are out of memory, read-only, cannot write their snapshot, or are loading; they forget scripts",
@@ -392,7 +420,7 @@ const EVERY_RATE: &[(Kind, u64)] = &[
 
 pub(super) const EVERYTHING: Scenario =
     kept("redis-everything", "everything at once that the promises allow", |chance| {
-        draw::draw(chance, &Recipe { rates: EVERY_RATE, ..QUIET })
+        draw::draw(chance, &Recipe { rates: EVERY_RATE, service: 1_000, ..QUIET })
     });
 
 pub(super) const QUORUM: Scenario =

@@ -11,10 +11,10 @@ use crate::error::ConfigError;
 use crate::id::{ClientId, LockId};
 use crate::lock::Acquire;
 use crate::lock::Wait;
-use crate::redis::{Client, Config};
+use crate::redis::{Client, Config, Wake};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
-use crate::sim::scenario::{Action, Outcome, Plan, Store, text_of};
+use crate::sim::scenario::{Action, Bounds, Outcome, Plan, Store, text_of};
 use crate::sim::trace::Trace;
 use crate::sim::world::redis::{Builder, RedisClient, World};
 use crate::time::Instant;
@@ -24,6 +24,13 @@ use crate::url::Secret;
 const COUNTER: &str = "lock-proto:fence";
 /// What clients log in with, where they have to.
 const PASSWORD: &str = "secret";
+/// From a release to the next grant there are at most so many round trips while nothing goes wrong:
+/// see `Rule::Prompt`.
+const TRIPS: u32 = 8;
+/// The same on a quorum, where votes may be split.
+const QUORUM_TRIPS: u32 = 16;
+/// Waiters do not come all at once when a key expires, and gather what nodes tell of a release.
+const SPREAD: Duration = Duration::from_millis(16);
 /// So many TTLs after the faults everybody must have been served.
 const SERVED: u32 = 20;
 /// And this on top: what back-off and quarantine take.
@@ -71,6 +78,7 @@ fn run_clients<C: RedisClient>(
         violations: world.violations().to_vec(),
         excused: alloc::vec::Vec::new(),
         grants: world.grants(),
+        handovers: world.handovers(),
         steps: world.steps(),
         network_steps: world.network_steps(),
         time: world.now().since(Instant::ZERO),
@@ -98,6 +106,8 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
         .clients(setup.clients.len())
         .latency(setup.latency.clone())
         .gather(store.gather)
+        .service(setup.service)
+        .stale(setup.stale)
         .config(change);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
@@ -122,6 +132,15 @@ struct Game<C: RedisClient> {
 impl<C: RedisClient> Game<C> {
     fn play(&mut self, plan: &Plan, store: &RedisStore) {
         let ttl = store.ttl;
+        if plan.scenario.bounds == Bounds::Kept {
+            self.world.expect_once();
+            // The first round of a quorum ends before its connections are up.
+            if store.wake == Wake::Notify && (plan.setup.nodes.len() == 1 || store.met) {
+                let trips = if plan.setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
+                let slack = store.turn.1 * 2 + store.gather * trips + SPREAD;
+                self.world.expect_prompt(trips, slack, ttl / 16);
+            }
+        }
         if store.met {
             for client in 0..plan.setup.clients.len() {
                 let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
@@ -185,7 +204,7 @@ impl<C: RedisClient> Game<C> {
             Action::Heal { client, node } => w.heal(*client, *node),
             Action::Reset { client, node } => w.drop_connections(*client, *node),
             Action::Slow { client, node, way, latency } => w.slow(*client, *node, *way, latency.clone()),
-            Action::Stall { client, node, span } => w.stall(*client, *node, *span),
+            Action::Stall { client, node, way, span } => w.stall(*client, *node, *way, *span),
             // Not of this world.
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),

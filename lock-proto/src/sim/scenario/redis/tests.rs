@@ -95,6 +95,49 @@ fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
     assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long running")), "{plan}");
 }
 
+/// A poll hides it otherwise: everybody is served in the end.
+#[test]
+fn s8_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
+    let plan = caught("redis-calm", Flaw::ForgetsHints, &[Rule::Prompt]);
+    assert!(plan.setup.clients.len() > 1 && !plan.is_empty(), "{plan}");
+}
+
+#[test]
+fn s9_an_attempt_that_is_sent_again_before_it_is_answered_is_caught() {
+    let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::Twice]);
+    assert!(plan.len() <= 1, "{plan}");
+}
+
+#[test]
+fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
+    caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);
+}
+
+/// A stale signal ended a wait, the next one was to be left before the server had begun it, and that
+/// was never asked again: a release woke nobody for five seconds.
+#[test]
+fn s8_a7_a_wait_that_is_left_before_it_begins_is_left_after_all() {
+    for seed in [725, 1183] {
+        let outcome = Plan::from_seed(Scenario::named("redis-calm").unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
+/// On a calm network a lock goes from one process to another because the release is told, not
+/// because of a poll.
+#[test]
+fn s8_a7_hand_overs_come_from_wake_ups() {
+    let scenario = Scenario::named("redis-calm").unwrap();
+    // Where votes are split, timers decide who tries first.
+    for (nodes, share) in [(1, 20), (3, 10)] {
+        let plans = (0..150).map(|seed| Plan::from_seed(scenario, seed)).filter(|plan| plan.setup.nodes.len() == nodes);
+        let all = plans.map(|plan| plan.run_keeping(Keep::Nothing).handovers);
+        let sum = all.fold((0, 0, 0), |sum, one| (sum.0 + one.woken, sum.1 + one.polled, sum.2 + one.other));
+        std::println!("{nodes} nodes: woken, polled, other: {sum:?}");
+        assert!(sum.0 > 500 && sum.1 * share < sum.0, "{sum:?}");
+    }
+}
+
 #[test]
 fn a_plan_can_be_read() {
     let plan = Plan::from_seed(Scenario::named("redis-wake").unwrap(), 3);

@@ -36,6 +36,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             }
         }
         self.restore_quorum();
+        self.delete_replaced();
         for condition in [Condition::TooManyRequests, Condition::NoSpace] {
             self.change_condition(condition, false);
         }

@@ -13,6 +13,9 @@ use crate::sim::world::World;
 use crate::sim::world::process::Fact;
 use crate::time::Instant;
 
+/// The value of a key that took another's place.
+const REPLACED: &str = "somebody else";
+
 /// What goes wrong with members.
 impl<C: EtcdClient> World<Etcd<C>> {
     // ---- members ----
@@ -21,6 +24,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// bytes. The others go on without it.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
+        self.troubled();
         if self.hosts[member].state == State::Running {
             self.set_host(member, State::Paused);
             self.settle_member(member);
@@ -66,8 +70,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if self.hosts[member].state == State::Down {
             return;
         }
+        self.troubled();
         self.set_host(member, State::Down);
-        self.hosts[member].inbox.clear();
+        self.hosts[member].drops_all();
         self.store.members[member].outbox.clear();
         how(&mut self.store.cluster, self.now);
         self.pump_cluster();
@@ -94,6 +99,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Cuts a member off from the other members, not from the clients.
     pub fn isolate_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} cut off from the others"));
+        self.troubled();
         if !core::mem::replace(&mut self.store.members[member].cut_off, true) {
             self.word(Some(Lane::Node(member)), || "cut off from the other members".into());
         }
@@ -133,6 +139,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     fn quorum(&mut self, lost: bool, what: &str, change: impl FnOnce(&mut Cluster, Instant)) {
         self.journal.write(self.now, format_args!("{what}"));
         if core::mem::replace(&mut self.store.told_of.quorum_lost, lost) != lost {
+            self.troubled();
             self.word(None, || what.into());
         }
         change(&mut self.store.cluster, self.now);
@@ -148,6 +155,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// A state in which requests are refused begins or ends.
     pub fn set_condition(&mut self, condition: Condition, on: bool) {
+        self.troubled();
         self.word(None, || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(condition, on);
     }
@@ -185,6 +193,25 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub fn delete_key(&mut self, name: &str, oldest: bool) -> bool {
         let Some(key) = self.queue_keys(name, oldest) else { return false };
         self.on_cluster("a key is deleted by hand", |cluster, now| cluster.delete(now, &key.key))
+    }
+
+    /// The oldest, or the newest, key of this lock is deleted by hand and written anew at once,
+    /// with its lease and another value; whether there was one. To its owner it is another key. It
+    /// is deleted when this is done again, and when the world is calm.
+    pub fn replace_key(&mut self, name: &str, oldest: bool) -> bool {
+        self.delete_replaced();
+        let Some(key) = self.queue_keys(name, oldest) else { return false };
+        self.on_cluster("a key is replaced by hand", |cluster, now| {
+            cluster.delete(now, &key.key);
+            // Its lease may be at its end.
+            cluster.put(now, &key.key, REPLACED, key.lease).is_ok()
+        })
+    }
+
+    pub(super) fn delete_replaced(&mut self) {
+        for key in self.store.cluster.keys().into_iter().filter(|kv| kv.value == REPLACED) {
+            self.on_cluster("a key that was replaced by hand is deleted", |cluster, now| cluster.delete(now, &key.key));
+        }
     }
 
     /// The lease of the oldest, or the newest, key of this lock is revoked by hand; whether there
@@ -237,6 +264,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     fn on_lane<T>(&mut self, lane: Option<Lane>, what: &str, change: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("{what}"));
+        self.troubled();
         self.word(lane, || what.into());
         let done = change(&mut self.store.cluster, self.now);
         self.pump_cluster();
@@ -258,6 +286,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// What was under way is lost.
     pub fn drop_connections(&mut self, client: usize, member: usize) {
         self.journal.write(self.now, format_args!("reset c{client} m{member}"));
+        self.troubled();
         let mut any = false;
         for id in self.network.of_client(client) {
             let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
@@ -265,7 +294,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             if !core::mem::replace(&mut any, true) {
                 self.word(Some(Lane::Client(client)), || format!("its connections to member {member} are reset"));
             }
-            self.lose(id);
+            self.break_off(id);
             if known {
                 match self.hosts[member].state {
                     State::Running => {

@@ -11,10 +11,11 @@ mod questions;
 mod queue_log;
 mod record;
 mod resource;
+mod tap;
 mod told;
 mod wire;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -26,7 +27,7 @@ use bytes::Bytes;
 use super::World as AnyWorld;
 use super::process::Process;
 use super::store::{Servers, Store};
-use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, RpcId, StreamId};
+use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, Queue, RpcId, StreamId};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Acquire, Event};
 use crate::sim::etcd::Cluster;
@@ -39,7 +40,7 @@ use builder::Setup;
 use member::Member;
 use queue_log::QueueLog;
 use record::Recorded;
-use resource::{Resource, Write};
+use resource::{Proclaimed, Resource, Write};
 use wire::Wire;
 
 pub use client::EtcdClient;
@@ -104,6 +105,7 @@ pub struct Etcd<C = Client> {
     /// The last revision in it.
     recorded: i64,
     resource: Resource,
+    proclaimed: Proclaimed,
     /// Who reacted to the deletion of a key.
     woken: BTreeMap<(Bytes, i64), Vec<usize>>,
     told_of: Recorded,
@@ -123,6 +125,9 @@ pub(crate) struct Own {
     streams: BTreeMap<StreamId, u64>,
     /// Calls and messages that it has sent.
     sent: u64,
+    /// What it has asked for on each stream and has no answer to, oldest first, by the world's
+    /// numbers.
+    asked: BTreeMap<StreamId, VecDeque<u64>>,
 }
 
 /// What a question or an observation was told.
@@ -161,7 +166,14 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn own(_: ClientId, config: &Config) -> Own {
         let config = config.clone();
-        Own { config, owners: BTreeMap::new(), queries: BTreeMap::new(), streams: BTreeMap::new(), sent: 0 }
+        Own {
+            config,
+            owners: BTreeMap::new(),
+            queries: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            sent: 0,
+            asked: BTreeMap::new(),
+        }
     }
 
     fn servers(setup: Setup, _: Keep, _: &[Process<Self>]) -> Self {
@@ -182,6 +194,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             number: 0,
             queue_log: QueueLog::default(),
             resource: Resource::default(),
+            proclaimed: Proclaimed::new(),
             woken: BTreeMap::new(),
             told_of: Recorded::default(),
             clients: PhantomData,
@@ -228,6 +241,14 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn calm(w: &mut World<C>) {
         w.calm_members();
+    }
+
+    fn silence(w: &World<C>, client: usize) -> Duration {
+        w.clients[client].own.config.request_timeout
+    }
+
+    fn lock(name: &[u8]) -> Vec<u8> {
+        Queue::new(b"", name).prefix().to_vec()
     }
 
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
@@ -277,6 +298,9 @@ impl<C: EtcdClient> World<C> {
         let value = Bytes::copy_from_slice(value.as_ref());
         self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
         self.word(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
+        if let Some(owner) = self.clients[client].machine.owner(lock) {
+            self.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
+        }
         self.must(client, lock, |machine, now| machine.proclaim(now, lock, value));
         self.pump_client(client);
     }

@@ -8,6 +8,8 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
+use super::resource::overwritten;
+use super::tap::queue_of;
 use super::wire::{Wire, ends, looked_at};
 use super::{Etcd, EtcdClient};
 use crate::etcd::{Output, Rpc};
@@ -79,18 +81,37 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.steps += 1;
                 self.store.cluster.handle_connected(self.now, member, id);
             }
-            // Calls run side by side in the server: some are looked at later than those that came
-            // after them.
-            Packet::Data(wire @ Wire::Call { .. }) if self.rng.one_in(4) => {
-                let later = self.now + self.rng.duration(&(Duration::ZERO..self.store.late));
+            Packet::Data(wire) => {
+                let mut at = self.turn_of(member);
+                // Calls run side by side in the server: some are looked at later than those that
+                // came after them.
+                let late = matches!(wire, Wire::Call { .. }) && self.rng.one_in(4);
+                if late {
+                    at = at + self.rng.duration(&(Duration::ZERO..self.store.late));
+                }
+                if !late && at == self.now {
+                    return self.look_at(id, wire);
+                }
                 let number = self.next_number();
-                self.store.dawdling.insert((later, number), (id, wire));
+                self.store.dawdling.insert((at, number), (id, wire));
                 return;
             }
-            Packet::Data(wire) => return self.look_at(id, wire),
             Packet::Close(_) => self.hang_up(id),
         }
         self.pump_cluster();
+    }
+
+    /// When a member has done what has just come, after all that came before.
+    fn turn_of(&mut self, member: usize) -> Instant {
+        let busy = self.hosts[member].busy_until.unwrap_or(self.now).max(self.now);
+        if self.service.is_zero() {
+            // What came before, and took time, is looked at first.
+            return busy;
+        }
+        let at = busy + self.service;
+        self.hosts[member].busy_until = Some(at);
+        self.served(at.since(self.now));
+        at
     }
 
     /// A member looks at something that it has received.
@@ -198,8 +219,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn record_changes(&mut self) {
         let last = self.store.cluster.revision();
         if last > self.store.recorded {
+            let mut found = Vec::new();
             for (revision, events) in self.store.cluster.changes(self.store.recorded + 1) {
                 self.store.queue_log.record(revision, events);
+                found.extend(overwritten(&self.store.proclaimed, events));
+            }
+            for text in found {
+                self.checker.report(self.now, Rule::StaleWrite, text);
             }
             self.store.recorded = last;
         }
@@ -228,6 +254,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             // reaction.
             self.wake_client(client);
         }
+        self.overhears(client, &wire, &deleted);
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         match wire {
@@ -263,7 +290,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// another's was deleted.
     fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], asked: &[Bytes]) {
         for (key, revision) in deleted {
-            let prefix = &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)];
+            let prefix = queue_of(key);
             let reacts = asked.iter().any(|own| own.starts_with(prefix) && own != key);
             if !reacts {
                 continue;
@@ -302,7 +329,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let mut asked = Vec::new();
         while let Some(output) = self.clients[client].machine.poll_output() {
             if let Output::Call { request: Rpc::Txn(txn), .. } = &output {
+                let before = asked.len();
                 looked_at(txn, &mut asked);
+                for key in &asked[before..] {
+                    self.clients[client].reasons.asks(queue_of(key), self.cause);
+                }
             }
             self.carry_out(client, output);
             if !self.may_go_on(client) {
@@ -322,6 +353,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.check_left_alone(client, &request);
                 let number = self.next_number();
                 self.store.rpcs.insert(number, rpc);
+                self.watches_call(client, rpc.conn(), number, &request);
                 self.say(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
             }
             Output::Open { stream, token } => {
@@ -337,12 +369,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let Some(number) = self.clients[client].own.streams.get(&stream).copied() else {
                     return self.halt(format!("client {client} sends {message:?} on a stream that is not open"));
                 };
+                self.watches_message(client, stream, &message);
                 self.say(client, stream.conn(), Wire::Send { stream: number, message });
             }
             Output::Close { stream } => {
                 self.journal.facts.close(self.now, client, stream.conn(), stream.kind());
                 if let Some(number) = self.clients[client].own.streams.remove(&stream) {
                     self.store.streams.remove(&number);
+                    self.closes(client, stream);
                     self.say(client, stream.conn(), Wire::Close { stream: number });
                 }
             }
@@ -352,7 +386,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    fn next_number(&mut self) -> u64 {
+    pub(super) fn next_number(&mut self) -> u64 {
         self.store.number += 1;
         self.store.number
     }
@@ -371,10 +405,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Calls and streams of a connection that has ended.
     fn forget_conn(&mut self, client: usize, conn: ConnId) {
+        let stale = self.stale;
         let process = &mut self.clients[client];
+        process.own.asked.retain(|stream, _| stream.conn() != conn);
         process.own.streams.retain(|stream, number| {
             let gone = stream.conn() == conn;
-            if gone {
+            // What still comes on it is told as what it is.
+            if gone && !stale {
                 self.store.streams.remove(number);
             }
             !gone

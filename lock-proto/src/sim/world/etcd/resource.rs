@@ -3,11 +3,15 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
 
+use bytes::Bytes;
+
 use super::{Etcd, EtcdClient, WriteAgain};
 use crate::etcd::OwnerKey;
+use crate::etcd::message::{DELETED, WatchEvent};
 use crate::id::LockId;
 use crate::sim::check::{Permit, Rule};
 use crate::sim::trace::{Fate, Lane, MessageId, What};
@@ -107,4 +111,20 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         self.check();
     }
+}
+
+/// Who proclaimed what, with the revision that created its key.
+pub(super) type Proclaimed = BTreeMap<Bytes, (usize, LockId, i64)>;
+
+/// What a leader proclaims is written under its own key only, not under one that has taken its
+/// place.
+pub(super) fn overwritten(proclaimed: &Proclaimed, events: &[WatchEvent]) -> impl Iterator<Item = String> {
+    let written = events.iter().filter(|event| event.kind != DELETED).filter_map(|event| event.kv.as_ref());
+    written.filter_map(|kv| {
+        let (client, lock, created) = proclaimed.get(&kv.value)?;
+        let other = kv.create_revision;
+        let text =
+            format!("client {client} {lock} leads by the key created at {created}, and wrote over that of {other}");
+        (*created != other).then_some(text)
+    })
 }

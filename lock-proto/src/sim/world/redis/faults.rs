@@ -27,6 +27,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// bytes.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
+        self.troubled();
         if self.hosts[node].state == State::Running {
             self.set_host(node, State::Paused);
         }
@@ -41,8 +42,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         self.set_host(node, State::Running);
         while let Some((id, packet)) = self.hosts[node].inbox.pop_front() {
-            self.node_takes(id, node, packet);
-            self.pump_node(node);
+            self.serve(id, node, packet);
         }
         self.wake_node(node);
     }
@@ -50,8 +50,9 @@ impl<C: RedisClient> World<Redis<C>> {
     /// The server process dies, as by `kill -9`: its connections end, new ones are refused.
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
+        self.troubled();
         self.set_host(node, State::Down);
-        self.hosts[node].inbox.clear();
+        self.hosts[node].drops_all();
         for id in self.network.of_node(node) {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.node_open = false;
@@ -81,6 +82,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// primary answers as if it did: replication is asynchronous.
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
+        self.troubled();
         self.word(Some(Lane::Node(node)), || "its replica stays behind".into());
         self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
     }
@@ -106,6 +108,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// connections to that address are reset.
     pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
         self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
+        self.troubled();
         self.word(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
         if to == node {
             self.store.leads.remove(&(client, node));
@@ -119,6 +122,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// with it: a promotion sets no clock back.
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
+        self.troubled();
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_forward(self.now, by);
@@ -129,6 +133,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// The wall clock of a node, and that of its replica, is set back: keys live longer by so much.
     pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
+        self.troubled();
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_back(self.now, by);
@@ -139,6 +144,7 @@ impl<C: RedisClient> World<Redis<C>> {
 
     /// A node enters or leaves a condition in which it refuses commands.
     pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
+        self.troubled();
         self.word(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(node, condition, on);
     }
@@ -179,6 +185,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Anything else that happens to a node's data from outside: other programs, operators.
     pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("n{node} {what}"));
+        self.troubled();
         self.word(Some(Lane::Node(node)), || what.into());
         let done = change(&mut self.store.nodes[node].node, self.now);
         self.checker.forget_stored(node);
@@ -194,19 +201,11 @@ impl<C: RedisClient> World<Redis<C>> {
         self.healed(|_, _| true);
     }
 
-    /// For so long nothing more arrives at the node over the connections that this client has now:
-    /// lost packets are sent again, with growing pauses. What was sent arrives late, also if the
-    /// client has closed the connection meanwhile. New connections are not affected.
-    pub fn stall(&mut self, client: usize, node: usize, span: Duration) {
-        self.journal.write(self.now, format_args!("stall c{client} n{node} {span:?}"));
-        self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
-        self.network.stall(client, node, Way::ToNode, self.now + span);
-    }
-
     /// Every open connection between this client and this node is reset, seen by both at once. What
     /// was under way is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
+        self.troubled();
         self.reset(client, |link| link.node == node);
     }
 
@@ -220,7 +219,7 @@ impl<C: RedisClient> World<Redis<C>> {
             if !core::mem::replace(&mut any, true) {
                 self.word(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
             }
-            self.lose(id);
+            self.break_off(id);
             if known {
                 match self.hosts[node].state {
                     State::Running => self.node_takes(id, node, Packet::Close(Fault::Reset)),

@@ -7,6 +7,7 @@ mod faults;
 mod label;
 mod pump;
 mod server;
+pub(in crate::sim) mod tap;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -17,6 +18,7 @@ use core::marker::PhantomData;
 use core::time::Duration;
 
 use super::World as AnyWorld;
+use super::handover::Cause;
 use super::process::{Fact, Process};
 use super::store::{Servers, Store};
 use crate::id::{ClientId, ConnId, LockId};
@@ -31,6 +33,7 @@ use crate::sim::trace::MessageId;
 use crate::time::Instant;
 use builder::Setup;
 use server::Server;
+use tap::Tap;
 
 pub use client::RedisClient;
 
@@ -59,8 +62,12 @@ pub struct Redis<C = Client> {
 /// What is known of a client process.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
-    /// Its host will write in a moment.
-    gathers: bool,
+    /// Its host will write in a moment, and why there is something to write.
+    gathers: Option<Cause>,
+    /// How long a request may be unanswered.
+    request_timeout: Duration,
+    /// What it has asked for, by connection.
+    taps: BTreeMap<u64, Tap>,
     /// What the values of its keys begin with.
     mark: Vec<u8>,
 }
@@ -109,7 +116,7 @@ impl<C: RedisClient> Servers for Redis<C> {
     fn own(id: ClientId, config: &Config) -> Own {
         let mut mark = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
         mark.truncate(CLIENT_PART);
-        Own { gathers: false, mark }
+        Own { gathers: None, request_timeout: config.request_timeout, taps: BTreeMap::new(), mark }
     }
 
     fn servers(setup: Setup, keep: Keep, clients: &[Process<Self>]) -> Self {
@@ -134,21 +141,23 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn next_due(w: &World<C>) -> Option<Instant> {
-        (0..w.hosts.len()).filter_map(|node| w.node_deadline(node)).min()
+        (0..w.hosts.len()).flat_map(|node| [w.node_deadline(node), w.free_at(node)]).flatten().min()
     }
 
     fn act(w: &mut World<C>) {
-        if let Some(node) = w.due_node() {
+        if let Some(node) = w.free_node() {
+            w.goes_on(node);
+        } else if let Some(node) = w.due_node() {
             w.wake_node(node);
         }
     }
 
     fn server_takes(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
-        w.node_takes(link, node, packet);
-        w.pump_node(node);
+        w.serve(link, node, packet);
     }
 
     fn client_takes(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
+        w.overhears(client, conn, &bytes);
         w.steps += 1;
         let process = &mut w.clients[client];
         let local = process.local(w.now);
@@ -177,6 +186,14 @@ impl<C: RedisClient> Servers for Redis<C> {
         }
     }
 
+    fn silence(w: &World<C>, client: usize) -> Duration {
+        w.clients[client].own.request_timeout
+    }
+
+    fn lock(name: &[u8]) -> Vec<u8> {
+        name.to_vec()
+    }
+
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // A quorum has no one order.
         let Event::Granted(grant) = event else { return None };
@@ -192,6 +209,10 @@ impl<C: RedisClient> Servers for Redis<C> {
         {
             w.plan(w.now + every, client, Fact::Chore(Chore::Look(lock, Some(every))));
         }
+    }
+
+    fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
+        w.clients[client].own.taps.remove(&link);
     }
 
     fn leads(&self, client: usize, node: usize) -> usize {

@@ -6,14 +6,17 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::label::command;
+use super::tap::{Asked, Heard};
 use super::{Chore, Redis, RedisClient, Write};
 use crate::fault::Fault;
-use crate::redis::Output;
-use crate::sim::check::{Permit, Rule, Stage};
+use crate::id::ConnId;
+use crate::redis::{Key, Output};
+use crate::sim::check::{Permit, Rule, Stage, TAKE};
 use crate::sim::network::Packet;
 use crate::sim::trace::{Fate, Lane, State, What};
 use crate::sim::way::Way;
 use crate::sim::world::World;
+use crate::sim::world::handover::Cause;
 use crate::sim::world::process::{Fact, Process};
 use crate::sim::world::store::Planned;
 use crate::time::Instant;
@@ -54,6 +57,51 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
+    /// A packet reaches a node that runs. It works off one after the other, and answers what came
+    /// together when all of it is done.
+    pub(super) fn serve(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
+        if self.service.is_zero() && self.hosts[node].busy_until.is_none() {
+            self.node_takes(id, node, packet);
+            return self.pump_node(node);
+        }
+        self.hosts[node].queue.push_back((self.now, id, packet));
+        if self.hosts[node].busy_until.is_none() {
+            self.work(node);
+        }
+    }
+
+    /// Executes what waits, until that takes time.
+    fn work(&mut self, node: usize) {
+        while let Some((since, id, packet)) = self.hosts[node].queue.pop_front() {
+            let before = self.store.nodes[node].node.executed();
+            self.node_takes(id, node, packet);
+            let count = self.store.nodes[node].node.executed() - before;
+            let until = self.now + self.service * u32::try_from(count).unwrap_or(u32::MAX);
+            if until > self.now {
+                self.hosts[node].busy_until = Some(until);
+                self.served(until.since(since));
+                break;
+            }
+        }
+        self.pump_node(node);
+    }
+
+    /// When a node has done what it is busy with.
+    pub(super) fn free_at(&self, node: usize) -> Option<Instant> {
+        self.hosts[node].busy_until.filter(|_| self.hosts[node].state == State::Running)
+    }
+
+    pub(super) fn free_node(&self) -> Option<usize> {
+        (0..self.hosts.len()).find(|node| self.free_at(*node).is_some_and(|at| at <= self.now))
+    }
+
+    /// A node has done what it was busy with.
+    pub(super) fn goes_on(&mut self, node: usize) {
+        self.hosts[node].busy_until = None;
+        self.pump_node(node);
+        self.work(node);
+    }
+
     /// Sends what a node has to say, closes what it closes, logs what it has seen.
     pub(super) fn pump_node(&mut self, node: usize) {
         while let Some(seen) = self.store.nodes[node].node.poll_seen() {
@@ -66,6 +114,14 @@ impl<C: RedisClient> World<Redis<C>> {
                 None => self.journal.write(self.now, format_args!("n{node}: {text}")),
             }
         }
+        if self.hosts[node].busy_until.is_none() {
+            self.answer(node);
+        }
+        self.store.nodes[node].look();
+        self.check_keys(node);
+    }
+
+    fn answer(&mut self, node: usize) {
         let mut place = 0;
         while let Some((found, id)) = self.network.next_of_node(node, place) {
             place = found + 1;
@@ -86,8 +142,6 @@ impl<C: RedisClient> World<Redis<C>> {
                 self.send(id, Way::ToClient, Packet::Close(Fault::Closed));
             }
         }
-        self.store.nodes[node].look();
-        self.check_keys(node);
     }
 
     fn check_keys(&mut self, node: usize) {
@@ -167,7 +221,7 @@ impl<C: RedisClient> World<Redis<C>> {
                 }
             }
             Chore::Flush => {
-                self.clients[client].own.gathers = false;
+                self.cause = self.clients[client].own.gathers.take().unwrap_or(self.cause);
                 self.send_all(client);
             }
             Chore::Write(permit) => {
@@ -214,8 +268,8 @@ impl<C: RedisClient> World<Redis<C>> {
         if self.store.gather.is_zero() {
             return self.send_all(client);
         }
-        if !self.clients[client].own.gathers && self.has_outgoing(client) {
-            self.clients[client].own.gathers = true;
+        if self.clients[client].own.gathers.is_none() && self.has_outgoing(client) {
+            self.clients[client].own.gathers = Some(self.cause);
             self.plan(self.now + self.store.gather, client, Fact::Chore(Chore::Flush));
         }
         false
@@ -247,11 +301,57 @@ impl<C: RedisClient> World<Redis<C>> {
             let bytes = bytes.to_vec();
             machine.consume(conn, bytes.len());
             self.checker.request(self.now, client, conn.node().index());
+            self.watches(client, id, conn.node().index(), &bytes);
             self.journal.facts.sent(self.now, client, conn, &bytes);
             self.send_bytes(id, Way::ToNode, bytes);
             moved = true;
         }
         moved
+    }
+
+    /// What a client asks for.
+    fn watches(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
+        if !self.checker.watches_requests() {
+            return;
+        }
+        let process = &mut self.clients[client];
+        for (number, asked) in process.own.taps.entry(id).or_default().sent(bytes) {
+            match asked {
+                Asked::Take { key, waits } => {
+                    // An attempt goes to every node for one reason. The first one of a waiter is no
+                    // poll, also if it was put off.
+                    if node == 0 {
+                        process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
+                    }
+                    // A round of a quorum that is decided early does not wait for the others before
+                    // the next one.
+                    let once = self.hosts.len() == 1;
+                    let what = if once { key } else { number.to_be_bytes().to_vec() };
+                    self.checker.sends(self.now, client, id, number, TAKE, what);
+                }
+                Asked::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
+                Asked::Wait | Asked::Other => {}
+            }
+        }
+    }
+
+    /// What a client is answered.
+    pub(super) fn overhears(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
+        if !self.checker.watches_requests() {
+            return;
+        }
+        let Some(id) = self.network.find(client, conn) else { return };
+        let process = &mut self.clients[client];
+        let Some(tap) = process.own.taps.get_mut(&id) else { return };
+        for heard in tap.received(bytes) {
+            match heard {
+                Heard::Answer(number) => self.checker.answered(id, number),
+                Heard::Signal(list) => {
+                    let name = self.store.names.iter().find(|name| Key::new(b"", name).signal() == list);
+                    process.reasons.news(name.map(|name| name.to_vec()).unwrap_or_default());
+                }
+            }
+        }
     }
 
     fn carry_out(&mut self, client: usize, output: Output) {

@@ -1,14 +1,14 @@
 //! Calls and replies are rewritten on their way between a client of etcd and the world.
 
 use crate::lock::Elections;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
 use crate::error::{ConfigError, Misuse};
-use crate::etcd::message::{KeyValue, Op, OpResponse, TxnRequest};
+use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRequest};
 use crate::etcd::{Client, Config, Output, OwnerKey, QueryId, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
-use crate::id::{ClientId, LockId};
+use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Acquire;
 use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::tests::Flawed;
@@ -24,6 +24,15 @@ pub(super) enum Flaw {
     SkipsOwnKey,
     /// An unlock deletes the key, whatever its revision.
     DeletesAnyRevision,
+    /// A deletion that is reported while the queue is read is forgotten.
+    ForgetsNews,
+    /// Every transaction is sent once more before it is answered.
+    SendsTwice,
+    /// A leader writes its key whatever its revision.
+    WritesAnyRevision,
+    /// What comes over a connection that was replaced counts as the answer to something of the same
+    /// kind.
+    MixesConnections,
 }
 
 /// A flaw, and what it takes to rewrite what is called and answered.
@@ -34,6 +43,13 @@ pub(super) struct Rewriter {
     looks: BTreeMap<RpcId, KeyValue>,
     /// Own keys as they were last seen.
     seen: BTreeMap<Bytes, KeyValue>,
+    current: Option<ConnId>,
+    /// Calls without an answer.
+    asked: BTreeMap<RpcId, &'static str>,
+    /// To be handed out next.
+    again: Option<Output>,
+    /// Calls that the client knows nothing of.
+    copies: BTreeSet<RpcId>,
 }
 
 /// What makes clients with this flaw.
@@ -41,7 +57,15 @@ pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
     move |now, config, id, seed| {
-        let rewriter = Rewriter { flaw, looks: BTreeMap::new(), seen: BTreeMap::new() };
+        let rewriter = Rewriter {
+            flaw,
+            looks: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            current: None,
+            asked: BTreeMap::new(),
+            again: None,
+            copies: BTreeSet::new(),
+        };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
 }
@@ -54,6 +78,30 @@ fn delete_anything(txn: &mut TxnRequest) {
             Some(Op::Txn(inner)) => delete_anything(inner),
             Some(Op::Range(_) | Op::Put(_)) | None => {}
         }
+    }
+}
+
+/// The writes of this transaction, and of those in it, look at no revision.
+fn write_anything(txn: &mut TxnRequest) {
+    let writes = txn.success.iter().any(|op| matches!(&op.request, Some(Op::Put(_))));
+    if writes {
+        txn.compare.retain(|compare| compare.target != COMPARE_MOD);
+    }
+    for op in &mut txn.success {
+        if let Some(Op::Txn(inner)) = &mut op.request {
+            write_anything(inner);
+        }
+    }
+}
+
+/// The path of the call that has such an answer.
+const fn path(reply: &RpcReply) -> &'static str {
+    match reply {
+        RpcReply::Range(_) => "/etcdserverpb.KV/Range",
+        RpcReply::Txn(_) => "/etcdserverpb.KV/Txn",
+        RpcReply::Grant(_) => "/etcdserverpb.Lease/LeaseGrant",
+        RpcReply::Revoke(_) => "/etcdserverpb.Lease/LeaseRevoke",
+        RpcReply::Authenticate(_) => "/etcdserverpb.Auth/Authenticate",
     }
 }
 
@@ -78,9 +126,18 @@ impl Rewriter {
     fn call(&mut self, rpc: RpcId, request: &mut Rpc) {
         match (self.flaw, request) {
             (Flaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
-            (Flaw::SkipsOwnKey, Rpc::Txn(txn)) => self.looks.extend(looked_for(txn).map(|own| (rpc, own))),
+            (Flaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
+            (Flaw::SkipsOwnKey | Flaw::ForgetsNews, Rpc::Txn(txn)) => {
+                self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
+            }
             (
-                Flaw::None | Flaw::SkipsOwnKey | Flaw::DeletesAnyRevision,
+                Flaw::None
+                | Flaw::SkipsOwnKey
+                | Flaw::DeletesAnyRevision
+                | Flaw::ForgetsNews
+                | Flaw::SendsTwice
+                | Flaw::WritesAnyRevision
+                | Flaw::MixesConnections,
                 Rpc::Txn(_) | Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_),
             ) => {}
         }
@@ -88,6 +145,9 @@ impl Rewriter {
 
     fn reply(&mut self, rpc: RpcId, reply: &mut Result<RpcReply, Status>) {
         let (Some(own), Ok(RpcReply::Txn(txn))) = (self.looks.remove(&rpc), reply) else { return };
+        if self.flaw != Flaw::SkipsOwnKey {
+            return;
+        }
         let Some(OpResponse::Range(found)) = txn.responses.first_mut().and_then(|first| first.response.as_mut()) else {
             return;
         };
@@ -101,11 +161,26 @@ impl Rewriter {
 
 impl EtcdClient for Flawed<Client, Rewriter> {
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, mut reply: Result<RpcReply, Status>) {
+        if self.flaw.copies.remove(&rpc) {
+            return;
+        }
+        let mut rpc = rpc;
+        if self.flaw.flaw == Flaw::MixesConnections && Some(rpc.conn()) != self.flaw.current {
+            let same = |known: &&'static str| reply.as_ref().is_ok_and(|reply| path(reply) == *known);
+            rpc = self.flaw.asked.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
+        }
+        self.flaw.asked.remove(&rpc);
         self.flaw.reply(rpc, &mut reply);
         self.client.handle_reply(now, rpc, reply);
     }
 
-    fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived) {
+    fn handle_message(&mut self, now: Instant, stream: StreamId, mut message: StreamReceived) {
+        if let StreamReceived::Watch(response) = &mut message
+            && self.flaw.flaw == Flaw::ForgetsNews
+            && !self.flaw.looks.is_empty()
+        {
+            response.events.retain(|event| event.kind != DELETED);
+        }
         self.client.handle_message(now, stream, message);
     }
 
@@ -114,9 +189,22 @@ impl EtcdClient for Flawed<Client, Rewriter> {
     }
 
     fn poll_output(&mut self) -> Option<Output> {
+        if let Some(again) = self.flaw.again.take() {
+            return Some(again);
+        }
         let mut output = self.client.poll_output()?;
-        if let Output::Call { rpc, request, .. } = &mut output {
+        if let Output::Connect { conn, .. } = &output {
+            self.flaw.current = Some(*conn);
+            self.flaw.asked.clear();
+        }
+        if let Output::Call { rpc, request, token } = &mut output {
             self.flaw.call(*rpc, request);
+            self.flaw.asked.insert(*rpc, request.path());
+            if self.flaw.flaw == Flaw::SendsTwice && matches!(request, Rpc::Txn(_)) {
+                let copy = RpcId::new(rpc.conn(), rpc.serial | 1 << 60);
+                self.flaw.copies.insert(copy);
+                self.flaw.again = Some(Output::Call { rpc: copy, request: request.clone(), token: token.clone() });
+            }
         }
         Some(output)
     }

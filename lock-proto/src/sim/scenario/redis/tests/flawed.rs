@@ -1,18 +1,19 @@
 //! Requests and replies are rewritten on their way between a client of Redis and the world.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::error::ConfigError;
-use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
 use crate::lock::ByteClient;
 use crate::lock::{Event, Release};
 use crate::redis::{CLIENT_PART, Client, Config, Output, script};
 use crate::sim::redis::input::{self, Limits, Parsed};
 use crate::sim::scenario::tests::Flawed;
+use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
 
 /// What a client does wrong.
@@ -30,6 +31,12 @@ pub(super) enum Flaw {
     CountsEqualNodes,
     /// A node that has become another server votes if that one has been running for long enough.
     TrustsUptime,
+    /// A release that is told of while an attempt is under way is forgotten.
+    ForgetsHints,
+    /// Every attempt is sent once more before it is answered.
+    SendsTwice,
+    /// What comes over a connection that was replaced counts as if it came over the current one.
+    MixesConnections,
 }
 
 /// A flaw, and what it takes to rewrite what is sent and received.
@@ -44,6 +51,8 @@ pub(super) struct Rewriter {
     run_ids: BTreeMap<NodeId, String>,
     /// What the client still holds, as if it had not been released.
     ended: Vec<LockId>,
+    /// The connections that it asked for last.
+    current: BTreeMap<(NodeId, Role), ConnId>,
 }
 
 /// What one connection carries.
@@ -55,6 +64,30 @@ struct Wire {
     rewritten: Vec<u8>,
     /// Received, and no whole reply yet.
     received: Vec<u8>,
+    /// What has no reply yet.
+    asked: VecDeque<Asked>,
+}
+
+/// What a reply is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Take,
+    /// One that the client knows nothing of.
+    TakeAgain,
+    Wait,
+    Other,
+}
+
+impl Asked {
+    fn of(args: &[&[u8]]) -> Self {
+        let is_take = |code: &[u8]| code == script::TAKE.sha1.as_bytes() || code == script::TAKE.source.as_bytes();
+        match args {
+            [b"SET", ..] => Self::Take,
+            [_, code, ..] if is_take(code) => Self::Take,
+            [b"BLPOP", ..] => Self::Wait,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// What makes clients with this flaw.
@@ -69,6 +102,7 @@ pub(super) fn clients(
             wires: BTreeMap::new(),
             run_ids: BTreeMap::new(),
             ended: Vec::new(),
+            current: BTreeMap::new(),
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
@@ -107,30 +141,42 @@ impl Rewriter {
                 self.run_ids.insert(node, run_id.clone());
                 run_id.clone()
             }
-            Flaw::None | Flaw::SameToken | Flaw::RenewsForEver | Flaw::DeletesAnything => run_id.clone(),
+            Flaw::None
+            | Flaw::SameToken
+            | Flaw::RenewsForEver
+            | Flaw::DeletesAnything
+            | Flaw::ForgetsHints
+            | Flaw::SendsTwice
+            | Flaw::MixesConnections => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
-}
 
-/// How long the first whole reply is.
-fn reply_len(bytes: &[u8]) -> Option<usize> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
-    let number = core::str::from_utf8(&bytes[1..end - 2]).ok().and_then(|text| text.parse::<i64>().ok());
-    match (bytes[0], number) {
-        (b'$', Some(len @ 0..)) => Some(end + usize::try_from(len).ok()? + 2).filter(|all| *all <= bytes.len()),
-        (b'*', Some(count)) => (0..count).try_fold(end, |at, _| Some(at + reply_len(&bytes[at..])?)),
-        _ => Some(end),
+    /// The reply to something that was asked on this connection, as the client is told it.
+    fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
+        let asked = self.wires.get_mut(&conn).and_then(|wire| wire.asked.pop_front());
+        let is_trying = || self.wires.values().any(|wire| wire.asked.contains(&Asked::Take));
+        match asked {
+            Some(Asked::TakeAgain) => Vec::new(),
+            Some(Asked::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
+                b"*-1\r\n".to_vec()
+            }
+            Some(Asked::Take | Asked::Wait | Asked::Other) | None => self.reply(conn.node(), reply),
+        }
     }
 }
 
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        let conn = match self.flaw.current.get(&(conn.node(), conn.role())) {
+            Some(current) if self.flaw.flaw == Flaw::MixesConnections => *current,
+            Some(_) | None => conn,
+        };
         let mut received = core::mem::take(&mut self.flaw.wires.entry(conn).or_default().received);
         received.extend_from_slice(bytes);
         let (mut at, mut whole) = (0, Vec::new());
         while let Some(len) = reply_len(&received[at..]) {
-            whole.extend(self.flaw.reply(conn.node(), &received[at..at + len]));
+            whole.extend(self.flaw.answer(conn, &received[at..at + len]));
             at += len;
         }
         self.flaw.wires.entry(conn).or_default().received = received.split_off(at);
@@ -144,6 +190,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
         }
         loop {
             let output = self.client.poll_output()?;
+            if let Output::Connect { node, conn } = &output {
+                self.flaw.current.insert((*node, conn.role()), *conn);
+            }
             // Its application hears no more of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
             if !is_over {
@@ -163,21 +212,29 @@ impl ByteClient for Flawed<Client, Rewriter> {
             let len = bytes.len();
             self.client.consume(conn, len);
         }
-        let (mut at, mut rewritten) = (0, Vec::new());
+        let (mut at, mut rewritten, mut asked) = (0, Vec::new(), Vec::new());
         let limits = Limits { max_bulk: sent.len(), authenticated: true };
         loop {
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
+            let kind = Asked::of(&args);
             let args = self.flaw.request(&args);
-            rewritten.extend(format!("*{}\r\n", args.len()).into_bytes());
+            let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
             for arg in args {
-                rewritten.extend(format!("${}\r\n", arg.len()).into_bytes());
-                rewritten.extend(arg);
-                rewritten.extend(b"\r\n");
+                bytes.extend(format!("${}\r\n", arg.len()).into_bytes());
+                bytes.extend(arg);
+                bytes.extend(b"\r\n");
+            }
+            rewritten.extend_from_slice(&bytes);
+            asked.push(kind);
+            if self.flaw.flaw == Flaw::SendsTwice && kind == Asked::Take {
+                rewritten.extend(bytes);
+                asked.push(Asked::TakeAgain);
             }
             at += len;
         }
         let wire = self.flaw.wires.entry(conn).or_default();
+        wire.asked.extend(asked);
         wire.sent = sent.split_off(at);
         wire.rewritten.extend(rewritten);
         &wire.rewritten

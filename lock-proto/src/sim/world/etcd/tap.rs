@@ -1,0 +1,109 @@
+//! What a client asks, and how much of it was answered, seen from outside.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::wire::Wire;
+use super::{Etcd, EtcdClient};
+use crate::etcd::message::WatchAsk;
+use crate::etcd::{Rpc, StreamId, StreamReceived, StreamSend};
+use crate::id::ConnId;
+use crate::sim::world::World;
+
+/// What the keys of a queue begin with, by one of them.
+pub(super) fn queue_of(key: &[u8]) -> &[u8] {
+    &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)]
+}
+
+/// Two calls with the same bytes are the same work.
+fn bytes_of(request: &Rpc) -> Vec<u8> {
+    match request {
+        Rpc::Range(request) => request.encode_to_vec(),
+        Rpc::Txn(request) => request.encode_to_vec(),
+        Rpc::Grant(request) => request.encode_to_vec(),
+        Rpc::Revoke(request) => request.encode_to_vec(),
+        Rpc::Authenticate(request) => request.encode_to_vec(),
+    }
+}
+
+impl<C: EtcdClient> World<Etcd<C>> {
+    /// A client makes a call.
+    pub(super) fn watches_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
+        if !self.checker.watches_requests() {
+            return;
+        }
+        let Some(link) = self.network.find(client, conn) else { return };
+        // Each question of an application is one of its own, also if it is the same.
+        let what = if matches!(request, Rpc::Range(_)) { number.to_be_bytes().to_vec() } else { bytes_of(request) };
+        self.checker.sends(self.now, client, link, number, request.path(), what);
+    }
+
+    /// A client asks for something on a stream that is answered there.
+    pub(super) fn watches_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
+        if !self.checker.watches_requests() {
+            return;
+        }
+        let what = match message {
+            StreamSend::KeepAlive(ask) => ask.encode_to_vec(),
+            StreamSend::Watch(ask) => match &ask.request {
+                // Each has a number of its own: several may be for one key.
+                Some(WatchAsk::Create(create)) => create.encode_to_vec(),
+                Some(WatchAsk::Cancel(_) | WatchAsk::Progress(_)) | None => return,
+            },
+        };
+        let Some(link) = self.network.find(client, stream.conn()) else { return };
+        let number = self.next_number();
+        self.clients[client].own.asked.entry(stream).or_default().push_back(number);
+        self.checker.sends(self.now, client, link, number, stream.kind().path(), what);
+    }
+
+    /// A client closes a stream.
+    pub(super) fn closes(&mut self, client: usize, stream: StreamId) {
+        let Some(open) = self.clients[client].own.asked.remove(&stream) else { return };
+        if let Some(link) = self.network.find(client, stream.conn()) {
+            let silence = self.clients[client].own.config.request_timeout;
+            let alive = self.network.links.get(&link).is_some_and(|link| self.now.since(link.heard) < silence);
+            self.checker.gives_up(self.now, link, Some(&Vec::from(open)), alive);
+        }
+    }
+
+    /// Something reaches a client.
+    pub(super) fn overhears(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
+        for (key, _) in deleted {
+            self.clients[client].reasons.news(queue_of(key).to_vec());
+        }
+        if !self.checker.watches_requests() {
+            return;
+        }
+        let (stream, number) = match wire {
+            Wire::Reply { rpc, .. } => {
+                let conn = self.store.rpcs.get(rpc).map(|known| known.conn());
+                if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
+                    self.checker.answered(link, *rpc);
+                }
+                return;
+            }
+            Wire::Message { stream, message } => {
+                let Some(stream) = self.store.streams.get(stream).copied() else { return };
+                let answers = match message {
+                    StreamReceived::KeepAlive(_) => true,
+                    StreamReceived::Watch(response) => response.created,
+                };
+                let asked = &mut self.clients[client].own.asked;
+                let Some(number) = asked.get_mut(&stream).filter(|_| answers).and_then(|asked| asked.pop_front())
+                else {
+                    return;
+                };
+                (stream, number)
+            }
+            Wire::Ended { .. } | Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {
+                return;
+            }
+        };
+        if let Some(link) = self.network.find(client, stream.conn()) {
+            self.checker.answered(link, number);
+        }
+    }
+}

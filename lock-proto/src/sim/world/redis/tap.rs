@@ -1,0 +1,164 @@
+//! What a client asks on one connection, and how much of it was answered: requests and replies,
+//! seen from outside.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::redis::script::{self, Script};
+use crate::sim::redis::input::{self, Limits, Parsed};
+
+/// One connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tap {
+    /// Sent, and no whole request yet.
+    sent: Vec<u8>,
+    /// Received, and no whole reply yet.
+    received: Vec<u8>,
+    /// Requests without a reply, the oldest first.
+    asked: VecDeque<Asked>,
+    /// How many requests there were.
+    number: u64,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It takes the lock under this key. With `waits` it also marks that somebody waits, as all
+    /// attempts but the first do.
+    Take { key: Vec<u8>, waits: bool },
+    /// The same work as any other of this kind with the same words.
+    Work(&'static str, Vec<u8>),
+    /// It waits for a release.
+    Wait,
+    /// Anything else.
+    Other,
+}
+
+/// What a reply says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// The request with this number has its answer.
+    Answer(u64),
+    /// An element came by this list.
+    Signal(Vec<u8>),
+}
+
+impl Tap {
+    /// The client has sent these bytes: the requests that are whole now, with their numbers.
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Asked)> {
+        self.sent.extend_from_slice(bytes);
+        let (mut at, mut found) = (0, Vec::new());
+        loop {
+            let limits = Limits { max_bulk: self.sent.len(), authenticated: true };
+            let mut args = Vec::new();
+            let Parsed::Request { len } = input::parse(&self.sent[at..], limits, &mut args) else { break };
+            let asked = classify(&args);
+            self.number += 1;
+            self.asked.push_back(asked.clone());
+            found.push((self.number, asked));
+            at += len;
+        }
+        self.sent.drain(..at);
+        found
+    }
+
+    /// These bytes have reached the client.
+    pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Heard> {
+        self.received.extend_from_slice(bytes);
+        let (mut at, mut found) = (0, Vec::new());
+        while let Some(len) = reply_len(&self.received[at..]) {
+            let reply = &self.received[at..at + len];
+            at += len;
+            // A message that nobody asked for.
+            if reply[0] == b'>' {
+                continue;
+            }
+            let number = self.number + 1 - self.asked.len() as u64;
+            match self.asked.pop_front() {
+                Some(Asked::Wait) => found.extend(list(reply).map(Heard::Signal)),
+                Some(Asked::Take { .. } | Asked::Work(..) | Asked::Other) => found.push(Heard::Answer(number)),
+                None => {}
+            }
+        }
+        self.received.drain(..at);
+        found
+    }
+}
+
+fn is(script: &Script, code: &[u8]) -> bool {
+    code == script.sha1.as_bytes() || code == script.source.as_bytes()
+}
+
+fn classify(args: &[&[u8]]) -> Asked {
+    match args {
+        [b"SET", key, ..] => Asked::Take { key: key.to_vec(), waits: false },
+        [b"BLPOP", ..] => Asked::Wait,
+        [b"EVAL" | b"EVALSHA", code, _, key, rest @ ..] if is(&script::TAKE, code) => {
+            let waits = rest.iter().any(|arg| arg.strip_suffix(b":lock-proto:waiting") == Some(key));
+            Asked::Take { key: key.to_vec(), waits }
+        }
+        [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
+            let known = script::ALL.iter().find(|script| is(script, code));
+            known.map_or(Asked::Other, |script| Asked::Work(script.name, rest.join(&b' ')))
+        }
+        _ => Asked::Other,
+    }
+}
+
+/// The list that an element came by.
+fn list(reply: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let (first, _, name) = (lines.next()?, lines.next()?, lines.next()?);
+    (first == b"*2" || first == b">2").then(|| name.to_vec())
+}
+
+/// How long the first whole reply is.
+pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let number = core::str::from_utf8(&bytes[1..end - 2]).ok().and_then(|text| text.parse::<i64>().ok());
+    match (bytes[0], number) {
+        (b'$' | b'=' | b'!', Some(len @ 0..)) => {
+            Some(end + usize::try_from(len).ok()? + 2).filter(|all| *all <= bytes.len())
+        }
+        (b'*' | b'>' | b'~', Some(count)) => (0..count).try_fold(end, |at, _| Some(at + reply_len(bytes.get(at..)?)?)),
+        (b'%', Some(count)) => (0..2 * count).try_fold(end, |at, _| Some(at + reply_len(bytes.get(at..)?)?)),
+        _ => Some(end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use alloc::vec;
+
+    use super::*;
+
+    fn request(args: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = alloc::format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            bytes.extend(alloc::format!("${}\r\n", arg.len()).into_bytes());
+            bytes.extend_from_slice(arg);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes
+    }
+
+    #[test]
+    fn requests_and_replies_are_told_apart_in_whatever_pieces_they_come() {
+        let mut tap = Tap::default();
+        let sha = script::TAKE.sha1.as_bytes();
+        let take = request(&[b"EVALSHA", sha, b"2", b"a", b"a:lock-proto:waiting", b"token"]);
+        let set = request(&[b"SET", b"b", b"token", b"NX", b"PX", b"100"]);
+        let all = [&take[..], &set[..], &request(&[b"BLPOP", b"l", b"0"])].concat();
+        let (first, rest) = all.split_at(take.len() + 3);
+        assert_eq!(tap.sent(first), [(1, Asked::Take { key: b"a".to_vec(), waits: true })]);
+        assert_eq!(tap.sent(rest), [(2, Asked::Take { key: b"b".to_vec(), waits: false }), (3, Asked::Wait)]);
+        let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
+        let heard: Vec<Heard> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
+        assert_eq!(heard, [Heard::Answer(1), Heard::Answer(2), Heard::Signal(b"l".to_vec())]);
+        // A wait that ends by its time tells nothing.
+        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Asked::Wait)]);
+        assert_eq!(tap.received(b"*-1\r\n"), vec![]);
+        assert!(tap.asked.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
+    }
+}
