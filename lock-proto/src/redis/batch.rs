@@ -1,78 +1,187 @@
-//! Releases that leave together: one command for several locks (requirement P4).
+//! Requests that leave together: one command for several locks (requirement P4).
 //!
 //! To call a script costs a server as much as what the script does for a lock.
 
-use alloc::vec::Vec;
-
 use super::request::{Form, Identity, Key, Request, TokenText, Value};
-use super::script::RELEASE_MANY;
+use super::script::{EXTEND_MANY, RELEASE_MANY, Script, TAKE_FREE};
 
 /// The most locks in one command: the server does nothing else meanwhile.
 pub(super) const MOST: usize = 16;
+/// How many kinds of requests there are that can leave together.
+pub(super) const KINDS: usize = 3;
 /// What the answer says for a lock for which the server refused a command.
 const REFUSED: &[u8] = b"x";
+/// What it says for a lock that was taken.
+const GRANTED: &[u8] = b"g";
 /// For one of several locks: nothing was done. Asked for alone it is told why. (Where that cannot be now, this is an error that passes.)
-pub(super) const NOT_DONE: Value<'static> = Value::Error("LOCKALONE not released together with others");
+pub(super) const NOT_DONE: Value<'static> = Value::Error("LOCKALONE not done together with others");
 
-/// A release that can leave together with others: of one token and no other. What may have to look for more has work to do for each lock.
+/// What is asked for. Requests of the same kind can leave together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An attempt to take a lock of which nothing of this client can be left.
+    Take { ttl_ms: u64, fence_block: u32 },
+    /// A renewal that mints no fencing tokens.
+    Extend { ttl_ms: u64 },
+    /// A release of one token and no other. What may have to look for more has work to do for each lock.
+    Release { announce: bool },
+}
+
+impl Kind {
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Take { .. } => 0,
+            Self::Extend { .. } => 1,
+            Self::Release { .. } => 2,
+        }
+    }
+
+    pub(super) const fn script(self) -> Script {
+        match self {
+            Self::Take { .. } => TAKE_FREE,
+            Self::Extend { .. } => EXTEND_MANY,
+            Self::Release { .. } => RELEASE_MANY,
+        }
+    }
+}
+
+/// A request that can leave together with others of its kind.
 #[derive(Clone, Copy)]
 pub(super) struct Plain<'a> {
     pub(super) key: &'a Key,
     number: u64,
-    announce: bool,
+    pub(super) kind: Kind,
 }
 
 impl<'a> Plain<'a> {
+    #[inline]
     pub(super) const fn of(request: &'a Request) -> Option<Self> {
-        let Request::Release { key, number, spent: None, announce } = request else { return None };
-        Some(Self { key, number: *number, announce: *announce })
-    }
-
-    /// Whether one command can do both.
-    pub(super) const fn goes_with(self, other: Self) -> bool {
-        self.announce == other.announce
+        let (key, number, kind) = match request {
+            Request::Take { key, number, ttl_ms, fence_block, clean: true, waiting_ms: 0, .. } => {
+                (key, *number, Kind::Take { ttl_ms: *ttl_ms, fence_block: *fence_block })
+            }
+            Request::Extend { key, number, ttl_ms, fence_block: 0 } => (key, *number, Kind::Extend { ttl_ms: *ttl_ms }),
+            Request::Release { key, number, spent: None, announce } => {
+                (key, *number, Kind::Release { announce: *announce })
+            }
+            Request::Take { .. } | Request::Extend { .. } | Request::Release { .. } | Request::Announce { .. } => {
+                return None;
+            }
+        };
+        Some(Self { key, number, kind })
     }
 }
 
-/// Calls `f` with the arguments of the command for all of these.
+/// Calls `f` with the arguments of the command for all of these, which are of one kind.
 pub(super) fn with_args<'a, R>(
-    releases: impl Iterator<Item = Plain<'a>>,
-    identity: &Identity,
+    kind: Kind,
+    requests: impl Iterator<Item = Plain<'a>> + Clone,
+    identity: &'a Identity,
     form: Form,
     f: impl FnOnce(&[&[u8]]) -> R,
 ) -> R {
-    let releases: Vec<_> = releases.collect();
-    let tokens: Vec<_> = releases.iter().map(|release| TokenText::new(&identity.client_part, release.number)).collect();
-    let announce = releases.iter().any(|release| release.announce);
-    let mut keys = itoa::Buffer::new();
-    let keys = keys.format(releases.len() * if announce { 3 } else { 1 });
-    let mut args: Vec<&[u8]> = Vec::with_capacity(3 + 4 * MOST);
-    args.extend(RELEASE_MANY.called(form));
-    args.push(keys.as_bytes());
-    args.extend(releases.iter().map(|release| release.key.lock()));
-    if announce {
-        args.extend(releases.iter().map(|release| release.key.waiting()));
-        args.extend(releases.iter().map(|release| release.key.signal()));
+    let mut tokens = [const { TokenText::EMPTY }; MOST];
+    for (token, request) in tokens.iter_mut().zip(requests.clone()) {
+        *token = TokenText::new(&identity.client_part, request.number);
     }
-    args.extend(tokens.iter().map(TokenText::as_bytes));
-    f(&args)
+    let (mut count, mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
+    let mut args = Args { list: [&[]; MOST_ARGS], len: 0 };
+    args.extend(kind.script().called(form));
+    // The number of keys, once they are counted.
+    args.push(b"");
+    args.extend(requests.clone().map(|request| request.key.lock()));
+    match kind {
+        Kind::Take { fence_block: 0, .. } | Kind::Extend { .. } | Kind::Release { announce: false } => {}
+        Kind::Take { .. } => args.push(identity.fence_key()),
+        Kind::Release { announce: true } => {
+            args.extend(requests.clone().map(|request| request.key.waiting()));
+            args.extend(requests.clone().map(|request| request.key.signal()));
+        }
+    }
+    args.list[2] = count.format(args.len - 3).as_bytes();
+    args.extend(tokens.iter().zip(requests).map(|(token, _)| token.as_bytes()));
+    match kind {
+        Kind::Take { ttl_ms, fence_block } => {
+            args.extend([first.format(ttl_ms).as_bytes(), second.format(fence_block).as_bytes()]);
+        }
+        Kind::Extend { ttl_ms } => args.push(first.format(ttl_ms).as_bytes()),
+        Kind::Release { .. } => {}
+    }
+    f(&args.list[..args.len])
 }
 
-/// What `value`, the answer to `count` releases, says of the one at `place`.
-pub(super) fn part(value: Value<'_>, count: usize, place: usize) -> Value<'_> {
-    match value {
-        Value::Int(-2) | Value::Error(_) => value,
-        Value::Text(text) => {
-            let parts = || text.split(|byte| *byte == b' ');
-            match parts().nth(place).filter(|_| parts().count() == count) {
-                Some(REFUSED) => NOT_DONE,
-                Some(part) => {
-                    let number = core::str::from_utf8(part).ok().and_then(|part| part.parse().ok());
-                    number.map_or(Value::Other, Value::Int)
-                }
-                None => Value::Other,
+/// The most arguments: script, number of keys, three keys and a token for each lock, TTL, number of fencing tokens.
+const MOST_ARGS: usize = 5 + 4 * MOST;
+
+/// A list without an allocation.
+struct Args<'a> {
+    list: [&'a [u8]; MOST_ARGS],
+    len: usize,
+}
+
+impl<'a> Args<'a> {
+    fn push(&mut self, arg: &'a [u8]) {
+        if let Some(place) = self.list.get_mut(self.len) {
+            *place = arg;
+            self.len += 1;
+        }
+    }
+
+    fn extend(&mut self, args: impl IntoIterator<Item = &'a [u8]>) {
+        args.into_iter().for_each(|arg| self.push(arg));
+    }
+}
+
+/// What `value`, the answer to `count` requests of this kind, says of the one at `place`. `room` is for what is not in `value` as it stands.
+pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, room: &'v mut [i64; 4]) -> Value<'v> {
+    match (kind, value) {
+        (_, Value::Error(_)) | (Kind::Extend { .. }, Value::Int(1)) | (Kind::Release { .. }, Value::Int(-2)) => value,
+        (Kind::Take { fence_block, .. }, Value::Ints(&[1, first, each, ahead])) => {
+            granted(fence_block, [first, each, ahead], place, room)
+        }
+        (Kind::Take { fence_block, .. }, Value::Text(text)) => {
+            match (number(text, 0), number(text, 1), number(text, 2)) {
+                (Some(first), Some(each), Some(ahead)) => match word(text, 3 + count, 3 + place) {
+                    Some(GRANTED) => granted(fence_block, [first, each, ahead], place, room),
+                    Some(REFUSED) => NOT_DONE,
+                    Some(left) => integer(left).map_or(Value::Other, |left| {
+                        *room = [0, left, 0, 0];
+                        Value::Ints(&room[..2])
+                    }),
+                    None => Value::Other,
+                },
+                _ => Value::Other,
             }
         }
-        Value::Nil | Value::Int(_) | Value::Ints(_) | Value::Other => Value::Other,
+        (Kind::Extend { .. } | Kind::Release { .. }, Value::Text(text)) => match word(text, count, place) {
+            Some(REFUSED) => NOT_DONE,
+            Some(part) => integer(part).map_or(Value::Other, Value::Int),
+            None => Value::Other,
+        },
+        (_, Value::Nil | Value::Int(_) | Value::Ints(_) | Value::Other) => Value::Other,
     }
+}
+
+/// The fencing tokens of all were minted together: those of the one at `place`.
+fn granted(fence_block: u32, [first, each, ahead]: [i64; 3], place: usize, room: &mut [i64; 4]) -> Value<'_> {
+    if fence_block == 0 {
+        *room = [1, 0, 0, 0];
+        return Value::Ints(&room[..2]);
+    }
+    *room = [1, first.saturating_add(each.saturating_mul(place as i64)), each, ahead];
+    Value::Ints(room)
+}
+
+/// The word at `place` of so many.
+fn word(text: &[u8], count: usize, place: usize) -> Option<&[u8]> {
+    let words = || text.split(|byte| *byte == b' ');
+    words().nth(place).filter(|_| words().count() == count)
+}
+
+fn number(text: &[u8], place: usize) -> Option<i64> {
+    text.split(|byte| *byte == b' ').nth(place).and_then(integer)
+}
+
+fn integer(word: &[u8]) -> Option<i64> {
+    core::str::from_utf8(word).ok()?.parse().ok()
 }

@@ -259,6 +259,7 @@ impl Request {
     pub const fn script(&self) -> Option<Script> {
         match self {
             Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. } => None,
+            Self::Take { clean: true, waiting_ms: 0, .. } => Some(script::TAKE_FREE),
             Self::Take { .. } => Some(script::TAKE),
             Self::Extend { .. } => Some(script::EXTEND),
             Self::Release { .. } => Some(script::RELEASE),
@@ -276,6 +277,12 @@ impl Request {
                 let token = TokenText::new(client, *number);
                 let ttl = first.format(*ttl_ms).as_bytes();
                 f(&[verb, key.lock(), token.as_bytes(), b"NX", b"PX", ttl])
+            }
+            Self::Take { key, number, ttl_ms, fence_block, clean: true, waiting_ms: 0, .. } => {
+                let token = TokenText::new(client, *number);
+                let (token, ttl) = (token.as_bytes(), first.format(*ttl_ms).as_bytes());
+                let block = second.format(*fence_block).as_bytes();
+                f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, ttl, block])
             }
             Self::Take { key, number, spent, ttl_ms, fence_block, clean: _, waiting_ms } => {
                 let (token, spent) = (TokenText::new(client, *number), spent_text(*spent));
@@ -375,7 +382,7 @@ pub(super) struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    const EMPTY: Self = Self { text: [0; N], len: 0 };
+    pub(super) const EMPTY: Self = Self { text: [0; N], len: 0 };
 
     fn push(&mut self, part: &[u8]) {
         self.text[self.len..self.len + part.len()].copy_from_slice(part);

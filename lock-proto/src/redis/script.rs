@@ -97,16 +97,45 @@ pub const ANNOUNCE: Script = Script {
 ///
 /// `KEYS`: the locks; if they are to be announced, their markers and then their signal lists. `ARGV`: as many tokens. Answers -2 if all were
 /// deleted and nobody waits for any of them; else one text with what `RELEASE` would have answered for each, and blanks between. An `x` is
-/// a lock for which the server refused a command; if that was the first, nothing was done, and the error is the answer.
+/// a lock whose key holds something else. All are deleted by one command: if the server refuses that, nothing was done, and the error is the
+/// answer.
 pub const RELEASE_MANY: Script = Script {
-    name: "release many",
+    name: "release-many",
     index: 4,
-    sha1: "471880667ea6ef7cb1b952df3706a2efe112e355",
+    sha1: "0cea4dc793c55d31dc1a46ad6c03b091a8bff46c",
     source: include_str!("script/release_many.lua"),
 };
 
+/// Take locks of which nothing of this client can be left, if they are free (requirements A1, A9, P4).
+///
+/// `KEYS`: the locks; the fence counter if fencing tokens are wanted. `ARGV`: as many tokens, the TTL in ms, how many fencing tokens are
+/// wanted for each, 0 for none. Answers like [`TAKE`] with four numbers if all were taken: the fencing tokens of the first lock are followed by as many for the next, and
+/// so on. Of one lock that was not taken, `{0, PTTL of the holder}`. Of several, one text with the last three of these numbers and then
+/// a word for each lock, with blanks between: `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command; if that was the first, nothing
+/// was taken, and the error is the answer.
+///
+/// One look at the clock and one update of the counter serve all. The locks share the gap between counter and clock.
+pub const TAKE_FREE: Script = Script {
+    name: "take-free",
+    index: 5,
+    sha1: "166be925e7f1093657648ebe707fb3dd65a57719",
+    source: include_str!("script/take_free.lua"),
+};
+
+/// What [`EXTEND`] does without fencing tokens, for several locks (requirement P4).
+///
+/// `KEYS`: the locks. `ARGV`: as many tokens, and the TTL in ms. Answers 1 if all were extended; else one text with what `EXTEND` would have
+/// answered for each, and blanks between. An `x` is a lock whose key holds something else, or for which the server refused a command; if that was
+/// the first, nothing was done, and the error is the answer.
+pub const EXTEND_MANY: Script = Script {
+    name: "extend-many",
+    index: 6,
+    sha1: "46501f5171bfe3a923e1d02fd23b43748a6bc522",
+    source: include_str!("script/extend_many.lua"),
+};
+
 /// Every script, in the order of its index.
-pub const ALL: [Script; 5] = [TAKE, EXTEND, RELEASE, ANNOUNCE, RELEASE_MANY];
+pub const ALL: [Script; 7] = [TAKE, EXTEND, RELEASE, ANNOUNCE, RELEASE_MANY, TAKE_FREE, EXTEND_MANY];
 
 #[cfg(test)]
 mod tests {

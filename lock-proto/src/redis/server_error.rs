@@ -58,6 +58,13 @@ pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 /// By how an error starts that a connection gets which is not logged in (any more). A long command is refused before it is read.
 pub(crate) const LOGGED_OUT: [&str; 2] = ["NOAUTH ", "ERR Protocol error: unauthenticated"];
 
+/// Whether a command for several locks is refused however often it is sent: their keys lie apart, in a cluster or behind a proxy, or the user
+/// may not run a command that is needed. A key that the user may not touch is another matter: the next command has other keys.
+pub(crate) fn refuses_several(text: &str) -> bool {
+    ["CROSSSLOT ", "MOVED ", "ASK "].iter().any(|start| text.starts_with(start))
+        || ["run this command", "to run the '"].iter().any(|part| text.contains(part))
+}
+
 /// Servers quote the arguments of a command that they do not know: the password, if that is a login.
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 

@@ -91,10 +91,12 @@ fn requests(w: &World, client: usize, kind: &str, name: &str) -> usize {
 
 /// Whether a line of the log tells of such a request. A take may be a plain `SET`.
 fn is_request(line: &str, client: usize, kind: &str, name: &str) -> bool {
-    let script = format!("<{kind}>");
-    let mut words = line.split(' ').skip_while(|word| *word != script);
+    // With others of its kind it is another script.
+    let (script, others) = (format!("<{kind}>"), format!("<{kind}-"));
+    let mut words = line.split(' ').skip_while(|word| *word != script && !word.starts_with(&others));
+    let keys = words.nth(1).and_then(|keys| keys.parse().ok()).unwrap_or(0);
     let plain = kind == "take" && line.contains(&format!(": SET {name} ")) && line.contains(" NX ");
-    line.contains(&format!(" from c{client}/")) && (plain || words.nth(2) == Some(name))
+    line.contains(&format!(" from c{client}/")) && (plain || words.take(keys).any(|key| key == name))
 }
 
 /// A request of another program, over a connection of its own.

@@ -128,6 +128,83 @@ fn a9_a_take_that_finds_its_own_token_mints_again() {
     });
 }
 
+/// One look at the clock and one update of the counter; the locks share the gap between them, and their tokens do not overlap.
+#[test]
+fn a9_locks_that_are_taken_together_share_the_gap() {
+    on_both(|ask| {
+        let take = |ask: Ask<'_>, keys: [&str; 3], wanted: &str| {
+            let tokens = [7, 8, 9].map(|number| format!("{TOKEN}{number}"));
+            let [k, l, m] = keys;
+            let [a, b, c] = tokens.each_ref().map(String::as_str);
+            ask(&["EVAL", script::TAKE_FREE.source, "4", k, l, m, "fence", a, b, c, "10000", wanted])
+        };
+        let first = minted(&take(ask, ["a", "b", "c"], "1000"));
+        assert_eq!((first.count, first.ahead), (1, 0), "how many were minted in the last µs is not known");
+        assert_eq!(number(&ask(&["GET", "fence"])), first.first + 2);
+        ask(&["SET", "fence", "5"]);
+        let more = minted(&take(ask, ["d", "e", "f"], "1000"));
+        assert_eq!((more.count, more.ahead), (1_000, 0));
+        assert_eq!(number(&ask(&["GET", "fence"])), more.first + 2_999);
+        let ahead = clock(ask) + 60_000_000;
+        ask(&["SET", "fence", &ahead.to_string()]);
+        let last = minted(&take(ask, ["g", "h", "i"], "1000"));
+        assert_eq!((last.first, last.count), (ahead + 1, 1), "one for each");
+        // Each has an answer of its own, with the tokens that were meant for it.
+        ask(&["RPUSH", "k", "data"]);
+        let Reply::Bulk(text) = take(ask, ["j", "k", "a"], "1000") else { panic!("not all are free") };
+        let words: Vec<_> = core::str::from_utf8(&text).unwrap().split(' ').collect();
+        let [first, "1", _, "g", "x", left] = words[..] else { panic!("{words:?}") };
+        assert_eq!(first.parse::<i64>().unwrap(), ahead + 4);
+        assert!((9_000..=10_000).contains(&left.parse::<i64>().unwrap()), "{left}");
+        // What is refused for the first lock is refused for all, and nothing is written.
+        assert!(matches!(take(ask, ["k", "l", "m"], "1000"), Reply::Line('-', text) if text.starts_with("WRONGTYPE")));
+        assert_eq!(ask(&["EXISTS", "l", "m"]), Reply::Int(0));
+    });
+}
+
+/// What becomes of each lock does not depend on its neighbours.
+#[test]
+fn p4_renewals_and_releases_of_several_locks_have_answers_of_their_own() {
+    on_both(|ask| {
+        let token = format!("{TOKEN}7");
+        let text = |reply: Reply| {
+            let Reply::Bulk(text) = reply else { panic!("{reply:?}") };
+            String::from_utf8(text).unwrap()
+        };
+        ask(&["SET", "b", "another"]);
+        ask(&["SET", "waits", "1"]);
+        ask(&["RPUSH", "c", "data"]);
+        for key in ["a", "e"] {
+            ask(&["SET", key, &token, "PX", "5000"]);
+        }
+        let t = token.as_str();
+        let keys = ["a", "b", "c", "d", "e"];
+        let extend = |ask: Ask<'_>, keys: &[&str]| {
+            let count = keys.len().to_string();
+            let head = ["EVAL", script::EXTEND_MANY.source, &count];
+            ask(&[&head[..], keys, &vec![t; keys.len()][..], &["60000"]].concat())
+        };
+        assert_eq!(text(extend(ask, &keys)), "1 -1 x 0 1");
+        for key in ["a", "e"] {
+            assert!(matches!(ask(&["PTTL", key]), Reply::Int(50_000..=60_000)));
+        }
+        assert_eq!(extend(ask, &["a", "e"]), Reply::Int(1));
+        let release = |ask: Ask<'_>, keys: &[&str], markers: &[&str], signals: &[&str]| {
+            let count = (keys.len() + markers.len() + signals.len()).to_string();
+            let head = ["EVAL", script::RELEASE_MANY.source, &count];
+            ask(&[&head[..], keys, markers, signals, &vec![t; keys.len()][..]].concat())
+        };
+        let (markers, signals) = (["none", "none", "none", "none", "waits"], ["s1", "s2", "s3", "s4", "s5"]);
+        assert_eq!(text(release(ask, &keys, &markers, &signals)), "-2 -1 x 0 -3");
+        assert_eq!(ask(&["EXISTS", "a", "e", "waits", "s1"]), Reply::Int(0));
+        assert_eq!((ask(&["EXISTS", "b", "c"]), ask(&["LLEN", "s5"])), (Reply::Int(2), Reply::Int(1)));
+        ask(&["SET", "a", t, "PX", "5000"]);
+        ask(&["SET", "e", t, "PX", "5000"]);
+        assert_eq!(release(ask, &["a", "e"], &[], &[]), Reply::Int(-2));
+        assert_eq!(ask(&["EXISTS", "a", "e"]), Reply::Int(0));
+    });
+}
+
 #[test]
 fn a9_an_extend_mints_for_the_owner_only() {
     on_both(|ask| {

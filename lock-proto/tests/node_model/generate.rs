@@ -239,7 +239,7 @@ impl Generator {
 
     /// Locks that are the same, signals that are locks: whatever the names are, both do the same.
     fn release_many(&mut self) -> Vec<String> {
-        let count = self.rng.below(4) as usize;
+        let count = self.rng.below(4).max(1) as usize;
         let tokens: Vec<String> = (0..count).map(|_| self.token()).collect();
         let mut keys: Vec<&str> = (0..count).map(|_| self.key()).collect();
         if !self.rng.one_in(3) {

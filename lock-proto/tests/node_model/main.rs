@@ -183,7 +183,8 @@ impl Pair {
             assert_eq!(self.control.ask(&["CLIENT", "UNBLOCK", &id]), Reply::Int(1));
             let now = self.now();
             self.model.handle_connected(now, 99);
-            let line = format!("CLIENT UNBLOCK {}\r\n", self.model_ids[conn]);
+            // Where no password is wanted, that is refused and does no harm.
+            let line = format!("AUTH secret\r\nCLIENT UNBLOCK {}\r\n", self.model_ids[conn]);
             self.model.handle_received(now, 99, line.as_bytes());
             self.model.handle_disconnected(now, 99);
             let expected = self.model_reply(conn);

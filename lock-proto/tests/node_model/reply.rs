@@ -76,10 +76,14 @@ impl Reply {
                 a == b && x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.agrees(y, how))
             }
             (Self::Int(a), Self::Int(b), Match::Clock) => near(*a, *b),
-            (Self::Bulk(a), Self::Bulk(b), Match::Clock) if a != b => match (number(a), number(b)) {
-                (Some(a), Some(b)) => near(a, b),
-                _ => false,
-            },
+            (Self::Bulk(a), Self::Bulk(b), Match::Clock) => {
+                let words = |text: &'_ [u8]| text.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect::<Vec<_>>();
+                let same = |(a, b): (&Vec<u8>, &Vec<u8>)| match (number(a), number(b)) {
+                    (Some(a), Some(b)) => near(a, b),
+                    _ => a == b,
+                };
+                words(a).len() == words(b).len() && words(a).iter().zip(&words(b)).all(same)
+            }
             (Self::Line(a, x), Self::Line(b, y), Match::Kind) => a == b && x.split(' ').next() == y.split(' ').next(),
             (Self::Int(_), Self::Int(_), Match::Kind) | (Self::Bulk(_), Self::Bulk(_), Match::Kind) => true,
             _ => self == other,

@@ -21,7 +21,7 @@ use self::short::short;
 use self::wire::{Asked, Job, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
-use super::server_error::LOGGED_OUT;
+use super::server_error::{LOGGED_OUT, refuses_several};
 use super::url::Endpoint;
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
@@ -87,7 +87,7 @@ pub enum PipeOutput {
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
 ///
 /// Once opened it stays open: a connection that fails is opened again after a pause, until [`close`](Self::close). Commands go
-/// out as many at once as the socket takes; those about one lock in the order of the verbs, and releases of several locks as one command
+/// out as many at once as the socket takes; those about one lock in the order of the verbs, and those that ask the same for several locks as one command
 /// (requirement P4). Each request is answered exactly once, in the order of sending, when its reply comes or the connection fails. During
 /// the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
 ///
@@ -490,9 +490,10 @@ impl Pipe {
         let mut value = answer.value();
         match error.class {
             // What one lock is refused for says nothing of the others.
-            ErrorClass::KeyInUse if calls > 1 => value = batch::NOT_DONE,
-            ErrorClass::Refused if calls > 1 => {
-                self.wire.release_one_by_one();
+            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if calls > 1 => {
+                if refuses_several(text) {
+                    self.wire.send_one_by_one();
+                }
                 value = batch::NOT_DONE;
             }
             ErrorClass::Reconnect => *ending = Some(error.clone().into()),
@@ -519,7 +520,9 @@ impl Pipe {
     ) -> Result<(), Cause> {
         let mut sense = Ok(());
         for place in 0..calls {
-            let value = batch::part(value, calls, place);
+            let mut room = [0; 4];
+            let kind = self.wire.first_kind();
+            let value = kind.map_or(value, |kind| batch::part(kind, value, calls, place, &mut room));
             let again = again || (calls > 1 && value == batch::NOT_DONE);
             if !(again && self.wire.send_again()) {
                 let answered = self.answered(answer, value, error);

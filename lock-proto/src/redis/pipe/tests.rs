@@ -59,8 +59,15 @@ impl Rig {
         Self { pipe: Pipe::new(config, identity, 42), now: Instant::from_millis(1000), serial: 0 }
     }
 
-    /// An open connection without a handshake.
+    /// An open connection without a handshake, on which each request is a command.
     fn up() -> (Self, ConnId) {
+        let (mut rig, conn) = Self::together();
+        rig.pipe.wire.send_one_by_one();
+        (rig, conn)
+    }
+
+    /// The same, but that requests may leave together.
+    fn together() -> (Self, ConnId) {
         let mut rig = Self::new("redis://h");
         let conn = rig.opened();
         assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
@@ -376,6 +383,7 @@ fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
     rig.pass(20 * MS);
     assert_eq!(rig.outputs(), [reply(b, Reply::NotSent(fault(Fault::TimedOut)))]);
     rig.pipe.handle_connected(rig.now, conn);
+    rig.pipe.wire.send_one_by_one();
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
     rig.receive(conn, b"+OK\r\n+OK\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default()), granted(a), granted(c)]);
@@ -538,6 +546,7 @@ fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
         for pause in [10, 20, 40] {
             assert_eq!(rig.commands(conn), ["AUTH"]);
             rig.receive(conn, b"+OK\r\n");
+            rig.pipe.wire.send_one_by_one();
             let (a, b) = (rig.send(take("a")), rig.send(take("b")));
             rig.written(conn);
             rig.outputs();

@@ -15,7 +15,7 @@ use crate::collections::burst;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
 use crate::lock::{Cause, ServerError};
-use crate::redis::batch::{self, Plain};
+use crate::redis::batch::{self, Kind, Plain};
 use crate::redis::request::{Form, Identity, Key, Request};
 use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
@@ -51,7 +51,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// A release that can leave together with others. What was sent before goes alone.
+    /// A request that can leave together with others. What was sent before goes alone.
     fn plain(&self) -> Option<Plain<'_>> {
         if let Job::Call { request, tries: 0, .. } = &self.job { Plain::of(request) } else { None }
     }
@@ -99,11 +99,11 @@ pub(super) struct Wire {
     /// never sent.
     again: VecDeque<Asked>,
     queued: VecDeque<Asked>,
-    /// Releases that leave together, while what is queued is encoded. They keep their order with all that is about the same locks.
-    together: Vec<Asked>,
+    /// Requests that leave together, by their kind, while what is queued is encoded. They keep their order with all that is about the same locks.
+    together: [Vec<Asked>; batch::KINDS],
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
-    /// The server has refused to release several locks by one command.
+    /// The server has refused a command for several locks because of their number.
     one_by_one: bool,
     overtakers: Overtakers,
     pushes: u32,
@@ -131,21 +131,26 @@ impl Wire {
         limits: &Limits,
         mut expired: impl FnMut(Job),
     ) -> &[u8] {
-        while self.outbox.len() < limits.outgoing && self.flight.len() + self.together.len() < limits.in_flight {
+        while self.outbox.len() < limits.outgoing && self.flight.len() + self.kept_back() < limits.in_flight {
             let queue = if self.again.is_empty() { &mut self.queued } else { &mut self.again };
             let Some(asked) = burst::pop(queue) else { break };
             if asked.send_by <= now {
                 expired(asked.job);
                 continue;
             }
-            let plain = if self.one_by_one { None } else { asked.plain() };
-            if !self.together.is_empty() && self.is_in_the_way(&asked, plain) {
-                self.send_together(identity);
+            let kind = asked.plain().map(|plain| plain.kind).filter(|_| !self.one_by_one);
+            for index in 0..batch::KINDS {
+                if self.is_in_the_way(index, &asked, kind) {
+                    self.send_together(identity, index);
+                }
             }
-            if plain.is_some() && (!self.together.is_empty() || !self.queued.is_empty()) {
-                self.together.push(asked);
-                if self.together.len() == batch::MOST {
-                    self.send_together(identity);
+            if let Some(kind) = kind
+                && let Some(together) = self.together.get_mut(kind.index())
+                && (!together.is_empty() || !self.queued.is_empty())
+            {
+                together.push(asked);
+                if together.len() == batch::MOST {
+                    self.send_together(identity, kind.index());
                 }
                 continue;
             }
@@ -153,15 +158,26 @@ impl Wire {
             let called = self.encode_alone(identity, &asked);
             self.note_sent(asked, start, called, 1);
         }
-        self.send_together(identity);
+        for index in 0..batch::KINDS {
+            self.send_together(identity, index);
+        }
         &self.outbox
     }
 
-    /// Whether what was kept back has to leave before this: it is about one of these locks, or cannot go with them.
-    fn is_in_the_way(&self, asked: &Asked, plain: Option<Plain<'_>>) -> bool {
+    /// How many requests are kept back for each other.
+    fn kept_back(&self) -> usize {
+        self.together.iter().map(Vec::len).sum()
+    }
+
+    /// Whether those that were kept back have to leave before this one, which is of this kind: it is about one of their locks, or cannot go
+    /// with them where it belongs.
+    #[inline]
+    fn is_in_the_way(&self, index: usize, asked: &Asked, kind: Option<Kind>) -> bool {
+        let Some(first) = self.together.get(index).and_then(|together| together.first()) else { return false };
         let Job::Call { request, .. } = &asked.job else { return false };
-        let mut kept = self.together.iter().filter_map(Asked::plain);
-        kept.any(|kept| kept.key == request.key() || plain.is_some_and(|plain| !plain.goes_with(kept)))
+        let other =
+            kind.is_some_and(|kind| kind.index() == index && first.plain().is_none_or(|plain| plain.kind != kind));
+        other || self.together[index].iter().filter_map(Asked::plain).any(|kept| kept.key == request.key())
     }
 
     /// Encodes a command of its own. The script that it runs.
@@ -191,21 +207,21 @@ impl Wire {
         called
     }
 
-    /// Encodes the releases that were kept back for each other, as one command.
-    fn send_together(&mut self, identity: &Identity) {
-        if self.together.is_empty() {
-            return;
-        }
-        let mut together = core::mem::take(&mut self.together);
+    /// Encodes the requests that were kept back for each other, as one command.
+    fn send_together(&mut self, identity: &Identity, index: usize) {
+        let Some(kept) = self.together.get_mut(index).filter(|kept| !kept.is_empty()) else { return };
+        let mut together = core::mem::take(kept);
         let start = self.encoded;
-        let called = match &together[..] {
-            [asked] => self.encode_alone(identity, asked),
-            _ => {
-                let called = Some(self.call(script::RELEASE_MANY, 0));
-                let releases = together.iter().filter_map(Asked::plain);
-                batch::with_args(releases, identity, Called::form(called), |args| encode(&mut self.outbox, args));
+        let called = match (&together[..], together.first().and_then(Asked::plain)) {
+            ([_, _, ..], Some(first)) => {
+                let kind = first.kind;
+                let called = Some(self.call(kind.script(), 0));
+                let requests = together.iter().filter_map(Asked::plain);
+                batch::with_args(kind, requests, identity, Called::form(called), |args| encode(&mut self.outbox, args));
                 called
             }
+            ([asked, ..], _) => self.encode_alone(identity, asked),
+            ([], _) => None,
         };
         // At most `batch::MOST`.
         let calls = together.len() as u8;
@@ -213,7 +229,9 @@ impl Wire {
             self.note_sent(asked, start, called, calls);
         }
         // Its room is used again.
-        self.together = together;
+        if let Some(kept) = self.together.get_mut(index) {
+            *kept = together;
+        }
     }
 
     /// The next command runs this script.
@@ -338,6 +356,12 @@ impl Wire {
         Ok(true)
     }
 
+    /// What the first command in flight asks for, if it is for several locks.
+    pub(super) fn first_kind(&self) -> Option<Kind> {
+        let sent = self.flight.front().filter(|sent| sent.calls > 1)?;
+        sent.asked.plain().map(|plain| plain.kind)
+    }
+
     /// The first command in flight.
     pub(super) fn first(&self) -> Option<&Sent> {
         self.flight.front()
@@ -360,8 +384,8 @@ impl Wire {
         true
     }
 
-    /// The server does not release several locks by one command: each lock has one of its own from now on.
-    pub(super) const fn release_one_by_one(&mut self) {
+    /// The server takes no command for several locks: each lock has one of its own from now on.
+    pub(super) const fn send_one_by_one(&mut self) {
         self.one_by_one = true;
     }
 

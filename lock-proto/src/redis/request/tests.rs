@@ -82,6 +82,10 @@ fn every_script_gets_the_keys_and_arguments_that_it_reads() {
     );
     assert_eq!(
         args(&take(true, 64), Form::Sha1),
+        ["EVALSHA", sha(script::TAKE_FREE), "2", "app:job", "app:lock-proto:fence", &token, "10000", "64"]
+    );
+    assert_eq!(
+        args(&take(false, 64), Form::Sha1),
         ["EVALSHA", sha(script::TAKE), "2", "app:job", "app:lock-proto:fence", &token, "4 5 6", "10000", "64"]
     );
     let (fence, marker) = ("app:lock-proto:fence", "app:job:lock-proto:waiting");

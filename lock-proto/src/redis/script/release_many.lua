@@ -1,30 +1,34 @@
-local answers, plain = {}, true
-for i = 1, #ARGV do
-  local v, waiting = redis.pcall('GET', KEYS[i]), KEYS[#ARGV + i]
-  local n = -2
-  if v ~= ARGV[i] then
-    n = type(v) == 'table' and v or v and -1 or 0
-  else
-    local e
-    if waiting then e = redis.pcall('DEL', KEYS[i], waiting) else e = redis.pcall('DEL', KEYS[i]) end
-    if e == 2 then
-      n = -3
-      local signal = KEYS[2 * #ARGV + i]
-      if redis.pcall('EXISTS', signal) == 0 then
-        redis.pcall('RPUSH', signal, '1')
-        e = redis.pcall('PEXPIRE', signal, 2000)
-        if type(e) == 'table' then redis.pcall('DEL', signal) end
-      end
-    elseif e ~= 1 then
-      n = e
+local n = #ARGV
+local values = redis.pcall('MGET', unpack(KEYS, 1, math.min(#KEYS, 2 * n)))
+if values.err then return values end
+local answers, gone, signals, plain = {}, {}, {}, true
+for i = 1, n do
+  local a = -2
+  if values[i] == ARGV[i] then
+    gone[#gone + 1] = KEYS[i]
+    if values[n + i] then
+      gone[#gone + 1] = KEYS[n + i]
+      signals[#signals + 1] = KEYS[2 * n + i]
+      a = -3
     end
+  elseif values[i] then
+    a = -1
+  else
+    a = type(redis.pcall('GET', KEYS[i])) == 'table' and 'x' or 0
   end
-  if type(n) == 'table' then
-    if i == 1 then return n end
-    n = 'x'
+  answers[i] = a
+  plain = plain and a == -2
+end
+if gone[1] then
+  local e = redis.pcall('DEL', unpack(gone))
+  if type(e) == 'table' then return e end
+end
+for _, signal in ipairs(signals) do
+  if redis.pcall('EXISTS', signal) == 0 then
+    redis.pcall('RPUSH', signal, '1')
+    local e = redis.pcall('PEXPIRE', signal, 2000)
+    if type(e) == 'table' then redis.pcall('DEL', signal) end
   end
-  answers[i] = n
-  if n ~= -2 then plain = false end
 end
 if plain then return -2 end
 return table.concat(answers, ' ')

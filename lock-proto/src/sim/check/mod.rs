@@ -35,7 +35,7 @@ const PER_SECOND: u64 = 500;
 const PER_ACQUISITION: u64 = 50;
 
 /// How many locks one script takes at most, each with a fencing token of its own.
-const TAKES_PER_SCRIPT: u64 = 1;
+const TAKES_PER_SCRIPT: u64 = 16;
 
 /// What was last seen under a key. What is gone leaves its room: it mostly comes again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

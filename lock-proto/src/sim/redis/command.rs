@@ -95,7 +95,7 @@ const STALE: u8 = 32;
 const LISTENING: u8 = 64;
 
 /// How many commands there are.
-pub(super) const COUNT: usize = 55;
+pub(super) const COUNT: usize = 56;
 
 /// The table, with the flags that `COMMAND INFO` of Redis 7.0 shows.
 static COMMANDS: [Command; COUNT] = {
@@ -133,6 +133,7 @@ static COMMANDS: [Command; COUNT] = {
         c("lpop", -2, WRITE, Keys::First, lists::lpop),
         c("lpush", -3, WRITE | GROWS, Keys::First, lists::lpush),
         c("lrange", 4, 0, Keys::First, lists::lrange),
+        c("mget", -2, 0, Keys::All, strings::mget),
         c("persist", 2, WRITE, Keys::First, keyspace::persist),
         c("pexpire", -3, WRITE, Keys::First, keyspace::pexpire),
         c("pexpireat", -3, WRITE, Keys::First, keyspace::pexpireat),
@@ -430,7 +431,9 @@ fn keys<'s, 'a>(which: Keys, args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
         Keys::All => args.get(1..),
         Keys::AllButLast => args.get(1..args.len() - 1),
         Keys::Counted => {
-            let count = args.get(2).and_then(|n| number::integer(n)).and_then(|n| usize::try_from(n).ok());
+            // The keys are found by `atoi`, which reads a plus that the command itself refuses.
+            let count = args.get(2).map(|n| n.strip_prefix(b"+").unwrap_or(n));
+            let count = count.and_then(number::integer).and_then(|n| usize::try_from(n).ok());
             count.and_then(|n| args.get(3..3_usize.checked_add(n)?))
         }
     };

@@ -22,14 +22,18 @@ pub(super) enum Known {
     Release,
     Announce,
     ReleaseMany,
+    TakeFree,
+    ExtendMany,
 }
 
-const KNOWN: [(Known, script::Script); 5] = [
+const KNOWN: [(Known, script::Script); 7] = [
     (Known::Take, script::TAKE),
     (Known::Extend, script::EXTEND),
     (Known::Release, script::RELEASE),
     (Known::Announce, script::ANNOUNCE),
     (Known::ReleaseMany, script::RELEASE_MANY),
+    (Known::TakeFree, script::TAKE_FREE),
+    (Known::ExtendMany, script::EXTEND_MANY),
 ];
 
 impl Known {
@@ -98,6 +102,19 @@ pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8
     Reply::OK
 }
 
+/// The fencing tokens of one lock: the first, how many, and by how many µs the counter is ahead of the clock.
+struct Minted {
+    first: f64,
+    count: f64,
+    ahead: f64,
+}
+
+impl Minted {
+    fn answer(self) -> Reply {
+        answer(&[1.0, self.first, self.count, self.ahead])
+    }
+}
+
 /// What stops a script: an error that it returns, or one that Lua raises.
 struct Stop(Reply);
 
@@ -132,6 +149,8 @@ impl Node {
             Known::Release => self.release(&mut inner, keys, argv),
             Known::Announce => self.announce(&mut inner, keys),
             Known::ReleaseMany => self.release_many(&mut inner, keys, argv),
+            Known::TakeFree => self.take_free(&mut inner, keys, argv),
+            Known::ExtendMany => self.extend_many(&mut inner, keys, argv),
         };
         match done {
             Ok(reply) | Err(Stop(reply)) => reply,
@@ -179,7 +198,7 @@ impl Node {
             }
         }
         let minted = match argv.get(3) {
-            Some(block) if *block != b"0" => Some(self.mint(context, keys, number(argv, 3)?)?),
+            Some(block) if *block != b"0" => Some(self.mint(context, arg(keys, 1)?, number(argv, 3)?, 1)?),
             Some(_) | None => None,
         };
         match left {
@@ -191,12 +210,12 @@ impl Node {
                 self.call(context, &[b"SET", key, token, b"PX", ttl_text])?;
             }
         }
-        Ok(minted.unwrap_or_else(|| answer(&[1.0, 0.0])))
+        Ok(minted.map_or_else(|| answer(&[1.0, 0.0]), Minted::answer))
     }
 
-    /// The part that `take` and `extend` share: the answer of a script that minted.
-    fn mint(&mut self, context: &mut Context, keys: &[&[u8]], wanted: f64) -> Result<Reply, Stop> {
-        let counter = arg(keys, 1)?;
+    /// The part that the scripts share that mint, for each of so many locks.
+    fn mint(&mut self, context: &mut Context, counter: &[u8], wanted: f64, locks: usize) -> Result<Minted, Stop> {
+        let locks = locks as f64;
         let last = match self.call_get(context, counter)? {
             None => 0.0,
             Some(text) => counter_value(&text).ok_or(Stop(Reply::error(NO_COUNTER)))?,
@@ -207,13 +226,83 @@ impl Node {
             _ => 0.0,
         };
         let now = part(0) * 1_000_000.0 + part(1);
-        let count = if last > 0.0 { wanted.min(now - last).max(1.0) } else { 1.0 };
-        let first = last.max(now - count) + 1.0;
+        let count = if last > 0.0 { wanted.min(((now - last) / locks).floor()).max(1.0) } else { 1.0 };
+        let first = last.max(now - count * locks) + 1.0;
         #[cfg(test)]
         let (first, count) = if FIXED_BLOCKS.get() { (last.max(now) + 1.0, wanted) } else { (first, count) };
-        let next = first + count - 1.0;
+        let next = first + count * locks - 1.0;
         self.call(context, &[b"SET", counter, format!("{next:.0}").as_bytes()])?;
-        Ok(answer(&[1.0, first, count, (next - now).max(0.0)]))
+        Ok(Minted { first, count, ahead: (next - now).max(0.0) })
+    }
+
+    fn take_free(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let Some((tokens, [ttl, _])) = argv.split_last_chunk() else { return Err(raise("no TTL")) };
+        let (count, wanted) = (tokens.len(), number(argv, argv.len() - 1)?);
+        let minted = if wanted > 0.0 {
+            self.mint(context, arg(keys, count)?, wanted, count)?
+        } else {
+            Minted { first: 0.0, count: 1.0, ahead: 0.0 }
+        };
+        let mut answers = Vec::new();
+        for (i, token) in tokens.iter().enumerate() {
+            answers.push(match self.take_if_free(context, arg(keys, i)?, token, ttl) {
+                Ok(None) => "g".into(),
+                Ok(Some(left)) if count == 1 => return Ok(answer(&[0.0, left])),
+                Ok(Some(left)) => format!("{left:.0}"),
+                Err(stop) if i == 0 => return Err(stop),
+                Err(_) => "x".into(),
+            });
+        }
+        if answers.iter().all(|answer| answer == "g") {
+            return Ok(minted.answer());
+        }
+        let Minted { first, count, ahead } = minted;
+        Ok(Reply::bulk(format!("{first:.0} {count:.0} {ahead:.0} {}", answers.join(" ")).as_bytes()))
+    }
+
+    /// How long its holder has it, if it has one.
+    fn take_if_free(
+        &mut self,
+        context: &mut Context,
+        key: &[u8],
+        token: &[u8],
+        ttl: &[u8],
+    ) -> Result<Option<f64>, Stop> {
+        if self.call(context, &[b"SET", key, token, b"NX", b"PX", ttl])? == Reply::OK {
+            return Ok(None);
+        }
+        self.call(context, &[b"GET", key])?;
+        self.call_number(context, &[b"PTTL", key]).map(Some)
+    }
+
+    fn extend_many(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
+        let Some((ttl, tokens)) = argv.split_last() else { return Err(raise("no TTL")) };
+        let values = self.call_mget(context, keys)?;
+        let mut answers = Vec::new();
+        for (i, key) in keys.iter().enumerate() {
+            let value = values.get(i).and_then(Option::as_deref);
+            answers.push(match self.held_by(context, key, value, arg(tokens, i)?) {
+                Some(true) => match self.extend_to(context, key, ttl) {
+                    Ok(()) => "1",
+                    Err(stop) if i == 0 => return Err(stop),
+                    Err(_) => "x",
+                },
+                Some(false) if value.is_some() => "-1",
+                Some(false) => "0",
+                None => "x",
+            });
+        }
+        if answers.iter().all(|answer| *answer == "1") {
+            return Ok(Reply::Int(1));
+        }
+        Ok(Reply::bulk(answers.join(" ").as_bytes()))
+    }
+
+    fn extend_to(&mut self, context: &mut Context, key: &[u8], ttl: &[u8]) -> Result<(), Stop> {
+        if self.call_number(context, &[b"PTTL", key])? < number(&[ttl], 0)? {
+            self.call(context, &[b"PEXPIRE", key, ttl])?;
+        }
+        Ok(())
     }
 
     fn extend(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
@@ -225,13 +314,13 @@ impl Node {
         }
         let left = self.call_number(context, &[b"PTTL", key])?;
         let minted = match argv.get(2) {
-            Some(_) => Some(self.mint(context, keys, number(argv, 2)?)?),
+            Some(_) => Some(self.mint(context, arg(keys, 1)?, number(argv, 2)?, 1)?),
             None => None,
         };
         if left < number(argv, 1)? {
             self.call(context, &[b"PEXPIRE", key, arg(argv, 1)?])?;
         }
-        Ok(minted.unwrap_or(Reply::Int(1)))
+        Ok(minted.map_or(Reply::Int(1), Minted::answer))
     }
 
     fn release(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
@@ -268,20 +357,52 @@ impl Node {
     }
 
     fn release_many(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
-        let mut answers = Vec::new();
+        let count = argv.len();
+        let values = self.call_mget(context, keys.get(..2 * count).unwrap_or(keys))?;
+        let value = |place: usize| values.get(place).and_then(Option::as_deref);
+        let (mut answers, mut gone, mut signals) = (Vec::new(), Vec::new(), Vec::new());
         for (i, token) in argv.iter().enumerate() {
-            let places = [i, argv.len() + i, 2 * argv.len() + i];
-            let keys: Vec<_> = places.iter().filter_map(|place| keys.get(*place).copied()).collect();
-            answers.push(match self.release(context, &keys, &[token]) {
-                Ok(Reply::Int(n)) => n.to_string(),
-                Err(stop) if i == 0 => return Err(stop),
-                Ok(_) | Err(_) => "x".into(),
+            let found = self.held_by(context, arg(keys, i)?, value(i), token);
+            answers.push(match found {
+                Some(true) => {
+                    gone.push(arg(keys, i)?);
+                    if value(count + i).is_some() {
+                        gone.push(arg(keys, count + i)?);
+                        signals.push(arg(keys, 2 * count + i)?);
+                        "-3"
+                    } else {
+                        "-2"
+                    }
+                }
+                Some(false) if value(i).is_some() => "-1",
+                Some(false) => "0",
+                None => "x",
             });
         }
-        if answers.iter().all(|answer| answer == "-2") {
+        if !gone.is_empty() {
+            self.call(context, &[&[&b"DEL"[..]], &gone[..]].concat())?;
+        }
+        signals.into_iter().for_each(|signal| self.wake(context, signal));
+        if answers.iter().all(|answer| *answer == "-2") {
             return Ok(Reply::Int(-2));
         }
         Ok(Reply::bulk(answers.join(" ").as_bytes()))
+    }
+
+    fn call_mget(&mut self, context: &mut Context, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Stop> {
+        let Reply::Array(values) = self.call(context, &[&[&b"MGET"[..]], keys].concat())? else {
+            return Ok(Vec::new());
+        };
+        let text = |value| if let Reply::Bulk(text) = value { Some(text) } else { None };
+        Ok(values.into_iter().map(text).collect())
+    }
+
+    /// Whether the value of a lock is this token; `None` if the key holds something else than a text.
+    fn held_by(&mut self, context: &mut Context, key: &[u8], value: Option<&[u8]>, token: &[u8]) -> Option<bool> {
+        match value {
+            Some(value) => Some(value == token),
+            None => (!self.run(context, &[b"GET", key]).is_error()).then_some(false),
+        }
     }
 
     /// A signal without an end is none.

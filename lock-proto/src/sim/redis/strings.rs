@@ -25,6 +25,12 @@ pub(super) fn get(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
     }
 }
 
+pub(super) fn mget(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+    let (look, db) = (context.look, node.db(context));
+    let value = |key: &&[u8]| db.string(look, key).ok().flatten().map_or(Reply::Nil, Reply::bulk);
+    Reply::Array(args.iter().skip(1).map(value).collect())
+}
+
 pub(super) fn getdel(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let reply = get(node, context, args);
     if !reply.is_error() && node.db(context).remove(context.look, args[1]) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::redis::Form;
+use crate::redis::request::FenceBlock;
 use crate::redis::script::{RELEASE, RELEASE_MANY};
 
 /// A release of which nothing else of the client can be left.
@@ -45,7 +46,7 @@ impl Rig {
 
 #[test]
 fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     let [a, b] = ["a", "b"].map(|name| rig.send(plain(name)));
     let written = commands(&rig.written(conn));
     assert_eq!((written.len(), &*written[0][0]), (1, "EVAL"));
@@ -70,7 +71,7 @@ fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
 
 #[test]
 fn p4_each_gets_its_own_answer() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     let calls = rig.released(conn, &["a", "b", "c", "d", "e"]);
     rig.receive(conn, b"$13\r\n-2 -3 0 -1 -2\r\n");
     let replies = [
@@ -86,49 +87,49 @@ fn p4_each_gets_its_own_answer() {
 
 #[test]
 fn p4_what_is_about_one_lock_keeps_its_order() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     for request in [plain("a"), take("b"), plain("b"), plain("c"), take("c"), take("d"), plain("e"), plain("a")] {
         rig.send(request);
     }
     // Before the lock c is taken it is given back; what is given back before goes along.
-    let expected = ["SET b", "release many a b c", "SET c", "SET d", "release many e a"];
+    let expected = ["SET b", "release-many a b c", "take-free c d", "release-many e a"];
     assert_eq!(rig.next(conn), expected);
     for request in [plain("a"), plain("a"), plain("b")] {
         rig.send(request);
     }
-    assert_eq!(rig.next(conn), ["release a", "release many a b"]);
+    assert_eq!(rig.next(conn), ["release a", "release-many a b"]);
 }
 
 #[test]
 fn p4_what_has_more_to_look_for_goes_alone() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     let quiet = Request::Release { key: key("d"), number: 1, spent: None, announce: false };
     for request in [plain("a"), release("b"), plain("c"), quiet, plain("e")] {
         rig.send(request);
     }
-    assert_eq!(rig.next(conn), ["release b", "release many a c", "release d", "release e"]);
+    assert_eq!(rig.next(conn), ["release b", "release-many a c", "release d", "release e"]);
 }
 
 #[test]
 fn p4_one_command_releases_sixteen_locks_at_most() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     let names: Vec<String> = (0..33).map(|n| format!("{n}")).collect();
     let calls: Vec<_> = names.iter().map(|name| rig.send(plain(name))).collect();
     let counts: Vec<_> = rig.next(conn).iter().map(|command| command.matches(' ').count()).collect();
-    assert_eq!(counts, [17, 17, 1], "two words are the name of the script");
+    assert_eq!(counts, [16, 16, 1], "one word is the name of the script");
     rig.receive(conn, &b":-2\r\n".repeat(3));
     assert_eq!(rig.outputs(), calls.into_iter().map(deleted).collect::<Vec<_>>());
 }
 
 #[test]
 fn p4_nothing_is_encoded_before_the_host_takes_it() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     assert!(!rig.pipe.has_outgoing(conn));
     for name in ["a", "b"] {
         rig.send(plain(name));
         assert!(rig.pipe.has_outgoing(conn));
     }
-    assert_eq!(rig.next(conn), ["release many a b"]);
+    assert_eq!(rig.next(conn), ["release-many a b"]);
     assert!(!rig.pipe.has_outgoing(conn));
     rig.send(plain("c"));
     rig.pipe.outgoing(conn);
@@ -139,7 +140,7 @@ fn p4_nothing_is_encoded_before_the_host_takes_it() {
 
 #[test]
 fn p4_a_missing_script_is_brought_back_lock_by_lock() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     rig.released(conn, &["x", "y"]);
     rig.receive(conn, b":-2\r\n");
     rig.outputs();
@@ -149,7 +150,8 @@ fn p4_a_missing_script_is_brought_back_lock_by_lock() {
     let noscript = "NOSCRIPT No matching script. Please use EVAL.";
     rig.receive(conn, format!("-{noscript}\r\n").as_bytes());
     // That of b would overtake what comes after it.
-    assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify(noscript)))]);
+    let Value::Error(alone) = batch::NOT_DONE else { panic!() };
+    assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify(alone)))]);
     rig.receive(conn, b"$-1\r\n");
     assert_eq!(rig.outputs(), [reply(later, Reply::Busy { expires: Expiry::Unknown })]);
     assert!(rig.pipe.has_outgoing(conn));
@@ -164,15 +166,24 @@ fn p4_a_missing_script_is_brought_back_lock_by_lock() {
 
 #[test]
 fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
-    for refusal in ["CROSSSLOT Keys in request don't hash to the same slot", "NOPERM no permissions to access a key"] {
-        let (mut rig, conn) = Rig::up();
+    for (refusal, for_good) in [
+        ("CROSSSLOT Keys in request don't hash to the same slot", true),
+        ("NOPERM this user has no permissions to run the 'mget' command", true),
+        ("ERR The user executing the script can't run this command or subcommand script: x", true),
+        // The next command has other keys.
+        ("NOPERM no permissions to access a key", false),
+        ("OOM command not allowed", false),
+    ] {
+        let (mut rig, conn) = Rig::together();
         let calls = rig.released(conn, &["a", "b"]);
         let waiting = ["c", "d"].map(|name| rig.send(plain(name)));
         rig.receive(conn, format!("-{refusal}\r\n").as_bytes());
         assert_eq!(rig.outputs(), [], "nobody is told");
-        assert_eq!(rig.next(conn), ["release a", "release b", "release c", "release d"]);
+        let (apart, together) =
+            (["release a", "release b", "release c", "release d"], ["release a", "release b", "release-many c d"]);
+        assert_eq!(rig.next(conn), if for_good { &apart[..] } else { &together }, "{refusal}");
         rig.receive(conn, format!("-{refusal}\r\n").as_bytes());
-        rig.receive(conn, &b":-2\r\n".repeat(3));
+        rig.receive(conn, &b":-2\r\n".repeat(if for_good { 3 } else { 2 }));
         let refused = Reply::Rejected(ServerError::classify(refusal));
         let expected = [reply(calls[0], refused), deleted(calls[1]), deleted(waiting[0]), deleted(waiting[1])];
         assert_eq!(rig.outputs(), expected);
@@ -183,14 +194,14 @@ fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
         rig.pipe.handle_connected(rig.now, conn);
         rig.send(plain("a"));
         rig.send(plain("b"));
-        assert_eq!(rig.next(conn), ["release many a b"]);
+        assert_eq!(rig.next(conn), ["release-many a b"]);
     }
 }
 
 #[test]
-fn p4_any_other_error_is_the_answer_of_each() {
-    for (error, down) in [("OOM command not allowed", false), ("READONLY You can't write", true), ("WHAT now", false)] {
-        let (mut rig, conn) = Rig::up();
+fn p4_an_error_that_ends_the_connection_or_proves_nothing_is_the_answer_of_each() {
+    for (error, down) in [("READONLY You can't write", true), ("WHAT now", false)] {
+        let (mut rig, conn) = Rig::together();
         let calls = rig.released(conn, &["a", "b"]);
         rig.receive(conn, format!("-{error}\r\n").as_bytes());
         let cause = ServerError::classify(error);
@@ -202,13 +213,73 @@ fn p4_any_other_error_is_the_answer_of_each() {
     }
 }
 
+/// Each has the fencing tokens that were minted for it.
+#[test]
+fn p4_takes_that_leave_together_share_what_was_minted() {
+    let fenced = |name: &str| {
+        let spent = Spent::default();
+        Request::Take { key: key(name), number: 1, spent, ttl_ms: 1_000, fence_block: 8, clean: true, waiting_ms: 0 }
+    };
+    let granted = |first, count| Reply::Granted { fence: Some(FenceBlock { first, count, ahead_ms: 2 }) };
+    let (mut rig, conn) = Rig::together();
+    let calls = ["a", "b", "c"].map(|name| rig.send(fenced(name)));
+    let written = commands(&rig.written(conn));
+    let [_, _, rest @ ..] = &written[0][..] else { panic!("{written:?}") };
+    let token = "00000000000000000000000000000001:1";
+    assert_eq!(rest, ["4", "a", "b", "c", "lock-proto:fence", token, token, token, "1000", "8"]);
+    rig.receive(conn, b"*4\r\n:1\r\n:100\r\n:5\r\n:2000\r\n");
+    assert_eq!(rig.outputs(), [0, 1, 2].map(|n| reply(calls[n], granted(100 + 5 * n as u64, 5))));
+    // One is held, and the key of another one holds something else.
+    let calls = ["a", "b", "c"].map(|name| rig.send(fenced(name)));
+    rig.written(conn);
+    rig.receive(conn, b"$17\r\n200 5 2000 70 x g\r\n".as_slice());
+    let busy = Reply::Busy { expires: Expiry::In(70 * MS) };
+    assert_eq!(rig.outputs(), [reply(calls[0], busy), reply(calls[2], granted(210, 5))]);
+    assert_eq!(rig.next(conn), ["take-free b"]);
+    rig.receive(conn, b"-WRONGTYPE no\r\n");
+    assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify("WRONGTYPE no")))]);
+    // Other terms, another command.
+    let short = Request::Take {
+        key: key("d"),
+        number: 1,
+        spent: Spent::default(),
+        ttl_ms: 70,
+        fence_block: 8,
+        clean: true,
+        waiting_ms: 0,
+    };
+    for request in [fenced("a"), fenced("b"), short] {
+        rig.send(request);
+    }
+    assert_eq!(rig.next(conn), ["take-free a b", "take-free d"]);
+}
+
+#[test]
+fn p4_renewals_leave_together_and_have_answers_of_their_own() {
+    let (mut rig, conn) = Rig::together();
+    let calls = ["a", "b", "c", "d"].map(|name| rig.send(extend(name)));
+    assert_eq!(rig.next(conn), ["extend-many a b c d"]);
+    rig.receive(conn, b"$8\r\n1 -1 0 x\r\n");
+    let [a, b, c, d] = calls;
+    assert_eq!(rig.outputs(), [reply(a, Reply::Extended), reply(b, Reply::Taken), reply(c, Reply::Absent)]);
+    assert_eq!(rig.next(conn), ["extend d"]);
+    rig.receive(conn, b":1\r\n");
+    assert_eq!(rig.outputs(), [reply(d, Reply::Extended)]);
+    // What mints goes alone, and so does what was sent before.
+    let minting = Request::Extend { key: key("a"), number: 1, ttl_ms: 1_000, fence_block: 8 };
+    for request in [extend("b"), minting, extend("c")] {
+        rig.send(request);
+    }
+    assert_eq!(rig.next(conn), ["extend a", "extend-many b c"]);
+}
+
 /// A data key in the place of the first lock, or of another one.
 #[test]
 fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
     let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
     let all = format!("-{wrong}\r\n");
     for (answer, undone) in [(all.as_str(), &["a", "b", "c"][..]), ("$6\r\n-2 x 0\r\n", &["b"])] {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = Rig::together();
         let calls = rig.released(conn, &["a", "b", "c"]);
         rig.receive(conn, answer.as_bytes());
         assert_eq!(rig.outputs().len(), 3 - undone.len());
@@ -223,7 +294,7 @@ fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
         rig.outputs();
         rig.send(plain("d"));
         rig.send(plain("e"));
-        assert_eq!(rig.next(conn), ["release many d e"], "the others may well be together");
+        assert_eq!(rig.next(conn), ["release-many d e"], "the others may well be together");
     }
 }
 
@@ -231,7 +302,7 @@ fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
 #[test]
 fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
     for answer in ["$4\r\n-2 x\r\n", "-WRONGTYPE of a\r\n", "-NOPERM for a\r\n"] {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = Rig::together();
         let calls = rig.released(conn, &["a", "b"]);
         rig.send(take("b"));
         rig.written(conn);
@@ -247,7 +318,7 @@ fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
 /// Else a server could have one release sent again for ever.
 #[test]
 fn p4_what_was_asked_for_alone_is_not_sent_again() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     let Value::Error(text) = batch::NOT_DONE else { panic!() };
     for request in [plain("a"), take("a")] {
         let call = rig.send(request);
@@ -273,7 +344,7 @@ fn p4_nonsense_may_have_done_anything() {
         "*2\r\n:-2\r\n:-2\r\n",
     ];
     for answer in answers {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = Rig::together();
         let calls = rig.released(conn, &["a", "b"]);
         let behind = rig.send(take("c"));
         rig.written(conn);
@@ -294,7 +365,7 @@ fn p4_nonsense_may_have_done_anything() {
 #[test]
 fn p4_a_connection_that_ends_leaves_all_of_them_unknown_or_none() {
     for taken in [0, 1] {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = Rig::together();
         let calls = ["a", "b"].map(|name| rig.send(plain(name)));
         rig.pipe.outgoing(conn);
         rig.pipe.consume(conn, taken);
@@ -308,7 +379,7 @@ fn p4_a_connection_that_ends_leaves_all_of_them_unknown_or_none() {
 
 #[test]
 fn p4_one_nonsense_among_others_ends_the_connection() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = Rig::together();
     let calls = rig.released(conn, &["a", "b"]);
     rig.receive(conn, b"$4\r\ny -2\r\n");
     let wrong = breach(Breach::WrongReply);

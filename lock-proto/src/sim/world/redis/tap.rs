@@ -97,6 +97,10 @@ fn classify(args: &[&[u8]]) -> Asked {
             let waits = rest.iter().any(|arg| arg.strip_suffix(b":lock-proto:waiting") == Some(key));
             Asked::Take { key: key.to_vec(), waits }
         }
+        // Several that leave together are looked at as one.
+        [b"EVAL" | b"EVALSHA", code, b"1" | b"2", key, ..] if is(&script::TAKE_FREE, code) => {
+            Asked::Take { key: key.to_vec(), waits: false }
+        }
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
             known.map_or(Asked::Other, |script| Asked::Work(script.name, rest.join(&b' ')))
