@@ -70,6 +70,8 @@ struct Open {
     login: u64,
     since: Instant,
     heard: Instant,
+    /// When the oldest creation that is not answered was sent.
+    asked: Instant,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -83,8 +85,8 @@ pub(super) struct Watches {
     stream: Option<Open>,
     /// The numbers of watches on this stream. What comes for any other is dropped.
     wires: BTreeMap<i64, WatchId>,
-    /// Creations that are not answered, oldest first: until when they should be. Also of watches that nobody wants any more.
-    unanswered: BTreeMap<i64, Instant>,
+    /// Creations that are not answered, oldest first. Also of watches that nobody wants any more.
+    unanswered: BTreeSet<i64>,
     asks: VecDeque<Ask>,
     /// The last number given to a watch. None is used twice.
     wire: i64,
@@ -155,7 +157,7 @@ impl Watches {
     // Facts.
 
     pub(super) fn opened(&mut self, now: Instant, id: StreamId, login: u64) {
-        self.stream = Some(Open { id, login, since: now, heard: now });
+        self.stream = Some(Open { id, login, since: now, heard: now, asked: now });
     }
 
     pub(super) fn heard(
@@ -169,10 +171,10 @@ impl Watches {
         stream.heard = now;
         let login = stream.login;
         let mut wire = message.watch_id;
-        if (message.created || message.canceled) && self.unanswered.remove(&wire).is_none() {
+        if (message.created || message.canceled) && !self.unanswered.remove(&wire) {
             // One that could not be created has no number: it is the oldest that was asked for.
             if message.created && message.canceled && wire <= 0 {
-                let Some((oldest, _)) = self.unanswered.pop_first() else { return Verdict::Fine };
+                let Some(oldest) = self.unanswered.pop_first() else { return Verdict::Fine };
                 wire = oldest;
             }
         }
@@ -260,7 +262,8 @@ impl Watches {
         Some(login)
     }
 
-    /// Does what is due. Whether the member has left something unanswered for too long.
+    /// Does what is due. Returns true if the stream is given up: something is unanswered, and nothing has come on it for so long. Other
+    /// streams may be well.
     #[must_use]
     pub(super) fn timeout(&mut self, now: Instant, config: &ChannelConfig) -> bool {
         if self.pause.is_some_and(|until| until <= now) {
@@ -279,7 +282,7 @@ impl Watches {
             // What is watched already may be watched.
             self.asks.push_back(Ask::Probe { key: watch.key.clone(), end: watch.end.clone() });
         }
-        self.unanswered.first_key_value().is_some_and(|(_, until)| *until <= now)
+        self.silent_until(config).is_some_and(|until| until <= now)
     }
 
     // Drains.
@@ -293,7 +296,7 @@ impl Watches {
     }
 
     /// Hands out the next step.
-    pub(super) fn step(&mut self, now: Instant, config: &ChannelConfig) -> Option<Step<WatchRequest>> {
+    pub(super) fn step(&mut self, now: Instant) -> Option<Step<WatchRequest>> {
         if !self.is_ready() {
             return None;
         }
@@ -301,7 +304,7 @@ impl Watches {
         let ask = match self.asks.pop_front() {
             Some(Ask::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
             Some(Ask::Probe { key, end }) => {
-                let (wire, create) = self.create(now, key, end, config);
+                let (wire, create) = self.create(now, key, end);
                 self.asks.push_front(Ask::Cancel(wire));
                 create
             }
@@ -310,7 +313,7 @@ impl Watches {
                 let watch = self.wanted.get_mut(&id)?;
                 let (key, end) = (watch.key.clone(), watch.end.clone());
                 watch.state = State::Asked { wire: self.wire + 1 };
-                let (wire, create) = self.create(now, key, end, config);
+                let (wire, create) = self.create(now, key, end);
                 self.wires.insert(wire, id);
                 create
             }
@@ -318,9 +321,12 @@ impl Watches {
         Some(Step::Send(stream.id, WatchRequest { request: Some(ask) }))
     }
 
-    fn create(&mut self, now: Instant, key: Bytes, range_end: Bytes, config: &ChannelConfig) -> (i64, WatchAsk) {
+    fn create(&mut self, now: Instant, key: Bytes, range_end: Bytes) -> (i64, WatchAsk) {
         self.wire += 1;
-        self.unanswered.insert(self.wire, now + config.request_timeout);
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
+            stream.asked = now;
+        }
+        self.unanswered.insert(self.wire);
         let request = WatchCreateRequest {
             key,
             range_end,
@@ -354,8 +360,18 @@ impl Watches {
     /// When `timeout` is due.
     pub(super) fn deadline(&self, config: &ChannelConfig) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(until, _)| *until);
-        let answer = self.unanswered.first_key_value().map(|(_, until)| *until);
-        [self.pause, pausing, answer, self.quiet_until(config)].into_iter().flatten().min()
+        [self.pause, pausing, self.silent_until(config), self.quiet_until(config)].into_iter().flatten().min()
+    }
+
+    /// Whether an answer is expected.
+    pub(super) fn any_in_flight(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// Until when the stream may be silent while an answer is expected on it.
+    fn silent_until(&self, config: &ChannelConfig) -> Option<Instant> {
+        let stream = self.stream.filter(|_| self.any_in_flight())?;
+        Some(stream.heard.max(stream.asked) + config.watch_quiet.max(config.request_timeout))
     }
 
     /// Until when the stream may be silent, while there are watches on it and no answer is due anyway.
