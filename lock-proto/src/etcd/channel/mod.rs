@@ -20,7 +20,7 @@ pub use self::seam::{ChannelConfig, ChannelOutput};
 use self::calls::Calls;
 use self::login::Login;
 use self::streams::{KeepAlives, Step};
-use self::watch::Watches;
+use self::watch::{Wanted, Watches};
 use super::output::Output;
 use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
@@ -33,6 +33,9 @@ use crate::time::Instant;
 
 /// How often the silence that is allowed may double: etcd itself gives a request up after seven seconds.
 const MOST_DOUBLINGS: u32 = 3;
+
+/// How many times as long as lately nothing may arrive.
+const SLOWER: u32 = 4;
 
 /// The connection of one client to a cluster, without any I/O: typed requests in, remote procedure calls out.
 ///
@@ -62,6 +65,8 @@ pub struct Channel {
     silent_since: Option<Instant>,
     /// How many connections in a row ended because nothing arrived on them.
     silences: u32,
+    /// For how long something was waited for, lately, before anything arrived.
+    slowest: Duration,
     login: Login,
     calls: Calls,
     keep_alives: KeepAlives,
@@ -99,6 +104,7 @@ impl Channel {
             trouble: None,
             silent_since: None,
             silences: 0,
+            slowest: Duration::ZERO,
             login: Login::default(),
             calls,
             keep_alives: KeepAlives::default(),
@@ -136,12 +142,21 @@ impl Channel {
 
     /// Watches the keys from `key` up to `end`, exclusive, from now on; an empty `end` means the one key.
     pub fn watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
+        self.want(now, watch, key, end, false);
+    }
+
+    /// As [`watch`](Self::watch), and only deletions are told.
+    pub fn watch_deletions(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
+        self.want(now, watch, key, end, true);
+    }
+
+    fn want(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes, deletions: bool) {
         self.clock(now);
         if self.watches.len() >= self.config.limit {
             let error = ServerError { class: ErrorClass::Transient, text: "too many watches".into() };
             return self.out.push_back(ChannelOutput::WatchRefused { watch, error });
         }
-        self.watches.want(watch, key, end, self.login.count);
+        self.watches.want(watch, Wanted { key, end, deletions }, self.login.count);
         self.wake();
     }
 
@@ -381,9 +396,11 @@ impl Channel {
     // E13
     fn heard(&mut self) {
         if let Some(since) = &mut self.silent_since {
-            if self.now.since(*since) < self.config.request_timeout {
+            let silent = self.now.since(*since);
+            if silent < self.config.request_timeout {
                 self.silences = 0;
             }
+            self.slowest = silent.max(self.slowest - self.slowest / 8);
             *since = self.now;
         }
     }
@@ -394,13 +411,15 @@ impl Channel {
         self.silent_since = if expects { self.silent_since.or(Some(self.now)) } else { None };
     }
 
-    /// Until when nothing may arrive. Where all endpoints were silent for so long, the next ones are given twice the time: a server that
-    /// is slow is not made slower by the same requests on another connection.
+    /// Until when nothing may arrive. A server that has been slow is given more time, and so are all where all were silent: one that is slow is
+    /// not made slower by the same requests on another connection.
     // E13
     fn silent_until(&self) -> Option<Instant> {
         let since = self.silent_since.filter(|_| self.is_up())?;
         let rounds = self.silences / u32::from(self.config.endpoints.max(1));
-        Some(since + self.config.request_timeout * (1 << rounds.min(MOST_DOUBLINGS)))
+        let timeout = self.config.request_timeout;
+        let most = timeout * (1 << MOST_DOUBLINGS);
+        Some(since + (timeout * (1 << rounds.min(MOST_DOUBLINGS))).max(SLOWER * self.slowest).min(most))
     }
 
     fn hang_up(&mut self) {

@@ -20,8 +20,8 @@ pub struct ChannelConfig {
     pub user: Option<(Box<str>, Secret)>,
     /// How long opening and login may take together, and a later login.
     pub connect_timeout: Duration,
-    /// How long nothing at all may arrive while answers are expected before the connection is given up. It doubles, up to eight times,
-    /// each time when all endpoints were silent for so long.
+    /// How long nothing at all may arrive while answers are expected before the connection is given up. It becomes longer, up to eight times
+    /// as long, where answers have been slow, and doubles each time when all endpoints were silent.
     pub request_timeout: Duration,
     /// How long the watch stream may be silent before a sign of life is asked for on it. It is opened anew if nothing comes for as
     /// long again.

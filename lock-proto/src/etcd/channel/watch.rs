@@ -10,6 +10,7 @@
 //! silence means.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -18,7 +19,8 @@ use bytes::Bytes;
 use super::streams::Step;
 use super::{ChannelConfig, ChannelOutput};
 use crate::etcd::message::{
-    DELETED, KeyValue, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest, WatchResponse,
+    DELETED, KeyValue, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest,
+    WatchResponse,
 };
 use crate::etcd::rpc::StreamId;
 use crate::etcd::seam::WatchId;
@@ -29,11 +31,19 @@ use crate::time::Instant;
 /// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).
 const MOST_UNANSWERED: usize = super::calls::MOST_IN_FLIGHT;
 
+/// What is to be watched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Wanted {
+    pub(super) key: Bytes,
+    pub(super) end: Bytes,
+    /// Only deletions are told.
+    pub(super) deletions: bool,
+}
+
 /// One watch that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
-    key: Bytes,
-    end: Bytes,
+    wanted: Wanted,
     state: State,
     backoff: Backoff,
     /// The login that was current when it was first asked for, or with which it last worked. A later login that it is denied with
@@ -57,10 +67,7 @@ enum State {
 enum Ask {
     Cancel(i64),
     /// A sign of life: a watch of this range, created and cancelled.
-    Probe {
-        key: Bytes,
-        end: Bytes,
-    },
+    Probe(Wanted),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,8 +119,8 @@ impl Watches {
 
     // Verbs.
 
-    pub(super) fn want(&mut self, watch: WatchId, key: Bytes, end: Bytes, login: u64) {
-        let new = Watch { key, end, state: State::New, backoff: Backoff::default(), proven: login };
+    pub(super) fn want(&mut self, watch: WatchId, wanted: Wanted, login: u64) {
+        let new = Watch { wanted, state: State::New, backoff: Backoff::default(), proven: login };
         if let Some(old) = self.wanted.insert(watch, new) {
             self.forget(watch, old.state);
         }
@@ -280,7 +287,7 @@ impl Watches {
             && let Some(watch) = self.wires.values().next().and_then(|id| self.wanted.get(id))
         {
             // What is watched already may be watched.
-            self.asks.push_back(Ask::Probe { key: watch.key.clone(), end: watch.end.clone() });
+            self.asks.push_back(Ask::Probe(watch.wanted.clone()));
         }
         self.silent_until(config).is_some_and(|until| until <= now)
     }
@@ -303,17 +310,17 @@ impl Watches {
         let Some(stream) = self.stream else { return Some(Step::Open) };
         let ask = match self.asks.pop_front() {
             Some(Ask::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
-            Some(Ask::Probe { key, end }) => {
-                let (wire, create) = self.create(now, key, end);
+            Some(Ask::Probe(wanted)) => {
+                let (wire, create) = self.create(now, wanted);
                 self.asks.push_front(Ask::Cancel(wire));
                 create
             }
             None => {
                 let id = self.fresh.pop_first()?;
                 let watch = self.wanted.get_mut(&id)?;
-                let (key, end) = (watch.key.clone(), watch.end.clone());
+                let wanted = watch.wanted.clone();
                 watch.state = State::Asked { wire: self.wire + 1 };
-                let (wire, create) = self.create(now, key, end);
+                let (wire, create) = self.create(now, wanted);
                 self.wires.insert(wire, id);
                 create
             }
@@ -321,18 +328,19 @@ impl Watches {
         Some(Step::Send(stream.id, WatchRequest { request: Some(ask) }))
     }
 
-    fn create(&mut self, now: Instant, key: Bytes, range_end: Bytes) -> (i64, WatchAsk) {
+    fn create(&mut self, now: Instant, wanted: Wanted) -> (i64, WatchAsk) {
         self.wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
             stream.asked = now;
         }
         self.unanswered.insert(self.wire);
         let request = WatchCreateRequest {
-            key,
-            range_end,
+            key: wanted.key,
+            range_end: wanted.end,
             // From now on: never from a revision (requirement E5).
             start_revision: 0,
             progress_notify: false,
+            filters: if wanted.deletions { vec![NO_PUT] } else { Vec::new() },
             watch_id: self.wire,
             fragment: true,
         };
