@@ -119,6 +119,9 @@ impl fmt::Debug for Queue {
 /// How many keys before the own one an answer lists at most. In a queue that is not longer all of them are known at once.
 pub(crate) const LISTED: usize = 12;
 
+/// From how many keys on it is worth another request to read a queue while others have their turns: reading that many takes a server longer.
+const LONG: i64 = 128;
+
 /// A key of a queue. Made again, by another revision of creation, it is another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Older {
@@ -244,6 +247,8 @@ pub enum Found {
         all: bool,
         /// Whether anybody is in the queue, the own key not counted. Known from a `Create` that was done, and from a `Delete` that was not.
         others: bool,
+        /// Whether the queue has more than 128 keys. Known as `rest` is.
+        long: bool,
     },
     /// To [`Request::Grant`] and [`Request::KeepAlive`].
     Lease {
@@ -366,7 +371,8 @@ impl Request {
                 let possible = |kv: &KeyValue| kv.create_revision > 0 && kv.mod_revision >= kv.create_revision;
                 let possible_all = older.iter().all(possible);
                 let (rest, all) = (Vec::new(), false);
-                let found = Found::Queue { revision, done: true, own: None, older, rest, all, others: false };
+                let found =
+                    Found::Queue { revision, done: true, own: None, older, rest, all, others: false, long: false };
                 possible_all.then_some(found)
             }
             (Self::Grant { lease, .. }, RpcReply::Grant(grant)) => {
@@ -383,7 +389,7 @@ impl Request {
     fn found_by_txn(&self, txn: TxnResponse) -> Option<Found> {
         let (revision, done, mut answers) = opened(txn)?;
         let (mut own, mut older, mut others) = (None, None, false);
-        let (mut rest, mut all) = (Vec::new(), false);
+        let (mut rest, mut all, mut long) = (Vec::new(), false, false);
         match self {
             Self::Create { queue, lease, expects, .. } if done => {
                 skip_write(&mut answers)?;
@@ -394,6 +400,7 @@ impl Request {
                 kvs.retain(|kv| kv.key != key);
                 others = count > 1 || !kvs.is_empty();
                 all = count <= LISTED as i64 + 1;
+                long = count > LONG;
                 if !all {
                     kvs = expected;
                 }
@@ -414,7 +421,8 @@ impl Request {
                     None if !done => return None,
                     Some(Ahead { next, rest: None }) if done => still_there(&mut answers, iter::once(next))?,
                     None | Some(Ahead { rest: None, .. }) => {
-                        let found = before_own_all(&mut answers, *before)?;
+                        let (found, count) = before_own_all(&mut answers, *before)?;
+                        long = count > LONG;
                         all = found.len() < LISTED;
                         found
                     }
@@ -424,7 +432,7 @@ impl Request {
                     }
                 };
                 (older, rest) = newest_first(keys);
-                return Some(Found::Queue { revision, done: true, own, older, rest, all, others });
+                return Some(Found::Queue { revision, done: true, own, older, rest, all, others, long });
             }
             Self::Look { .. } => return None,
             Self::Put { before, .. } if done => {
@@ -442,7 +450,7 @@ impl Request {
                 return None;
             }
         }
-        Some(Found::Queue { revision, done, own, older, rest, all, others })
+        Some(Found::Queue { revision, done, own, older, rest, all, others, long })
     }
 }
 
@@ -477,15 +485,15 @@ fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
     possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
 }
 
-/// The newest keys that were created before `before`, newest first.
-fn before_own_all(answers: &mut Answers, before: i64) -> Option<Vec<KeyValue>> {
-    let keys = answers.range()?.kvs;
+/// The newest keys that were created before `before`, newest first, and how many keys there are in all.
+fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
+    let RangeResponse { kvs: keys, count, .. } = answers.range()?;
     let mut bound = before;
     for kv in &keys {
         (0 < kv.create_revision && kv.create_revision < bound).then_some(())?;
         bound = kv.create_revision;
     }
-    Some(keys)
+    Some((keys, count))
 }
 
 /// The first, and the others.

@@ -127,6 +127,7 @@ fn m5_facts_that_nobody_asked_for_are_dropped() {
                     rest: Vec::new(),
                     all: false,
                     others: false,
+                    long: false,
                 });
                 hub.handle_reply(now, CallId::new(NodeId::new(0), 1_000_000 + n), &gone);
                 let watch = WatchId::new(1_000 + n);
@@ -159,6 +160,7 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
         rest: Vec::new(),
         all: false,
         others: true,
+        long: false,
     };
     let nonsense = [
         Reply::Done(Found::Revoked),

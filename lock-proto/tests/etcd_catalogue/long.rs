@@ -5,8 +5,10 @@ use lock_proto::etcd::{Ahead, Request};
 use super::kept::{in_line, turn};
 use super::*;
 
+/// Long enough that who is left is listed before the turn comes.
+const MANY: usize = 140;
 /// More than are listed.
-const MANY: usize = 16;
+const SOME: usize = 16;
 
 /// What a client has asked for about its queue since its first so many requests.
 fn asked(w: &World, client: usize, since: usize) -> Vec<Request> {
@@ -69,8 +71,8 @@ fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
 #[test]
 fn e3_who_is_expected_may_be_another() {
     for gives_up in [true, false] {
-        let (mut w, mut line) = in_line(MANY, |config| config);
-        for _ in 0..MANY {
+        let (mut w, mut line) = in_line(SOME, |config| config);
+        for _ in 0..SOME {
             turn(&mut w, &mut line);
         }
         let (client, lock) = line.pop_front().unwrap();
@@ -100,7 +102,7 @@ fn e3_who_is_expected_may_be_another() {
 /// Those before a waiter give up, one after the other: it waits for those that are left.
 #[test]
 fn e4_those_ahead_that_give_up_are_no_turns() {
-    let (mut w, mut line) = in_line(MANY, |config| config);
+    let (mut w, mut line) = in_line(SOME, |config| config);
     let (last, waiting) = line.pop_back().unwrap();
     let (holder, held) = line.pop_front().unwrap();
     while let Some((client, lock)) = line.pop_back() {

@@ -140,7 +140,7 @@ impl Lock {
                     None => self.enter(ctx, session),
                 }
             }
-            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, .. }) => {
+            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, long, .. }) => {
                 self.tries = 0;
                 if what == What::Adopt {
                     // The key was handed over within the client.
@@ -157,7 +157,10 @@ impl Lock {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
                         let ahead = Ahead { next, rest: all.then(|| rest.clone()) };
                         self.join(ctx, session, *own, *revision, value, ahead);
-                        self.watch_earlier(ctx, rest, *all);
+                        if *long {
+                            self.watch_earlier(ctx, rest);
+                            self.list_once(ctx);
+                        }
                     }
                 }
             }

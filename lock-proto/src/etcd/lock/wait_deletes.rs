@@ -221,15 +221,26 @@ impl Lock {
         self.look(ctx);
     }
 
-    /// Where too many are before us to be listed, watches one that is further ahead: when it goes, there is time to read who is left, and
+    /// In a long queue where too many are before us to be listed, watches one that is further ahead: when it goes, there is time to read who is left, and
     /// the turn then takes two or three readings of one key, however long the queue behind is.
-    pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older], all: bool) {
+    pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        let Some(older) = rest.get(EARLIER).filter(|_| !all) else { return };
+        let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
         if contender.earlier.as_ref().is_none_or(|earlier| earlier.key != older.key) {
             contender.close_earlier(ctx);
             let watch = Watched::until_deleted(ctx, older.key.clone());
             contender.earlier = Some(Earlier { key: older.key.clone(), watch });
+        }
+    }
+
+    /// Behind the one that was expected, in a long queue: lists the newest, to watch one further ahead.
+    pub(super) fn list_once(&mut self, ctx: &mut Context) {
+        if let Contention::Waiting(contender) = &mut self.contention
+            && contender.ahead.rest.is_none()
+            && contender.earlier.is_none()
+        {
+            contender.near = true;
+            self.look(ctx);
         }
     }
 
@@ -258,7 +269,9 @@ impl Lock {
         contender.reading.retry.forget_call();
         let session = contender.session;
         match reply {
-            Reply::Done(Found::Queue { revision, own: Some(own), older, rest, all, .. }) if *own == contender.own => {
+            Reply::Done(Found::Queue { revision, own: Some(own), older, rest, all, long, .. })
+                if *own == contender.own =>
+            {
                 contender.reading.known = *revision;
                 match older {
                     // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
@@ -285,7 +298,9 @@ impl Lock {
                         contender.ahead = Ahead { next, rest: all.then(|| rest.clone()) };
                     }
                 }
-                self.watch_earlier(ctx, rest, *all);
+                if *long {
+                    self.watch_earlier(ctx, rest);
+                }
                 let Contention::Waiting(contender) = &mut self.contention else { return };
                 contender.reading.retry.succeeded();
                 if contender.reading.asked > *revision {

@@ -53,7 +53,16 @@ fn inner(count: usize) -> impl Iterator<Item = TxnResponse> {
 
 fn taken(call: CallId) -> ChannelOutput {
     let own = Some(Seen { created: 9, modified: 9 });
-    let found = Found::Queue { revision: 9, done: true, own, older: None, rest: Vec::new(), all: true, others: false };
+    let found = Found::Queue {
+        revision: 9,
+        done: true,
+        own,
+        older: None,
+        rest: Vec::new(),
+        all: true,
+        others: false,
+        long: false,
+    };
     ChannelOutput::Reply { call, reply: Reply::Done(found) }
 }
 
@@ -136,8 +145,16 @@ fn e11_what_waits_for_an_answer_leaves_together_and_is_answered_apart() {
     let mut answers: Vec<_> = inner(2).collect();
     answers.insert(1, gone);
     rig.answer(rpc, together(answers));
-    let deleted =
-        Found::Queue { revision: 9, done: true, own: None, older: None, rest: Vec::new(), all: false, others: false };
+    let deleted = Found::Queue {
+        revision: 9,
+        done: true,
+        own: None,
+        older: None,
+        rest: Vec::new(),
+        all: false,
+        others: false,
+        long: false,
+    };
     let deleted = ChannelOutput::Reply { call: calls[1], reply: Reply::Done(deleted) };
     assert_eq!(rig.all(), [taken(calls[0]), deleted, taken(calls[2])]);
     rig.answer(second, Ok(RpcReply::Txn(created(HEADER))));
