@@ -33,8 +33,8 @@ fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
         turn(&mut w, &mut line);
         w.run_for(ms(2));
     }
-    for client in 0..MANY {
-        let asked = asked(&w, client, before[client]);
+    for (client, since) in before.into_iter().enumerate() {
+        let asked = asked(&w, client, since);
         let (mut lists, mut turns, mut enters) = (0, 0, 0);
         for request in &asked {
             match request {

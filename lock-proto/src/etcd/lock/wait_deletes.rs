@@ -44,7 +44,7 @@ pub struct Contender {
     ahead: Ahead,
     older_watch: Option<Watched>,
     /// A key further ahead, where not all of them are known.
-    earlier: Option<Earlier>,
+    earlier: Option<Box<Earlier>>,
     /// That one has gone: find out who is left, before our turn comes.
     near: bool,
     /// That watch has told something, now or in a wait before: it does not tell late.
@@ -229,7 +229,7 @@ impl Lock {
         if contender.earlier.as_ref().is_none_or(|earlier| earlier.key != older.key) {
             contender.close_earlier(ctx);
             let watch = Watched::until_deleted(ctx, older.key.clone());
-            contender.earlier = Some(Earlier { key: older.key.clone(), watch });
+            contender.earlier = Some(Box::new(Earlier { key: older.key.clone(), watch }));
         }
     }
 

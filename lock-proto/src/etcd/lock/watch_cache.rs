@@ -3,6 +3,8 @@
 //! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
 //! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
 
+use alloc::boxed::Box;
+
 use bytes::Bytes;
 use core::time::Duration;
 
@@ -23,7 +25,7 @@ pub(super) struct Kept {
     older: Bytes,
     older_watch: Watched,
     /// That on a key before the older one.
-    earlier: Option<Earlier>,
+    earlier: Option<Box<Earlier>>,
     /// The revision at which the own key was changed, or the other one deleted, as far as was told.
     news: i64,
     pub(super) until: Instant,
@@ -36,7 +38,7 @@ impl Kept {
         session: SessionId,
         older: Bytes,
         older_watch: Watched,
-        earlier: Option<Earlier>,
+        earlier: Option<Box<Earlier>>,
     ) -> Self {
         let until = now + KEPT_FOR;
         Self { session, own: None, older, older_watch, earlier, news: 0, until }
@@ -88,7 +90,7 @@ pub(super) struct Watching {
     pub(super) news: i64,
     /// That on the older key does not tell late.
     pub(super) prompt: bool,
-    pub(super) earlier: Option<Earlier>,
+    pub(super) earlier: Option<Box<Earlier>>,
 }
 
 impl Lock {
