@@ -234,6 +234,8 @@ impl Generator {
                         1 => model.revision() + 1,
                         _ => 0,
                     },
+                    // Each watch has to hear the writes by which the test knows that it is up to date.
+                    filters: Vec::new(),
                     progress_notify: false,
                     watch_id,
                     fragment: self.rng.one_in(3),
