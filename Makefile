@@ -144,6 +144,14 @@ bench: servers ## Measure: the pure machines, the adapters, locks on Redis and o
 	$(CARGO) run --release $(BENCH) --bin many
 	$(CARGO) run --release $(BENCH) --bin etcd
 
+# CLIENTS:HOLD[:SECONDS[:ROUNDS]] …, the hold in milliseconds; empty for all.
+WAITERS ?=
+
+.PHONY: bench-waiters
+bench-waiters: servers ## Measure 100 to 1 000 clients that want one etcd lock beside etcd's own Go mutex. Installs Go. Some minutes.
+	@.ci/install go /usr/share/gocode/src/go.etcd.io/etcd/clientv3
+	$(CARGO) run --release $(BENCH) --bin waiters -- $(WAITERS)
+
 GAUGE := run --quiet -p lock-gauge --profile gauge --bin
 
 .PHONY: bench-check

@@ -1,5 +1,8 @@
 //! What the measurements have in common.
 
+pub mod bare;
+pub mod cost;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -54,7 +54,12 @@ impl Transport for Etcd {
             if let Some(output) = client.locks.poll_output() {
                 match output {
                     LocksOutput::Send { call, request, patience } => client.links.send(now, call, request, patience),
-                    LocksOutput::Watch { watch, key, end } => client.links.watch(now, watch, key, end),
+                    LocksOutput::Watch { watch, key, end, deletions: false } => {
+                        client.links.watch(now, watch, key, end);
+                    }
+                    LocksOutput::Watch { watch, key, end, deletions: true } => {
+                        client.links.watch_deletions(now, watch, key, end);
+                    }
                     LocksOutput::Unwatch { watch } => client.links.unwatch(now, watch),
                     LocksOutput::Event { lock, event } => client.out.push_back(Output::Event { lock, event }),
                     LocksOutput::Election { query, event } => client.out.push_back(Output::Election { query, event }),

@@ -348,6 +348,9 @@ pub struct WatchCreateRequest {
     /// Tells the store's revision now and then while nothing happens.
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
+    /// What is not told: [`NO_PUT`]. (Others are not used here.)
+    #[prost(int32, repeated, tag = "5")]
+    pub filters: Vec<i32>,
     /// Its number on the stream, chosen by the client; 0 lets the server choose.
     #[prost(int64, tag = "7")]
     pub watch_id: i64,
@@ -355,6 +358,9 @@ pub struct WatchCreateRequest {
     #[prost(bool, tag = "8")]
     pub fragment: bool,
 }
+
+/// [`WatchCreateRequest::filters`]: writes of a key.
+pub const NO_PUT: i32 = 0;
 
 /// Ends a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]

@@ -5,7 +5,9 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::fmt;
+use core::iter;
 
 use bytes::Bytes;
 
@@ -114,12 +116,37 @@ impl fmt::Debug for Queue {
     }
 }
 
+/// How many keys before the own one an answer lists at most. In a queue that is not longer all of them are known at once.
+pub(crate) const LISTED: usize = 12;
+
+/// From how many keys on it is worth another request to read a queue while others have their turns: reading that many takes a server longer.
+const LONG: i64 = 128;
+
+/// A key of a queue. Made again, by another revision of creation, it is another one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Older {
+    /// The key.
+    pub key: Bytes,
+    /// The revision of its creation.
+    pub created: i64,
+}
+
+/// What a contender knows of those before it. There will never be more of them: whoever enters is behind it (requirement E4).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ahead {
+    /// The one next before it.
+    pub next: Older,
+    /// All others, newest first; `None` if they are not known.
+    pub rest: Option<Vec<Older>>,
+}
+
 /// One request to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
-    /// Enter the queue: put the key if it is absent, and say which contender is next before it (requirement E3). `alone`: only if the whole
-    /// queue is empty, so that a try leaves nothing behind.
+    /// Enter the queue: put the key if it is absent, and list who is before it (requirement E3). Of a long queue only the one that is expected
+    /// is told: to find the newest of many costs a server as much as reading them all. `alone`: only if the whole queue is empty, so that a
+    /// try leaves nothing behind.
     Create {
         /// The queue.
         queue: Queue,
@@ -129,8 +156,11 @@ pub enum Request {
         value: Bytes,
         /// Put nothing if anybody is in the queue.
         alone: bool,
+        /// The key that is expected to be next before the own one.
+        expects: Option<Bytes>,
     },
-    /// Read the own key, and the newest one that was created before `before`.
+    /// Read the own key, and the newest ones that were created before `before`. If some are known, only those are looked at: others are
+    /// read only if the next one has gone and the rest is not known (requirement E4).
     Look {
         /// The queue.
         queue: Queue,
@@ -138,6 +168,8 @@ pub enum Request {
         lease: LeaseId,
         /// The revision of creation of the own key; `None` to read the own key alone.
         before: Option<i64>,
+        /// Those that are known.
+        ahead: Option<Ahead>,
     },
     /// Write the own key if its last change is `modified`: to adopt it, to pass it on, to proclaim (requirement E6).
     Put {
@@ -207,10 +239,16 @@ pub enum Found {
         /// The own key, as it is after this request.
         own: Option<Seen>,
         /// The contender next before the own key (of [`Request::First`]: the first of all). Not read when a write was not done, but for
-        /// `Create` with `alone`.
+        /// `Create` with `alone`. After a `Create` that was done it may not be known, though there are `others`.
         older: Option<KeyValue>,
-        /// Whether anybody is in the queue, the own key not counted. Known from a `Delete` that was not done only.
+        /// Those before `older`, newest first. Known from a `Create` that was done, and from a `Look`.
+        rest: Vec<Older>,
+        /// Whether there are no others before those in `rest`.
+        all: bool,
+        /// Whether anybody is in the queue, the own key not counted. Known from a `Create` that was done, and from a `Delete` that was not.
         others: bool,
+        /// Whether the queue has more than 128 keys. Known as `rest` is.
+        long: bool,
     },
     /// To [`Request::Grant`] and [`Request::KeepAlive`].
     Lease {
@@ -251,11 +289,14 @@ impl Request {
     /// The call; `None` for [`Request::KeepAlive`], which goes over its stream.
     pub fn rpc(&self) -> Option<Rpc> {
         Some(match self {
-            Self::Create { queue, lease, value, alone } => {
+            Self::Create { queue, lease, value, alone, expects } => {
                 let key = queue.key(*lease);
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
-                let newest = newest(queue, 0, if *alone { 1 } else { 2 });
+                // Without an order, a limit spares the server the reading of the others; all of them are counted.
+                let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
+                let mut success = vec![op_put(key.clone(), value, *lease), some(LISTED as i64 + 1)];
+                success.extend(expects.iter().map(|expected| op_range(one(expected.clone()))));
                 Rpc::Txn(TxnRequest {
                     compare: vec![Compare {
                         target: COMPARE_CREATE,
@@ -264,14 +305,30 @@ impl Request {
                         with: Some(CompareWith::CreateRevision(0)),
                         ..Compare::default()
                     }],
-                    success: vec![op_put(key.clone(), value, *lease), op_range(newest.clone())],
-                    failure: vec![op_range(one(key)), op_range(newest)],
+                    success,
+                    failure: vec![op_range(one(key)), some(2)],
                 })
             }
-            Self::Look { queue, lease, before } => {
-                let mut success = vec![op_range(one(queue.key(*lease)))];
-                success.extend(before.map(|before| op_range(newest(queue, before - 1, 1))));
-                Rpc::Txn(TxnRequest { success, ..TxnRequest::default() })
+            Self::Look { queue, lease, before, ahead } => {
+                let own = op_range(one(queue.key(*lease)));
+                let search = before.map(|before| op_range(newest(queue, before - 1, LISTED as i64)));
+                let Some(Ahead { next, rest }) = ahead else {
+                    let success = iter::once(own).chain(search).collect();
+                    return Some(Rpc::Txn(TxnRequest { success, ..TxnRequest::default() }));
+                };
+                let known = rest.iter().flatten().map(|older| op_range(one(older.key.clone())));
+                let there = [own.clone(), op_range(one(next.key.clone()))];
+                let gone = search.filter(|_| rest.is_none());
+                Rpc::Txn(TxnRequest {
+                    compare: vec![Compare {
+                        target: COMPARE_CREATE,
+                        key: next.key.clone(),
+                        with: Some(CompareWith::CreateRevision(next.created)),
+                        ..Compare::default()
+                    }],
+                    success: there.into_iter().chain(known.clone()).collect(),
+                    failure: iter::once(own).chain(known).chain(gone).collect(),
+                })
             }
             Self::Put { queue, lease, value, modified, before } => {
                 let key = queue.key(*lease);
@@ -312,8 +369,11 @@ impl Request {
                 let revision = range.header.map(|header| header.revision).filter(|revision| *revision > 0)?;
                 let older = range.kvs.into_iter().next();
                 let possible = |kv: &KeyValue| kv.create_revision > 0 && kv.mod_revision >= kv.create_revision;
-                let found = Found::Queue { revision, done: true, own: None, older: older.clone(), others: false };
-                older.iter().all(possible).then_some(found)
+                let possible_all = older.iter().all(possible);
+                let (rest, all) = (Vec::new(), false);
+                let found =
+                    Found::Queue { revision, done: true, own: None, older, rest, all, others: false, long: false };
+                possible_all.then_some(found)
             }
             (Self::Grant { lease, .. }, RpcReply::Grant(grant)) => {
                 // A lease that lives no time would be no lease.
@@ -329,24 +389,52 @@ impl Request {
     fn found_by_txn(&self, txn: TxnResponse) -> Option<Found> {
         let (revision, done, mut answers) = opened(txn)?;
         let (mut own, mut older, mut others) = (None, None, false);
+        let (mut rest, mut all, mut long) = (Vec::new(), false, false);
         match self {
-            Self::Create { queue, lease, .. } if done => {
+            Self::Create { queue, lease, expects, .. } if done => {
                 skip_write(&mut answers)?;
                 let key = queue.key(*lease);
-                older = answers.range()?.kvs.into_iter().find(|kv| kv.key != key);
+                let RangeResponse { mut kvs, count, .. } = answers.range()?;
+                let expected = if expects.is_some() { answers.range()?.kvs } else { Vec::new() };
                 own = Some(Seen { created: revision, modified: revision });
+                kvs.retain(|kv| kv.key != key);
+                others = count > 1 || !kvs.is_empty();
+                all = count <= LISTED as i64 + 1;
+                long = count > LONG;
+                if !all {
+                    kvs = expected;
+                }
+                // Whoever else is there has been there before.
+                kvs.iter().all(|kv| kv.create_revision > 0 && kv.create_revision < revision).then_some(())?;
+                kvs.sort_by_key(|kv| Reverse(kv.create_revision));
+                (older, rest) = newest_first(kvs);
             }
             Self::Create { queue, lease, alone, .. } => {
                 own = seen(&mut answers, revision)?;
                 let key = queue.key(*lease);
-                older = answers.range()?.kvs.into_iter().next().filter(|kv| *alone && kv.key != key);
+                older = answers.range()?.kvs.into_iter().find(|kv| *alone && kv.key != key);
             }
-            Self::Look { before, .. } if done => {
+            Self::Look { before: None, .. } if done => own = seen(&mut answers, revision)?,
+            Self::Look { before: Some(before), ahead, .. } => {
                 own = seen(&mut answers, revision)?;
-                if let Some(before) = before {
-                    older = before_own(&mut answers, *before)?;
-                }
+                let keys = match ahead {
+                    None if !done => return None,
+                    Some(Ahead { next, rest: None }) if done => still_there(&mut answers, iter::once(next))?,
+                    None | Some(Ahead { rest: None, .. }) => {
+                        let (found, count) = before_own_all(&mut answers, *before)?;
+                        long = count > LONG;
+                        all = found.len() < LISTED;
+                        found
+                    }
+                    Some(Ahead { next, rest: Some(rest) }) => {
+                        all = true;
+                        still_there(&mut answers, iter::once(next).filter(|_| done).chain(rest))?
+                    }
+                };
+                (older, rest) = newest_first(keys);
+                return Some(Found::Queue { revision, done: true, own, older, rest, all, others, long });
             }
+            Self::Look { .. } => return None,
             Self::Put { before, .. } if done => {
                 skip_write(&mut answers)?;
                 own = Some(Seen { created: *before, modified: revision });
@@ -358,15 +446,11 @@ impl Request {
                 own = seen(&mut answers, revision)?;
                 others = answers.range()?.count > i64::from(own.is_some());
             }
-            Self::Look { .. }
-            | Self::First { .. }
-            | Self::Grant { .. }
-            | Self::Revoke { .. }
-            | Self::KeepAlive { .. } => {
+            Self::First { .. } | Self::Grant { .. } | Self::Revoke { .. } | Self::KeepAlive { .. } => {
                 return None;
             }
         }
-        Some(Found::Queue { revision, done, own, older, others })
+        Some(Found::Queue { revision, done, own, older, rest, all, others, long })
     }
 }
 
@@ -399,6 +483,34 @@ fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
     let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
     let possible = kv.create_revision > 0 && kv.mod_revision >= kv.create_revision && kv.mod_revision <= revision;
     possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
+}
+
+/// The newest keys that were created before `before`, newest first, and how many keys there are in all.
+fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
+    let RangeResponse { kvs: keys, count, .. } = answers.range()?;
+    let mut bound = before;
+    for kv in &keys {
+        (0 < kv.create_revision && kv.create_revision < bound).then_some(())?;
+        bound = kv.create_revision;
+    }
+    Some((keys, count))
+}
+
+/// The first, and the others.
+fn newest_first(keys: Vec<KeyValue>) -> (Option<KeyValue>, Vec<Older>) {
+    let mut keys = keys.into_iter();
+    let first = keys.next();
+    (first, keys.map(|kv| Older { key: kv.key, created: kv.create_revision }).collect())
+}
+
+/// Those that are as they were created: each was read alone.
+fn still_there<'a>(answers: &mut Answers, known: impl Iterator<Item = &'a Older>) -> Option<Vec<KeyValue>> {
+    let mut there = Vec::new();
+    for older in known {
+        let kv = answers.range()?.kvs.into_iter().next();
+        there.extend(kv.filter(|kv| kv.key == older.key && kv.create_revision == older.created));
+    }
+    Some(there)
 }
 
 /// The newest key that was created before `before`.

@@ -23,14 +23,14 @@ impl WatchId {
 /// What the hub tells its surroundings. One ordered queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocksOutput {
-    /// Send this request, and give the answer to `handle_reply`. If it is not answered within `patience`, give the connection up and
-    /// answer `Unknown`, or `NotSent` if it had not left.
+    /// Send this request, and give the answer to `handle_reply`. If it has not left within `patience`, that is `NotSent`. Once it has left,
+    /// it stays in flight until its answer or the end of the connection, which is `Unknown` (requirement E13).
     Send {
         /// To be given back with the answer.
         call: CallId,
         /// The request.
         request: Request,
-        /// How long an answer may take.
+        /// How long it may wait to be sent.
         patience: Duration,
     },
     /// Watch a key from now on, until told otherwise: `handle_watching` when it is open, and again after each re-opening;
@@ -43,6 +43,8 @@ pub enum LocksOutput {
         key: Bytes,
         /// Where the range ends, exclusive; empty for the one key.
         end: Bytes,
+        /// Only deletions matter: others need not be told.
+        deletions: bool,
     },
     /// Watch it no longer. What still comes is dropped.
     Unwatch {

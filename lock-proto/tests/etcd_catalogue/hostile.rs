@@ -37,9 +37,9 @@ fn requests() -> [Request; 8] {
     let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x1f));
     let value = Bytes::new();
     [
-        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: false },
-        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: true },
-        Request::Look { queue: queue.clone(), lease, before: Some(5) },
+        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: false, expects: None },
+        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: true, expects: None },
+        Request::Look { queue: queue.clone(), lease, before: Some(5), ahead: None },
         Request::Put { queue: queue.clone(), lease, value, modified: 7, before: 5 },
         Request::Delete { queue: queue.clone(), lease, modified: 7 },
         Request::First { queue },
@@ -119,7 +119,16 @@ fn m5_facts_that_nobody_asked_for_are_dropped() {
         let before = w.clients[client].hub.clone();
         for n in 0..200 {
             w.verb(client, |hub, now| {
-                let gone = Reply::Done(Found::Queue { revision: 1, done: true, own: None, older: None, others: false });
+                let gone = Reply::Done(Found::Queue {
+                    revision: 1,
+                    done: true,
+                    own: None,
+                    older: None,
+                    rest: Vec::new(),
+                    all: false,
+                    others: false,
+                    long: false,
+                });
                 hub.handle_reply(now, CallId::new(NodeId::new(0), 1_000_000 + n), &gone);
                 let watch = WatchId::new(1_000 + n);
                 hub.handle_watching(now, watch, 1);
@@ -143,7 +152,16 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
     let kinds =
         [Kind::Create, Kind::Look, Kind::Put, Kind::Delete, Kind::First, Kind::Grant, Kind::Revoke, Kind::KeepAlive];
     let seen = |created, modified| Some(Seen { created, modified });
-    let queue = |revision, done, own, older| Found::Queue { revision, done, own, older, others: true };
+    let queue = |revision, done, own, older| Found::Queue {
+        revision,
+        done,
+        own,
+        older,
+        rest: Vec::new(),
+        all: false,
+        others: true,
+        long: false,
+    };
     let nonsense = [
         Reply::Done(Found::Revoked),
         Reply::Done(Found::Lease { ttl: i64::MAX }),

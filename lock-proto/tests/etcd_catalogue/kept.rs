@@ -10,7 +10,7 @@ use super::*;
 use crate::world::{Fate, Kind};
 
 /// Clients that lock in turn, each of them in line.
-fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (World, VecDeque<(usize, LockId)>) {
+pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (World, VecDeque<(usize, LockId)>) {
     let mut w = World::with(clients, change);
     let mut line = VecDeque::new();
     for client in 0..clients {
@@ -22,7 +22,7 @@ fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (World, VecDequ
 
 /// The holder gives the lock back, and queues again when that is confirmed. Who has it then.
 #[track_caller]
-fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
+pub(super) fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
     let (client, lock) = line.pop_front().unwrap();
     give_back(w, client, lock);
     line.push_back((client, w.acquire(client, Acquire::new("a"))));

@@ -13,6 +13,7 @@ mod elections;
 mod hold;
 mod hostile;
 mod kept;
+mod long;
 mod owed;
 mod queue;
 mod rules;

@@ -456,7 +456,7 @@ impl World {
                     self.plan(patience, client, Happening::GiveUp { call });
                     self.send(client, call, request);
                 }
-                LocksOutput::Watch { watch, key, end } => {
+                LocksOutput::Watch { watch, key, end, .. } => {
                     known.watches_opened.push(key.clone());
                     assert!(known.watches.insert(watch, Watch { key, end, open: false }).is_none(), "{watch:?} twice");
                     self.plan(LATENCY, client, Happening::Open { watch });

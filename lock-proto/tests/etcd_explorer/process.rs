@@ -141,7 +141,7 @@ impl Process {
                 LocksOutput::Send { call, request, patience } => {
                     self.requests.push_back(Sent { call, request, until: (clock + patience).as_nanos() });
                 }
-                LocksOutput::Watch { watch, key, end } => {
+                LocksOutput::Watch { watch, key, end, .. } => {
                     let new = self.watches.insert(watch, Watch { key, end, told: None });
                     assert!(new.is_none(), "{watch:?} was used before");
                 }

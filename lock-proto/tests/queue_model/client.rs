@@ -234,7 +234,7 @@ impl Client {
             while let Some(output) = self.hub.poll_output() {
                 match output {
                     LocksOutput::Send { call, request, .. } => self.requests.push(Sent { call, request }),
-                    LocksOutput::Watch { watch, key, end } => {
+                    LocksOutput::Watch { watch, key, end, .. } => {
                         self.watches.insert(watch, Watch { key, end, told: None });
                     }
                     LocksOutput::Unwatch { watch } => drop(self.watches.remove(&watch)),

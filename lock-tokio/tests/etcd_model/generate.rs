@@ -5,7 +5,7 @@ use lock_proto::etcd::message::{
     Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, Op, PutRequest, RangeRequest,
     RequestOp, TxnRequest, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest,
 };
-use lock_proto::etcd::{LeaseId, Queue, Request, Rpc};
+use lock_proto::etcd::{Ahead, LeaseId, Older, Queue, Request, Rpc};
 use lock_proto::sim::Rng;
 use lock_proto::sim::etcd::Cluster;
 
@@ -118,8 +118,21 @@ impl Generator {
         let modified = self.revision(model, &key, false);
         let before = self.revision(model, &key, true).max(1);
         let request = match self.rng.below(7) {
-            0 | 1 => Request::Create { queue, lease, value, alone: self.rng.one_in(2) },
-            2 => Request::Look { queue, lease, before: (!self.rng.one_in(3)).then_some(before) },
+            0 | 1 => {
+                let other = LeaseId::from_bits(self.lease_id().unsigned_abs());
+                let expects = self.rng.one_in(2).then(|| queue.key(other));
+                Request::Create { queue, lease, value, alone: self.rng.one_in(2), expects }
+            }
+            2 => {
+                let mut older = || {
+                    let key = queue.key(LeaseId::from_bits(self.lease_id().unsigned_abs()));
+                    let created = self.revision(model, &key, true).max(1);
+                    Older { key, created }
+                };
+                let (next, rest) = (older(), vec![older(), older()]);
+                let ahead = self.rng.one_in(2).then(|| Ahead { next, rest: self.rng.one_in(2).then_some(rest) });
+                Request::Look { queue, lease, before: (!self.rng.one_in(3)).then_some(before), ahead }
+            }
             3 => Request::Put { queue, lease, value, modified, before },
             4 => Request::Delete { queue, lease, modified },
             5 => Request::First { queue },
@@ -221,6 +234,8 @@ impl Generator {
                         1 => model.revision() + 1,
                         _ => 0,
                     },
+                    // Each watch has to hear the writes by which the test knows that it is up to date.
+                    filters: Vec::new(),
                     progress_notify: false,
                     watch_id,
                     fragment: self.rng.one_in(3),

@@ -152,6 +152,7 @@ mod tests {
         KeyValue, OpResponse, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnResponse, WatchEvent,
         WatchResponse,
     };
+    use crate::etcd::request::LISTED;
     use crate::etcd::{LeaseId, Queue, Request};
 
     fn found(keys: usize) -> RangeResponse {
@@ -174,13 +175,12 @@ mod tests {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
         let put = OpResponse::Put(PutResponse::default());
         let range = |keys| OpResponse::Range(found(keys));
-        let create = Request::Create { queue: queue.clone(), lease, value: "v".into(), alone: false };
-        assert!(admits(&create, &txn(vec![put, range(2)]).encode_to_vec()));
-        assert!(admits(&create, &txn(vec![range(1), range(2)]).encode_to_vec()));
-        assert!(!admits(&create, &txn(vec![range(1), range(3)]).encode_to_vec()));
-        let look = Request::Look { queue: queue.clone(), lease, before: Some(9) };
-        assert!(admits(&look, &txn(vec![range(1), range(1)]).encode_to_vec()));
-        assert!(!admits(&look, &txn(vec![range(1), range(2)]).encode_to_vec()));
+        let create = Request::Create { queue: queue.clone(), lease, value: "v".into(), alone: false, expects: None };
+        assert!(admits(&create, &txn(vec![put.clone(), range(LISTED + 1)]).encode_to_vec()));
+        assert!(!admits(&create, &txn(vec![put, range(LISTED + 3)]).encode_to_vec()));
+        let look = Request::Look { queue: queue.clone(), lease, before: Some(9), ahead: None };
+        assert!(admits(&look, &txn(vec![range(1), range(LISTED)]).encode_to_vec()));
+        assert!(!admits(&look, &txn(vec![range(1), range(LISTED + 1)]).encode_to_vec()));
         let first = Request::First { queue };
         assert!(admits(&first, &found(1).encode_to_vec()));
         assert!(!admits(&first, &found(2).encode_to_vec()));

@@ -65,10 +65,10 @@ impl Channel {
                 }
             }
             // Nothing was done, perhaps because of one of them: each is answered for itself.
-            (Sent::Together(all), _) => all.into_iter().for_each(|sent| self.calls.again(sent)),
+            (Sent::Together(all), _) => all.into_iter().for_each(|sent| self.calls.again(self.now, sent)),
             (Sent::Alone(sent), Meaning::LogIn(_)) if self.config.user.is_some() && !sent.call.came_back => {
                 let login = sent.login;
-                self.calls.again(sent);
+                self.calls.again(self.now, sent);
                 return self.log_in_again(login);
             }
             (Sent::Alone(sent), Meaning::Refused(refusal)) => self.reply(sent.call.call, Reply::Refused(refusal)),

@@ -1,5 +1,6 @@
 //! Unary calls: those that wait for the connection, and those that are on it.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,8 +12,7 @@ use crate::etcd::rpc::Rpc;
 use crate::id::CallId;
 use crate::time::Instant;
 
-/// How many requests may be on the connection at once; the others wait their turn. Without a limit a burst of requests makes a busy server leave the
-/// last of them unanswered for longer than their patience, the connection is given up as one that hangs, and all come again at once.
+/// How many requests may be on the connection at once; the others wait here, where they can still be withdrawn.
 pub(super) const MOST_IN_FLIGHT: usize = 128;
 
 /// How many calls with writes are under way before the next writes wait for one another. With two, the server has something to do while
@@ -29,7 +29,7 @@ pub(super) struct Call {
     pub(super) call: CallId,
     pub(super) request: Request,
     asked: Instant,
-    /// How long it may wait to be sent, and then how long for an answer.
+    /// How long it may wait to be sent.
     patience: Duration,
     /// It has come back once: for lack of a valid token, or because the transaction that it was in was refused. It leaves alone.
     pub(super) came_back: bool,
@@ -50,7 +50,6 @@ pub(super) enum Sent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flying {
     pub(super) call: Call,
-    deadline: Instant,
     /// The login whose token it carries.
     pub(super) login: u64,
 }
@@ -85,8 +84,8 @@ pub(super) struct Calls {
     waiting: Waiting<Call>,
     /// Those that may leave together.
     writes: Waiting<Call>,
-    /// By the serial numbers of their RPCs.
-    flight: Waiting<Sent>,
+    /// By the serial numbers of their RPCs. They stay until they are answered, or the connection ends.
+    flight: BTreeMap<u64, Sent>,
     /// Requests in `flight`.
     flying: usize,
     /// Calls with writes in `flight`.
@@ -143,29 +142,29 @@ impl Calls {
         while self.is_ready(now) {
             let writes = self.writes.first().filter(|_| self.leaves(now));
             let place = match (self.waiting.first(), writes) {
-                (Some(other), Some(write)) if other > write => return self.send_writes(now, serial, login),
-                (None, Some(_)) => return self.send_writes(now, serial, login),
+                (Some(other), Some(write)) if other > write => return self.send_writes(serial, login),
+                (None, Some(_)) => return self.send_writes(serial, login),
                 (Some(place), Some(_) | None) => place,
                 (None, None) => return None,
             };
             let (call, _) = self.waiting.take(place)?;
             if let Some(rpc) = call.request.rpc() {
-                self.put_flight(serial, Sent::Alone(call.fly(now, login)));
+                self.put_flight(serial, Sent::Alone(call.fly(login)));
                 return Some(rpc);
             }
         }
         None
     }
 
-    fn send_writes(&mut self, now: Instant, serial: u64, login: u64) -> Option<Rpc> {
+    fn send_writes(&mut self, serial: u64, login: u64) -> Option<Rpc> {
         let (first, _) = self.writes.pop()?;
         let others = self.companions(&first);
-        let first = first.fly(now, login);
+        let first = first.fly(login);
         let (rpc, sent) = if others.is_empty() {
             (first.call.request.rpc()?, Sent::Alone(first))
         } else {
             let others = others.into_iter().filter_map(|place| self.writes.take(place));
-            let all: Vec<_> = core::iter::once(first).chain(others.map(|(call, _)| call.fly(now, login))).collect();
+            let all: Vec<_> = core::iter::once(first).chain(others.map(|(call, _)| call.fly(login))).collect();
             (batch::together(all.iter().map(|one| &one.call.request)), Sent::Together(all))
         };
         self.put_flight(serial, sent);
@@ -198,12 +197,7 @@ impl Calls {
     fn put_flight(&mut self, serial: u64, sent: Sent) {
         self.flying += sent.len();
         self.writing += usize::from(sent.writes());
-        let deadline = match &sent {
-            Sent::Alone(one) => one.deadline,
-            // The first of them to run out of patience gives the connection up, and with it all others: as if each had gone alone.
-            Sent::Together(all) => all.iter().map(|one| one.deadline).min().unwrap_or(Instant::MAX),
-        };
-        self.flight.put(serial, sent, deadline);
+        self.flight.insert(serial, sent);
     }
 
     fn landed(&mut self, sent: Sent) -> Sent {
@@ -214,12 +208,13 @@ impl Calls {
 
     /// What was handed out under this number, if it is not answered yet.
     pub(super) fn answered(&mut self, serial: u64) -> Option<Sent> {
-        self.flight.take(serial).map(|(sent, _)| self.landed(sent))
+        self.flight.remove(&serial).map(|sent| self.landed(sent))
     }
 
     /// It was not executed, and waits again.
-    pub(super) fn again(&mut self, flying: Flying) {
-        self.wait(Call { came_back: true, ..flying.call }, flying.deadline);
+    pub(super) fn again(&mut self, now: Instant, flying: Flying) {
+        let deadline = now + flying.call.patience;
+        self.wait(Call { came_back: true, ..flying.call }, deadline);
     }
 
     /// This server answers so many in one transaction with an error: from now on fewer are given to it.
@@ -248,13 +243,17 @@ impl Calls {
 
     /// The requests that were handed out together.
     pub(super) fn pop_flight(&mut self) -> Option<Sent> {
-        self.flight.pop().map(|(sent, _)| self.landed(sent))
+        self.flight.pop_first().map(|(_, sent)| self.landed(sent))
     }
 
-    /// When the first of those that wait, and of those that were sent, runs out of patience.
-    pub(super) fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
-        let waiting = [self.waiting.earliest(), self.writes.earliest()].into_iter().flatten().min();
-        (waiting, self.flight.earliest())
+    /// When the first of those that wait has waited too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        [self.waiting.earliest(), self.writes.earliest()].into_iter().flatten().min()
+    }
+
+    /// Whether an answer is expected.
+    pub(super) const fn any_in_flight(&self) -> bool {
+        self.flying > 0
     }
 
     pub(super) fn any_waiting(&self) -> bool {
@@ -267,8 +266,7 @@ impl Calls {
 }
 
 impl Call {
-    fn fly(self, now: Instant, login: u64) -> Flying {
-        let deadline = now + self.patience;
-        Flying { call: self, deadline, login }
+    const fn fly(self, login: u64) -> Flying {
+        Flying { call: self, login }
     }
 }

@@ -1,5 +1,4 @@
-//! The connection to a cluster: which member to talk to, the login, unary calls with patience, the keep-alive stream and the one
-//! watch stream.
+//! The connection to a cluster: which member to talk to, the login, unary calls, the keep-alive stream and the one watch stream.
 
 mod answer;
 mod batch;
@@ -21,7 +20,7 @@ pub use self::seam::{ChannelConfig, ChannelOutput};
 use self::calls::Calls;
 use self::login::Login;
 use self::streams::{KeepAlives, Step};
-use self::watch::Watches;
+use self::watch::{Wanted, Watches};
 use super::output::Output;
 use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
@@ -31,6 +30,12 @@ use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
 use crate::lock::{Backoff, Cause, ErrorClass, ServerError};
 use crate::time::Instant;
+
+/// How often the silence that is allowed may double: etcd itself gives a request up after seven seconds.
+const MOST_DOUBLINGS: u32 = 3;
+
+/// How many times as long as lately nothing may arrive.
+const SLOWER: u32 = 4;
 
 /// The connection of one client to a cluster, without any I/O: typed requests in, remote procedure calls out.
 ///
@@ -56,6 +61,12 @@ pub struct Channel {
     since: Instant,
     /// Why the last one failed, until the next one is up.
     trouble: Option<Cause>,
+    /// While answers are expected: since when nothing has arrived.
+    silent_since: Option<Instant>,
+    /// How many connections in a row ended because nothing arrived on them.
+    silences: u32,
+    /// For how long something was waited for, lately, before anything arrived.
+    slowest: Duration,
     login: Login,
     calls: Calls,
     keep_alives: KeepAlives,
@@ -91,6 +102,9 @@ impl Channel {
             backoff: Backoff::default(),
             since: Instant::ZERO,
             trouble: None,
+            silent_since: None,
+            silences: 0,
+            slowest: Duration::ZERO,
             login: Login::default(),
             calls,
             keep_alives: KeepAlives::default(),
@@ -103,8 +117,9 @@ impl Channel {
     // Verbs.
 
     /// Sends a request, and opens the connection if it is closed. If it cannot be sent within `patience`, counted from now, it is
-    /// [`Reply::NotSent`]; if it is not answered within `patience`, counted from when it was handed out, the connection is given up. No more
-    /// than 128 are under way at once.
+    /// [`Reply::NotSent`]. Once it was handed out it stays in flight until it is answered or the connection ends, which it does when answers
+    /// are expected and nothing at all has arrived for [`ChannelConfig::request_timeout`] (requirement E13). No more than 128 are under
+    /// way at once.
     ///
     /// While two calls with writes are under way, those that come later wait for an answer, but for two milliseconds at most, and then leave
     /// together in one transaction. Each is answered as if it had gone alone (requirement E11).
@@ -127,12 +142,21 @@ impl Channel {
 
     /// Watches the keys from `key` up to `end`, exclusive, from now on; an empty `end` means the one key.
     pub fn watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
+        self.want(now, watch, key, end, false);
+    }
+
+    /// As [`watch`](Self::watch), and only deletions are told.
+    pub fn watch_deletions(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
+        self.want(now, watch, key, end, true);
+    }
+
+    fn want(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes, deletions: bool) {
         self.clock(now);
         if self.watches.len() >= self.config.limit {
             let error = ServerError { class: ErrorClass::Transient, text: "too many watches".into() };
             return self.out.push_back(ChannelOutput::WatchRefused { watch, error });
         }
-        self.watches.want(watch, key, end, self.login.count);
+        self.watches.want(watch, Wanted { key, end, deletions }, self.login.count);
         self.wake();
     }
 
@@ -197,12 +221,14 @@ impl Channel {
         if self.current() != Some(rpc.conn()) {
             return;
         }
+        self.heard();
         if matches!(self.phase, Phase::LoggingIn { rpc: login, .. } if login == rpc) {
             return self.logged_in(result);
         }
         if let Some(sent) = self.calls.answered(rpc.serial) {
             self.answered(sent, result);
         }
+        self.expects();
     }
 
     /// A message came on a stream.
@@ -211,6 +237,7 @@ impl Channel {
         if !self.is_open(stream) {
             return;
         }
+        self.heard();
         match (stream.kind(), message) {
             (StreamKind::KeepAlive, StreamReceived::KeepAlive(response)) => self.kept_alive(&response),
             (StreamKind::Watch, StreamReceived::Watch(response)) => self.watched(response),
@@ -218,6 +245,7 @@ impl Channel {
                 self.give_up(Fault::Protocol(Breach::WrongReply).into());
             }
         }
+        self.expects();
     }
 
     /// A stream has ended, or could not be opened.
@@ -226,7 +254,9 @@ impl Channel {
         if !self.is_open(stream) {
             return;
         }
+        self.heard();
         self.stream_ended(stream.kind(), &status);
+        self.expects();
     }
 
     /// Time has passed: call it at [`next_deadline`](Self::next_deadline); at any other time it does no harm.
@@ -240,22 +270,26 @@ impl Channel {
         if self.keep_alives.pause.is_some_and(|until| until <= now) {
             self.keep_alives.pause = None;
         }
-        let mut hung = self.watches.timeout(now, &self.config);
-        for sent in [self.calls.deadlines().1, self.keep_alives.deadlines().1] {
-            hung |= sent.is_some_and(|until| until <= now);
+        if self.watches.timeout(now, &self.config) {
+            self.close_watch_stream();
         }
         match self.phase {
+            Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
+                self.silences = self.silences.saturating_add(1);
+                self.give_up(Fault::TimedOut.into());
+            }
             Phase::Closed | Phase::Up => {}
-            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => hung |= until <= now,
+            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
+                if until <= now {
+                    self.give_up(Fault::TimedOut.into());
+                }
+            }
             Phase::BackingOff { until } => {
                 if until <= now {
                     self.phase = Phase::Closed;
                     self.wake();
                 }
             }
-        }
-        if hung {
-            self.give_up(Fault::TimedOut.into());
         }
     }
 
@@ -274,6 +308,12 @@ impl Channel {
 
     /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. From here on it may be executed.
     pub fn poll_request(&mut self) -> Option<Output> {
+        let output = self.next_request()?;
+        self.expects();
+        Some(output)
+    }
+
+    fn next_request(&mut self) -> Option<Output> {
         let conn = self.current().filter(|_| self.is_up())?;
         if let Some(step) = self.keep_alives.step() {
             return Some(match step {
@@ -285,7 +325,7 @@ impl Channel {
                 Step::Send(stream, message) => Output::Send { stream, message: StreamSend::KeepAlive(message) },
             });
         }
-        if let Some(step) = self.watches.step(self.now, &self.config) {
+        if let Some(step) = self.watches.step(self.now) {
             return Some(match step {
                 Step::Open => {
                     let stream = self.new_stream(conn, StreamKind::Watch);
@@ -318,14 +358,12 @@ impl Channel {
             Phase::LoggingIn { until, .. } => Some((until, "login timeout")),
             Phase::BackingOff { until } => Some((until, "pause before the next connection")),
         };
-        let (calls, keep_alives) = (self.calls.deadlines(), self.keep_alives.deadlines());
         [
             phase,
-            calls.0.map(|at| (at, "request that waits")),
-            calls.1.map(|at| (at, "request in flight")),
+            self.silent_until().map(|at| (at, "something in flight")),
+            self.calls.deadline().map(|at| (at, "request that waits")),
             self.calls.gathers_until().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
-            keep_alives.0.map(|at| (at, "keep-alive that waits")),
-            keep_alives.1.map(|at| (at, "keep-alive in flight")),
+            self.keep_alives.deadline().map(|at| (at, "keep-alive that waits")),
             self.keep_alives.pause.map(|at| (at, "pause before the next keep-alive stream")),
             self.watches.deadline(&self.config).map(|at| (at, "watch stream")),
         ]
@@ -352,6 +390,36 @@ impl Channel {
         if let Some(conn) = self.current() {
             self.out.push_back(ChannelOutput::Do(Output::Connect { node: conn.node(), conn }));
         }
+    }
+
+    /// Something has arrived.
+    // E13
+    fn heard(&mut self) {
+        if let Some(since) = &mut self.silent_since {
+            let silent = self.now.since(*since);
+            if silent < self.config.request_timeout {
+                self.silences = 0;
+            }
+            self.slowest = silent.max(self.slowest - self.slowest / 8);
+            *since = self.now;
+        }
+    }
+
+    /// Notes whether an answer is expected.
+    fn expects(&mut self) {
+        let expects = self.calls.any_in_flight() || self.keep_alives.any_in_flight() || self.watches.any_in_flight();
+        self.silent_since = if expects { self.silent_since.or(Some(self.now)) } else { None };
+    }
+
+    /// Until when nothing may arrive. A server that has been slow is given more time, and so are all where all were silent: one that is slow is
+    /// not made slower by the same requests on another connection.
+    // E13
+    fn silent_until(&self) -> Option<Instant> {
+        let since = self.silent_since.filter(|_| self.is_up())?;
+        let rounds = self.silences / u32::from(self.config.endpoints.max(1));
+        let timeout = self.config.request_timeout;
+        let most = timeout * (1 << MOST_DOUBLINGS);
+        Some(since + (timeout * (1 << rounds.min(MOST_DOUBLINGS))).max(SLOWER * self.slowest).min(most))
     }
 
     fn hang_up(&mut self) {
@@ -390,6 +458,7 @@ impl Channel {
         while let Some(call) = self.keep_alives.pop_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
+        self.silent_since = None;
         self.calls.disconnected();
         self.keep_alives.disconnected();
         self.watches.disconnected(self.now, &self.config, &mut self.out);

@@ -20,9 +20,11 @@ pub struct ChannelConfig {
     pub user: Option<(Box<str>, Secret)>,
     /// How long opening and login may take together, and a later login.
     pub connect_timeout: Duration,
-    /// How long the member may leave a request on the watch stream unanswered.
+    /// How long nothing at all may arrive while answers are expected before the connection is given up. It becomes longer, up to eight times
+    /// as long, where answers have been slow, and doubles each time when all endpoints were silent.
     pub request_timeout: Duration,
-    /// How long the watch stream may be silent before a sign of life is asked for on it.
+    /// How long the watch stream may be silent before a sign of life is asked for on it. It is opened anew if nothing comes for as
+    /// long again.
     pub watch_quiet: Duration,
     /// The pause before a connection is opened again once all endpoints have failed, and before a stream is; a quarter is jitter. What
     /// had lasted for `max` starts anew with `every`.

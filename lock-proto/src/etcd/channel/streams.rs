@@ -1,6 +1,6 @@
 //! The keep-alive stream, and what both streams have in common: what their ends mean, and the pause before they are opened again.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::watch::Verdict;
 use super::{Channel, ChannelOutput};
@@ -30,9 +30,12 @@ struct Ask {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct KeepAlives {
     waiting: Waiting<Ask>,
-    flight: Waiting<Ask>,
+    /// Those that were sent, in their order. They stay until they are answered, or the stream ends.
+    flight: BTreeMap<u64, Ask>,
     /// The places in `flight`, lease by lease.
     by_lease: BTreeSet<(LeaseId, u64)>,
+    /// How many were sent.
+    sent: u64,
     pub(super) stream: Option<StreamId>,
     /// Not to be opened before that.
     pub(super) pause: Option<Instant>,
@@ -62,10 +65,11 @@ impl KeepAlives {
             return None;
         }
         let Some(stream) = self.stream else { return Some(Step::Open) };
-        let (ask, deadline) = self.waiting.pop()?;
+        let (ask, _) = self.waiting.pop()?;
         let lease = ask.lease;
-        let place = self.flight.push(ask, deadline);
-        self.by_lease.insert((lease, place));
+        self.sent += 1;
+        self.flight.insert(self.sent, ask);
+        self.by_lease.insert((lease, self.sent));
         Some(Step::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
     }
 
@@ -80,7 +84,7 @@ impl KeepAlives {
         let first = *self.by_lease.range((lease, 0)..=(lease, u64::MAX)).next()?;
         self.by_lease.remove(&first);
         self.backoff = Backoff::default();
-        self.flight.take(first.1).map(|(ask, _)| ask.call)
+        self.flight.remove(&first.1).map(|ask| ask.call)
     }
 
     /// The stream is no more. What was sent on it is to be settled by `pop_flight`.
@@ -108,12 +112,17 @@ impl KeepAlives {
 
     pub(super) fn pop_flight(&mut self) -> Option<CallId> {
         self.by_lease.clear();
-        self.flight.pop().map(|(ask, _)| ask.call)
+        self.flight.pop_first().map(|(_, ask)| ask.call)
     }
 
-    /// When the first of those that wait, and of those that were sent, runs out of patience.
-    pub(super) fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
-        (self.waiting.earliest(), self.flight.earliest())
+    /// When the first of those that wait has waited too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.earliest()
+    }
+
+    /// Whether an answer is expected.
+    pub(super) fn any_in_flight(&self) -> bool {
+        !self.flight.is_empty()
     }
 
     pub(super) fn any_waiting(&self) -> bool {
@@ -184,12 +193,18 @@ impl Channel {
             Verdict::Broken => None,
             Verdict::LogIn(login) => Some(login),
         };
+        self.close_watch_stream();
+        if let Some(login) = login {
+            self.log_in_again(login);
+        }
+    }
+
+    /// Ends the watch stream. It is opened anew after a pause.
+    pub(super) fn close_watch_stream(&mut self) {
         if let Some(stream) = self.watches.stream() {
             self.out.push_back(ChannelOutput::Do(Output::Close { stream }));
         }
         self.watches.lost(self.now, &self.config, &mut self.out);
-        if let Some(login) = login {
-            self.log_in_again(login);
-        }
+        self.expects();
     }
 }

@@ -10,6 +10,7 @@
 //! silence means.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -18,7 +19,8 @@ use bytes::Bytes;
 use super::streams::Step;
 use super::{ChannelConfig, ChannelOutput};
 use crate::etcd::message::{
-    DELETED, KeyValue, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest, WatchResponse,
+    DELETED, KeyValue, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest,
+    WatchResponse,
 };
 use crate::etcd::rpc::StreamId;
 use crate::etcd::seam::WatchId;
@@ -29,11 +31,19 @@ use crate::time::Instant;
 /// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).
 const MOST_UNANSWERED: usize = super::calls::MOST_IN_FLIGHT;
 
+/// What is to be watched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Wanted {
+    pub(super) key: Bytes,
+    pub(super) end: Bytes,
+    /// Only deletions are told.
+    pub(super) deletions: bool,
+}
+
 /// One watch that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
-    key: Bytes,
-    end: Bytes,
+    wanted: Wanted,
     state: State,
     backoff: Backoff,
     /// The login that was current when it was first asked for, or with which it last worked. A later login that it is denied with
@@ -57,10 +67,7 @@ enum State {
 enum Ask {
     Cancel(i64),
     /// A sign of life: a watch of this range, created and cancelled.
-    Probe {
-        key: Bytes,
-        end: Bytes,
-    },
+    Probe(Wanted),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +77,8 @@ struct Open {
     login: u64,
     since: Instant,
     heard: Instant,
+    /// When the oldest creation that is not answered was sent.
+    asked: Instant,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -83,8 +92,8 @@ pub(super) struct Watches {
     stream: Option<Open>,
     /// The numbers of watches on this stream. What comes for any other is dropped.
     wires: BTreeMap<i64, WatchId>,
-    /// Creations that are not answered, oldest first: until when they should be. Also of watches that nobody wants any more.
-    unanswered: BTreeMap<i64, Instant>,
+    /// Creations that are not answered, oldest first. Also of watches that nobody wants any more.
+    unanswered: BTreeSet<i64>,
     asks: VecDeque<Ask>,
     /// The last number given to a watch. None is used twice.
     wire: i64,
@@ -110,8 +119,8 @@ impl Watches {
 
     // Verbs.
 
-    pub(super) fn want(&mut self, watch: WatchId, key: Bytes, end: Bytes, login: u64) {
-        let new = Watch { key, end, state: State::New, backoff: Backoff::default(), proven: login };
+    pub(super) fn want(&mut self, watch: WatchId, wanted: Wanted, login: u64) {
+        let new = Watch { wanted, state: State::New, backoff: Backoff::default(), proven: login };
         if let Some(old) = self.wanted.insert(watch, new) {
             self.forget(watch, old.state);
         }
@@ -155,7 +164,7 @@ impl Watches {
     // Facts.
 
     pub(super) fn opened(&mut self, now: Instant, id: StreamId, login: u64) {
-        self.stream = Some(Open { id, login, since: now, heard: now });
+        self.stream = Some(Open { id, login, since: now, heard: now, asked: now });
     }
 
     pub(super) fn heard(
@@ -169,10 +178,10 @@ impl Watches {
         stream.heard = now;
         let login = stream.login;
         let mut wire = message.watch_id;
-        if (message.created || message.canceled) && self.unanswered.remove(&wire).is_none() {
+        if (message.created || message.canceled) && !self.unanswered.remove(&wire) {
             // One that could not be created has no number: it is the oldest that was asked for.
             if message.created && message.canceled && wire <= 0 {
-                let Some((oldest, _)) = self.unanswered.pop_first() else { return Verdict::Fine };
+                let Some(oldest) = self.unanswered.pop_first() else { return Verdict::Fine };
                 wire = oldest;
             }
         }
@@ -260,7 +269,8 @@ impl Watches {
         Some(login)
     }
 
-    /// Does what is due. Whether the member has left something unanswered for too long.
+    /// Does what is due. Returns true if the stream is given up: something is unanswered, and nothing has come on it for so long. Other
+    /// streams may be well.
     #[must_use]
     pub(super) fn timeout(&mut self, now: Instant, config: &ChannelConfig) -> bool {
         if self.pause.is_some_and(|until| until <= now) {
@@ -277,9 +287,9 @@ impl Watches {
             && let Some(watch) = self.wires.values().next().and_then(|id| self.wanted.get(id))
         {
             // What is watched already may be watched.
-            self.asks.push_back(Ask::Probe { key: watch.key.clone(), end: watch.end.clone() });
+            self.asks.push_back(Ask::Probe(watch.wanted.clone()));
         }
-        self.unanswered.first_key_value().is_some_and(|(_, until)| *until <= now)
+        self.silent_until(config).is_some_and(|until| until <= now)
     }
 
     // Drains.
@@ -293,24 +303,24 @@ impl Watches {
     }
 
     /// Hands out the next step.
-    pub(super) fn step(&mut self, now: Instant, config: &ChannelConfig) -> Option<Step<WatchRequest>> {
+    pub(super) fn step(&mut self, now: Instant) -> Option<Step<WatchRequest>> {
         if !self.is_ready() {
             return None;
         }
         let Some(stream) = self.stream else { return Some(Step::Open) };
         let ask = match self.asks.pop_front() {
             Some(Ask::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
-            Some(Ask::Probe { key, end }) => {
-                let (wire, create) = self.create(now, key, end, config);
+            Some(Ask::Probe(wanted)) => {
+                let (wire, create) = self.create(now, wanted);
                 self.asks.push_front(Ask::Cancel(wire));
                 create
             }
             None => {
                 let id = self.fresh.pop_first()?;
                 let watch = self.wanted.get_mut(&id)?;
-                let (key, end) = (watch.key.clone(), watch.end.clone());
+                let wanted = watch.wanted.clone();
                 watch.state = State::Asked { wire: self.wire + 1 };
-                let (wire, create) = self.create(now, key, end, config);
+                let (wire, create) = self.create(now, wanted);
                 self.wires.insert(wire, id);
                 create
             }
@@ -318,15 +328,19 @@ impl Watches {
         Some(Step::Send(stream.id, WatchRequest { request: Some(ask) }))
     }
 
-    fn create(&mut self, now: Instant, key: Bytes, range_end: Bytes, config: &ChannelConfig) -> (i64, WatchAsk) {
+    fn create(&mut self, now: Instant, wanted: Wanted) -> (i64, WatchAsk) {
         self.wire += 1;
-        self.unanswered.insert(self.wire, now + config.request_timeout);
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
+            stream.asked = now;
+        }
+        self.unanswered.insert(self.wire);
         let request = WatchCreateRequest {
-            key,
-            range_end,
+            key: wanted.key,
+            range_end: wanted.end,
             // From now on: never from a revision (requirement E5).
             start_revision: 0,
             progress_notify: false,
+            filters: if wanted.deletions { vec![NO_PUT] } else { Vec::new() },
             watch_id: self.wire,
             fragment: true,
         };
@@ -354,8 +368,18 @@ impl Watches {
     /// When `timeout` is due.
     pub(super) fn deadline(&self, config: &ChannelConfig) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(until, _)| *until);
-        let answer = self.unanswered.first_key_value().map(|(_, until)| *until);
-        [self.pause, pausing, answer, self.quiet_until(config)].into_iter().flatten().min()
+        [self.pause, pausing, self.silent_until(config), self.quiet_until(config)].into_iter().flatten().min()
+    }
+
+    /// Whether an answer is expected.
+    pub(super) fn any_in_flight(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// Until when the stream may be silent while an answer is expected on it.
+    fn silent_until(&self, config: &ChannelConfig) -> Option<Instant> {
+        let stream = self.stream.filter(|_| self.any_in_flight())?;
+        Some(stream.heard.max(stream.asked) + config.watch_quiet.max(config.request_timeout))
     }
 
     /// Until when the stream may be silent, while there are watches on it and no answer is due anyway.

@@ -190,7 +190,7 @@ impl Lock {
             return;
         }
         let (kind, request) = match &mut debt.todo {
-            Todo::Look => (Kind::Look, Request::Look { queue, lease, before: None }),
+            Todo::Look => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
             Todo::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
             Todo::Watch { watch: watch @ None, .. } => {
                 *watch = Some(ctx.open_watch(queue.key(lease)));
@@ -198,7 +198,7 @@ impl Lock {
             }
             // Once more at its end.
             Todo::Watch { until: Some(until), .. } if *until <= now => {
-                (Kind::Look, Request::Look { queue, lease, before: None })
+                (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
             Todo::Watch { .. } | Todo::Rest | Todo::Nothing => return,
         };
@@ -297,7 +297,7 @@ impl Lock {
         let Some(debt) = self.store.debts.get_mut(place).filter(|debt| !debt.is_busy()) else { return };
         let (session, queue) = (debt.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
-        self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None });
+        self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
     }
 
     pub(super) fn debt_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {

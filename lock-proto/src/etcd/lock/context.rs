@@ -55,12 +55,21 @@ impl Context {
         self.watch_range(Watcher::Lock(self.slot), key, Bytes::new())
     }
 
+    /// Watches one key from now on for its deletion.
+    fn watch_deletion(&mut self, key: Bytes) -> WatchId {
+        self.watch(Watcher::Lock(self.slot), key, Bytes::new(), true)
+    }
+
     /// Watches the keys from `key` up to `end` from now on.
     pub(crate) fn watch_range(&mut self, whose: Watcher, key: Bytes, end: Bytes) -> WatchId {
+        self.watch(whose, key, end, false)
+    }
+
+    fn watch(&mut self, whose: Watcher, key: Bytes, end: Bytes, deletions: bool) -> WatchId {
         self.shared.watch += 1;
         let watch = WatchId(self.shared.watch);
         self.shared.watchers.insert(watch, whose);
-        self.out.push_back(LocksOutput::Watch { watch, key, end });
+        self.out.push_back(LocksOutput::Watch { watch, key, end, deletions });
         watch
     }
 
@@ -117,6 +126,11 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn new(ctx: &mut Context, key: Bytes) -> Self {
         Self { id: ctx.open_watch(key), open: None }
+    }
+
+    /// Of the key of somebody else, of which only the end matters.
+    pub(crate) fn until_deleted(ctx: &mut Context, key: Bytes) -> Self {
+        Self { id: ctx.watch_deletion(key), open: None }
     }
 
     /// What was read at `known` may be out of date: the watch tells only what came after its opening.

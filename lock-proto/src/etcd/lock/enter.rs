@@ -3,7 +3,7 @@
 use super::session::answer;
 use super::sessions::SessionId;
 use super::{Contention, Context, LeaseKind, Lock};
-use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
+use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
@@ -31,6 +31,8 @@ pub(super) enum What {
     Create,
     /// A key of this client that this attempt did not create: it is owned by a guarded put only (requirement E6).
     Adopt,
+    /// The key was created so, and it is not known yet who is next before it.
+    Search(Seen),
 }
 
 impl Enter {
@@ -70,7 +72,8 @@ impl Lock {
             return;
         }
         self.rest_debt(ctx, session);
-        let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone };
+        let expects = self.store.kept.as_ref().filter(|_| !alone).and_then(|kept| kept.expects(session));
+        let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects };
         let serial = ctx.send(session, request);
         self.contention =
             Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
@@ -92,6 +95,15 @@ impl Lock {
         let serial = ctx.send(session, request);
         self.contention =
             Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
+    }
+
+    /// The key was created behind others: reads which of them is the newest.
+    fn search(&mut self, ctx: &mut Context, session: SessionId, own: Seen, value: Bytes) {
+        let Some(lease) = ctx.lease(session) else { return };
+        let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
+        let serial = ctx.send(session, request);
+        self.contention =
+            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Search(own), value } });
     }
 
     /// What was owed under the key has been cleared, or could not be.
@@ -116,7 +128,19 @@ impl Lock {
         let session = enter.session;
         let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
         match reply {
-            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, .. }) => {
+            Reply::Done(Found::Queue { done: true, own: Some(own), older: None, others: true, .. })
+                if what == What::Create =>
+            {
+                self.search(ctx, session, *own, value);
+            }
+            // The key is gone or was written since it was created.
+            Reply::Done(Found::Queue { own, .. }) if matches!(what, What::Search(created) if *own != Some(created)) => {
+                match own {
+                    Some(own) => self.adopt(ctx, session, *own),
+                    None => self.enter(ctx, session),
+                }
+            }
+            Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, long, .. }) => {
                 self.tries = 0;
                 if what == What::Adopt {
                     // The key was handed over within the client.
@@ -129,7 +153,15 @@ impl Lock {
                         self.contention = Contention::Idle;
                         self.fail_foreign(ctx, &older.key);
                     }
-                    Some(older) => self.join(ctx, session, *own, *revision, value, older),
+                    Some(older) => {
+                        let next = Older { key: older.key.clone(), created: older.create_revision };
+                        let ahead = Ahead { next, rest: all.then(|| rest.clone()) };
+                        self.join(ctx, session, *own, *revision, value, ahead);
+                        if *long {
+                            self.watch_earlier(ctx, rest);
+                            self.list_once(ctx);
+                        }
+                    }
                 }
             }
             // The key is there, and this attempt did not make it.
@@ -160,13 +192,14 @@ impl Lock {
                 match what {
                     What::Create => self.wake_debt(ctx, session),
                     What::Adopt => self.owe_look(ctx, session),
+                    What::Search(own) => self.owe_key(ctx, session, own.modified),
                 }
                 self.fail_all(ctx, Failure::Refused);
             }
             // Whatever else: the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
-                // A create may yet land; a key that was to be adopted is there.
-                if what == What::Adopt || matches!(reply, Reply::Unknown(_)) {
+                // A create may yet land; a key that was created, or was to be adopted, is there.
+                if what != What::Create || matches!(reply, Reply::Unknown(_)) {
                     self.owe_unsettled(ctx, session);
                 }
                 if !matches!(reply, Reply::Done(_)) {

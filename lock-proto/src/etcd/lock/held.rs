@@ -98,7 +98,7 @@ impl Lock {
         let Some(lease) = ctx.lease(hold.session) else { return };
         // Since when the watch has been reporting.
         let opened = hold.own.and_then(|own| own.open).unwrap_or(0);
-        let request = Request::Look { queue: self.key.clone(), lease, before: None };
+        let request = Request::Look { queue: self.key.clone(), lease, before: None, ahead: None };
         hold.reading.sent(ctx.send(hold.session, request), opened);
     }
 
@@ -219,7 +219,7 @@ impl Lock {
         }
         if matches!(reply, Reply::Unknown(_)) && put {
             let Some(lease) = ctx.lease(hold.session) else { return };
-            let request = Request::Look { queue: self.key.clone(), lease, before: None };
+            let request = Request::Look { queue: self.key.clone(), lease, before: None, ahead: None };
             write.retry.sent(WriteCall::Look(ctx.send(hold.session, request)));
             return;
         }

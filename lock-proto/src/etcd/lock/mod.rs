@@ -168,6 +168,7 @@ impl Store for Etcd {
             Contention::Entering(Enter { session, step }) => match step {
                 Step::Asked { serial, what: What::Create, .. } => lock.owe_call(ctx, session, DebtCall::create(serial)),
                 Step::Asked { serial, what: What::Adopt, .. } => lock.owe_call(ctx, session, DebtCall::put(serial)),
+                Step::Asked { what: What::Search(own), .. } => lock.owe_key(ctx, session, own.modified),
                 Step::Clearing | Step::Paused(_) => lock.wake_debt(ctx, session),
             },
             Contention::Waiting(mut contender) => {
@@ -575,6 +576,12 @@ impl Lock {
     pub(crate) fn deaf(&mut self, ctx: &mut Context, watch: WatchId) {
         if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
             return self.close_kept(ctx);
+        }
+        if let Contention::Waiting(contender) = &mut self.contention
+            && contender.is_earlier(watch)
+        {
+            // A hint is missed, and nothing else.
+            return contender.close_earlier(ctx);
         }
         if let Some(watched) = self.watched(watch) {
             watched.open = None;

@@ -11,11 +11,11 @@ use core::time::Duration;
 use super::hold::Hold;
 use super::session::answer;
 use super::sessions::SessionId;
-use super::watch_cache::Kept;
+use super::watch_cache::{Earlier, Kept};
 use super::{Contention, Context, Lock, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
-use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
+use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
 use crate::etcd::seam::WatchId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
 use crate::time::Instant;
@@ -28,6 +28,9 @@ const LATE: Duration = Duration::from_millis(100);
 /// When the queue is read again meanwhile, for the first time.
 const DOUBT: Duration = Duration::from_millis(2);
 
+/// Which of the others before the next one tells that our turn is near: the one next before it is 0.
+const EARLIER: usize = 1;
+
 /// In the queue, behind somebody else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
@@ -37,9 +40,13 @@ pub struct Contender {
     /// What is known of the queue, and when it is read again, after a failure or while a watch is not open.
     reading: Reading,
     own_watch: Watched,
-    /// Who is next before us, and the watch on its key.
-    older: Bytes,
+    /// Who is before us, and the watch on the key next before us.
+    ahead: Ahead,
     older_watch: Option<Watched>,
+    /// A key further ahead, where not all of them are known.
+    earlier: Option<Box<Earlier>>,
+    /// That one has gone: find out who is left, before our turn comes.
+    near: bool,
     /// That watch has told something, now or in a wait before: it does not tell late.
     prompt: bool,
     /// When that watch was opened, if it may tell late.
@@ -81,6 +88,16 @@ impl Contender {
         self.reading.retry.failed(now + POLL);
     }
 
+    pub(super) fn is_earlier(&self, watch: WatchId) -> bool {
+        self.earlier.as_ref().is_some_and(|earlier| earlier.watch.id == watch)
+    }
+
+    pub(super) fn close_earlier(&mut self, ctx: &mut Context) {
+        if let Some(earlier) = self.earlier.take() {
+            ctx.close_watch(earlier.watch.id);
+        }
+    }
+
     /// Whether the queue is to be read again.
     pub(super) fn changed(&mut self, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
@@ -92,7 +109,9 @@ impl Contender {
         if own || older {
             self.reading.hear(revision);
         }
-        own || older
+        let near = gone && self.is_earlier(watch) && self.ahead.rest.is_none();
+        self.near |= near;
+        own || older || near
     }
 
     /// A watch is not open: read the queue now and then, should it stay so.
@@ -141,9 +160,11 @@ impl Contender {
         let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
+            self.close_earlier(ctx);
             return None;
         };
-        Some(Box::new(Kept::new(ctx.now, self.session, mem::take(&mut self.older), watch)))
+        let (older, earlier) = (mem::take(&mut self.ahead.next.key), self.earlier.take());
+        Some(Box::new(Kept::new(ctx.now, self.session, older, watch, earlier)))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -158,11 +179,12 @@ impl Contender {
     pub(super) fn close(&mut self, ctx: &mut Context) {
         ctx.close_watch(self.own_watch.id);
         self.close_older(ctx);
+        self.close_earlier(ctx);
     }
 }
 
 impl Lock {
-    /// In the queue, behind `older`: watch its key, and the own one (requirement E4).
+    /// In the queue, behind those of `ahead`: watch the key of the next one, and the own one (requirement E4).
     pub(super) fn join(
         &mut self,
         ctx: &mut Context,
@@ -170,7 +192,7 @@ impl Lock {
         own: Seen,
         revision: i64,
         value: Bytes,
-        older: &KeyValue,
+        ahead: Ahead,
     ) {
         let Some(lease) = ctx.lease(session) else { return };
         self.store.answer = Answer::Taken(Expiry::Unknown);
@@ -180,21 +202,46 @@ impl Lock {
             self.end_try(ctx);
             return;
         }
-        let watching = self.watch_queue(ctx, session, self.key.key(lease), &older.key);
+        let watching = self.watch_queue(ctx, session, self.key.key(lease), &ahead.next.key);
         self.contention = Contention::Waiting(Contender {
             session,
             own,
             value,
             reading: Reading::new(revision, watching.news),
             own_watch: watching.own,
-            older: older.key.clone(),
+            ahead,
             older_watch: Some(watching.older),
+            earlier: watching.earlier,
+            near: false,
             prompt: watching.prompt,
             doubted: None,
             recheck: ctx.recheck_at(),
         });
         self.notify_blocked(ctx, Blocked::Held);
         self.look(ctx);
+    }
+
+    /// In a long queue where too many are before us to be listed, watches one that is further ahead: when it goes, there is time to read who is left, and
+    /// the turn then takes two or three readings of one key, however long the queue behind is.
+    pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
+        let Contention::Waiting(contender) = &mut self.contention else { return };
+        let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
+        if contender.earlier.as_ref().is_none_or(|earlier| earlier.key != older.key) {
+            contender.close_earlier(ctx);
+            let watch = Watched::until_deleted(ctx, older.key.clone());
+            contender.earlier = Some(Box::new(Earlier { key: older.key.clone(), watch }));
+        }
+    }
+
+    /// Behind the one that was expected, in a long queue: lists the newest, to watch one further ahead.
+    pub(super) fn list_once(&mut self, ctx: &mut Context) {
+        if let Contention::Waiting(contender) = &mut self.contention
+            && contender.ahead.rest.is_none()
+            && contender.earlier.is_none()
+        {
+            contender.near = true;
+            self.look(ctx);
+        }
     }
 
     /// Reads the queue again, if what is known of it may be out of date.
@@ -204,13 +251,16 @@ impl Lock {
         let Reading { known, retry, .. } = contender.reading;
         let paused = retry.due().is_some() && retry.tries() > 0;
         let missed = contender.reading.is_behind() || contender.watches().any(|watched| watched.is_ahead_of(known));
-        if retry.is_in_flight() || !(due || (missed && !paused)) {
+        if retry.is_in_flight() || !(due || ((missed || contender.near) && !paused)) {
             return;
         }
         let Some(lease) = ctx.lease(contender.session) else { return };
         contender.recheck = ctx.recheck_at();
         let heard = contender.heard_of();
-        let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created) };
+        // Who is left is read, even if the next one is there.
+        let search = mem::take(&mut contender.near) && contender.ahead.rest.is_none();
+        let ahead = (!search).then(|| contender.ahead.clone());
+        let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created), ahead };
         contender.reading.sent(ctx.send(contender.session, request), heard);
     }
 
@@ -219,7 +269,9 @@ impl Lock {
         contender.reading.retry.forget_call();
         let session = contender.session;
         match reply {
-            Reply::Done(Found::Queue { revision, own: Some(own), older, .. }) if *own == contender.own => {
+            Reply::Done(Found::Queue { revision, own: Some(own), older, rest, all, long, .. })
+                if *own == contender.own =>
+            {
                 contender.reading.known = *revision;
                 match older {
                     // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
@@ -237,13 +289,19 @@ impl Lock {
                         self.contention = Contention::Idle;
                         return self.fail_foreign(ctx, &older.key);
                     }
-                    Some(older) if older.key == contender.older && contender.older_watch.is_some() => {}
                     Some(older) => {
-                        contender.close_older(ctx);
-                        contender.older = older.key.clone();
-                        contender.older_watch = Some(Watched::new(ctx, older.key.clone()));
+                        let next = Older { key: older.key.clone(), created: older.create_revision };
+                        if next.key != contender.ahead.next.key || contender.older_watch.is_none() {
+                            contender.close_older(ctx);
+                            contender.older_watch = Some(Watched::until_deleted(ctx, older.key.clone()));
+                        }
+                        contender.ahead = Ahead { next, rest: all.then(|| rest.clone()) };
                     }
                 }
+                if *long {
+                    self.watch_earlier(ctx, rest);
+                }
+                let Contention::Waiting(contender) = &mut self.contention else { return };
                 contender.reading.retry.succeeded();
                 if contender.reading.asked > *revision {
                     contender.contradicted(ctx.now, *revision);

@@ -3,6 +3,8 @@
 //! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
 //! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
 
+use alloc::boxed::Box;
+
 use bytes::Bytes;
 use core::time::Duration;
 
@@ -22,6 +24,8 @@ pub(super) struct Kept {
     own: Option<Watched>,
     older: Bytes,
     older_watch: Watched,
+    /// That on a key before the older one.
+    earlier: Option<Box<Earlier>>,
     /// The revision at which the own key was changed, or the other one deleted, as far as was told.
     news: i64,
     pub(super) until: Instant,
@@ -29,18 +33,33 @@ pub(super) struct Kept {
 
 impl Kept {
     /// `older_watch` does not tell late.
-    pub(super) fn new(now: Instant, session: SessionId, older: Bytes, older_watch: Watched) -> Self {
+    pub(super) fn new(
+        now: Instant,
+        session: SessionId,
+        older: Bytes,
+        older_watch: Watched,
+        earlier: Option<Box<Earlier>>,
+    ) -> Self {
         let until = now + KEPT_FOR;
-        Self { session, own: None, older, older_watch, news: 0, until }
+        Self { session, own: None, older, older_watch, earlier, news: 0, until }
+    }
+
+    /// The key that is expected to be next before the own one again.
+    pub(super) fn expects(&self, session: SessionId) -> Option<Bytes> {
+        (self.session == session && self.own.is_some()).then(|| self.older.clone())
     }
 
     pub(super) fn is(&self, watch: WatchId) -> bool {
-        self.older_watch.id == watch || self.own.is_some_and(|own| own.id == watch)
+        self.older_watch.id == watch
+            || self.own.is_some_and(|own| own.id == watch)
+            || self.earlier.as_ref().is_some_and(|earlier| earlier.watch.id == watch)
     }
 
     pub(super) fn told(&mut self, watch: WatchId, revision: i64, gone: bool) {
-        if gone || watch != self.older_watch.id {
-            self.news = self.news.max(revision);
+        match &mut self.earlier {
+            Some(earlier) if earlier.watch.id == watch => {}
+            Some(_) | None if gone || watch != self.older_watch.id => self.news = self.news.max(revision),
+            Some(_) | None => {}
         }
     }
 
@@ -49,7 +68,18 @@ impl Kept {
             ctx.close_watch(own.id);
         }
         ctx.close_watch(self.older_watch.id);
+        if let Some(earlier) = &self.earlier {
+            ctx.close_watch(earlier.watch.id);
+        }
     }
+}
+
+/// A key before the one that is waited for: when it goes, the queue is read, so that it is known who is left when the turn has come
+/// (requirement E4).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Earlier {
+    pub(super) key: Bytes,
+    pub(super) watch: Watched,
 }
 
 /// What a wait begins with.
@@ -60,6 +90,7 @@ pub(super) struct Watching {
     pub(super) news: i64,
     /// That on the older key does not tell late.
     pub(super) prompt: bool,
+    pub(super) earlier: Option<Box<Earlier>>,
 }
 
 impl Lock {
@@ -90,19 +121,19 @@ impl Lock {
     /// Watches the key of `older`, and the own one.
     pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
         match self.store.kept.take().map(|kept| *kept) {
-            Some(Kept { session: of, own: Some(own), older: key, older_watch, news, .. })
+            Some(Kept { session: of, own: Some(own), older: key, older_watch, earlier, news, .. })
                 if of == session && key == *older =>
             {
-                Watching { own, older: older_watch, news, prompt: true }
+                Watching { own, older: older_watch, news, prompt: true, earlier }
             }
             kept => {
                 if let Some(kept) = kept {
                     kept.close(ctx);
                 }
                 // In this order, see [`Contender::opened`](super::wait_deletes::Contender::opened).
-                let older = Watched::new(ctx, older.clone());
+                let older = Watched::until_deleted(ctx, older.clone());
                 let own = Watched::new(ctx, own);
-                Watching { own, older, news: 0, prompt: false }
+                Watching { own, older, news: 0, prompt: false, earlier: None }
             }
         }
     }

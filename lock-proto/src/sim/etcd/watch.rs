@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::span::Span;
 use super::store::Store;
-use crate::etcd::message::{ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
+use crate::etcd::message::{DELETED, NO_PUT, ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
 
 /// How many revisions a parked watch is told at once.
 const BATCH: usize = 1_000;
@@ -25,6 +25,8 @@ struct Watch {
     over: bool,
     fragment: bool,
     notify: bool,
+    /// Writes are not told.
+    only_deletions: bool,
     /// Nothing was told since the last time when the revision could have been.
     quiet: bool,
 }
@@ -69,6 +71,7 @@ impl Watches {
             over: false,
             fragment: want.fragment,
             notify: want.progress_notify,
+            only_deletions: want.filters.contains(&NO_PUT),
             quiet: true,
         };
         self.by_id.insert(id, watch);
@@ -175,7 +178,9 @@ impl Watches {
 
 impl Watch {
     fn of_interest(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
-        let wanted = |event: &&WatchEvent| event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
+        let told = |event: &&WatchEvent| event.kind == DELETED || !self.only_deletions;
+        let wanted =
+            |event: &&WatchEvent| told(event) && event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
         events.iter().filter(wanted).cloned().collect()
     }
 

@@ -9,10 +9,10 @@ use lock_proto::etcd::message::{PutRequest, PutResponse};
 use lock_testkit::Etcd;
 use lock_tokio::Client;
 
-use crate::bare::{Bare, PUT};
-use crate::cost::{Sample, sample};
 use crate::go_way::GoWay;
 use crate::ring::Ring;
+use lock_bench::bare::{Bare, PUT};
+use lock_bench::cost::{Sample, sample};
 
 /// How the contest went.
 pub struct Outcome {

@@ -11,7 +11,7 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use crate::bare::{Bare, DELETE, RANGE, TXN, Watches};
+use lock_bench::bare::{Bare, DELETE, RANGE, TXN, Watches};
 
 /// A client with a session, and a lock of it.
 pub struct GoWay {

@@ -7,9 +7,7 @@
 //!
 //! With a PART only that one runs, for a profiler: `cycles`, `clients`, `ring`, `tasks` or `go`.
 
-mod bare;
 mod contended;
-mod cost;
 mod go_way;
 mod ring;
 mod uncontended;

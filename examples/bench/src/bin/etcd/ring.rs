@@ -9,7 +9,7 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use crate::bare::{Bare, DELETE, PUT, RANGE, Watches};
+use lock_bench::bare::{Bare, DELETE, PUT, RANGE, Watches};
 
 /// One of a ring.
 pub struct Ring {

@@ -10,8 +10,8 @@ use lock_proto::etcd::message::{
 use lock_testkit::Etcd;
 use lock_tokio::Client;
 
-use crate::bare::{Bare, DELETE, PUT, TXN};
-use crate::cost::{Cost, Sample, sample};
+use lock_bench::bare::{Bare, DELETE, PUT, TXN};
+use lock_bench::cost::{Cost, Sample, sample};
 
 const CYCLES: u64 = 1_000;
 

@@ -39,8 +39,10 @@ pub(super) enum Flaw {
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// Waiters that look for their own key, as it was created.
-    looks: BTreeMap<RpcId, KeyValue>,
+    /// Waiters that create their key.
+    creates: BTreeMap<RpcId, Bytes>,
+    /// Waiters that look for their own key.
+    looks: BTreeMap<RpcId, Bytes>,
     /// Own keys as they were last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
@@ -59,6 +61,7 @@ pub(super) fn clients(
     move |now, config, id, seed| {
         let rewriter = Rewriter {
             flaw,
+            creates: BTreeMap::new(),
             looks: BTreeMap::new(),
             seen: BTreeMap::new(),
             current: None,
@@ -105,21 +108,20 @@ const fn path(reply: &RpcReply) -> &'static str {
     }
 }
 
-/// The own key of a waiter that looks who is before it: it reads that, and the newest of those
-/// created before.
-fn looked_for(txn: &TxnRequest) -> Option<KeyValue> {
+/// The own key of a waiter that looks who is before it: it reads that, and others.
+fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     let mut reads = txn.success.iter().map(|op| match &op.request {
         Some(Op::Range(range)) => Some(range),
         Some(Op::Put(_) | Op::Delete(_) | Op::Txn(_)) | None => None,
     });
-    let (own, before) = (reads.next()??, reads.next()??);
-    let created = before.max_create_revision + 1;
-    (txn.compare.is_empty() && created > 1).then(|| KeyValue {
-        key: own.key.clone(),
-        create_revision: created,
-        mod_revision: created,
-        ..KeyValue::default()
-    })
+    let (own, _) = (reads.next()??, reads.next()??);
+    Some(own.key.clone())
+}
+
+/// The key that is put.
+fn created(txn: &TxnRequest) -> Option<Bytes> {
+    let first = txn.success.first().and_then(|op| op.request.as_ref())?;
+    if let Op::Put(put) = first { Some(put.key.clone()) } else { None }
 }
 
 impl Rewriter {
@@ -129,6 +131,7 @@ impl Rewriter {
             (Flaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
             (Flaw::SkipsOwnKey | Flaw::ForgetsNews, Rpc::Txn(txn)) => {
                 self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
+                self.creates.extend(created(txn).map(|own| (rpc, own)));
             }
             (
                 Flaw::None
@@ -144,17 +147,19 @@ impl Rewriter {
     }
 
     fn reply(&mut self, rpc: RpcId, reply: &mut Result<RpcReply, Status>) {
-        let (Some(own), Ok(RpcReply::Txn(txn))) = (self.looks.remove(&rpc), reply) else { return };
-        if self.flaw != Flaw::SkipsOwnKey {
-            return;
+        let (look, create) = (self.looks.remove(&rpc), self.creates.remove(&rpc));
+        let Ok(RpcReply::Txn(txn)) = reply else { return };
+        if let (Some(key), Some(header), true) = (create, txn.header, txn.succeeded) {
+            let (create_revision, mod_revision) = (header.revision, header.revision);
+            self.seen.insert(key.clone(), KeyValue { key, create_revision, mod_revision, ..KeyValue::default() });
         }
+        let Some(own) = look.filter(|_| self.flaw == Flaw::SkipsOwnKey) else { return };
         let Some(OpResponse::Range(found)) = txn.responses.first_mut().and_then(|first| first.response.as_mut()) else {
             return;
         };
-        let same = |seen: &&KeyValue| seen.create_revision == own.create_revision;
         match found.kvs.first() {
-            Some(kv) => _ = self.seen.insert(own.key.clone(), kv.clone()),
-            None => found.kvs.push(self.seen.get(&own.key).filter(same).unwrap_or(&own).clone()),
+            Some(kv) => _ = self.seen.insert(own, kv.clone()),
+            None => found.kvs.extend(self.seen.get(&own).cloned()),
         }
     }
 }

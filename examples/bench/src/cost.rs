@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::ops::Sub;
 use std::time::Duration;
 
-use lock_bench::Measured;
+use crate::Measured;
 use lock_testkit::Etcd;
 
 /// Requests and messages by etcd's metrics.
@@ -18,10 +18,17 @@ pub struct Cost {
     pub watch: (u64, u64),
     /// Signs of life.
     pub keep_alives: u64,
+    /// Streams opened: for watches, and for signs of life.
+    pub streams: (u64, u64),
 }
 
 impl Cost {
     /// The counts since the server started.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
     pub fn so_far(etcd: &Etcd) -> Self {
         let text = metrics(etcd);
         let of = |metric: &str| {
@@ -38,11 +45,13 @@ impl Cost {
         let (received, sent) = (of("grpc_server_msg_received_total"), of("grpc_server_msg_sent_total"));
         let all = |of: &BTreeMap<String, u64>, method: &str| of.get(method).copied().unwrap_or(0);
         let mut calls = of("grpc_server_started_total");
+        let streams = (all(&calls, "Watch"), all(&calls, "LeaseKeepAlive"));
         calls.retain(|method, _| method != "Watch" && method != "LeaseKeepAlive");
         Self {
             calls,
             watch: (all(&received, "Watch"), all(&sent, "Watch")),
             keep_alives: all(&received, "LeaseKeepAlive"),
+            streams,
         }
     }
 
@@ -64,6 +73,7 @@ impl Sub for Cost {
             calls: calls.filter(|(_, count)| *count > 0).collect(),
             watch: (self.watch.0 - before.watch.0, self.watch.1 - before.watch.1),
             keep_alives: self.keep_alives - before.keep_alives,
+            streams: (self.streams.0 - before.streams.0, self.streams.1 - before.streams.1),
         }
     }
 }
@@ -122,7 +132,12 @@ impl Sub for Cpu {
 }
 
 /// Time in a process and in the kernel for it (Linux).
-fn worked(process: &str) -> Duration {
+///
+/// # Panics
+///
+/// If there is no such process.
+#[must_use]
+pub fn worked(process: &str) -> Duration {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
     // The name may hold anything, and ends with the last parenthesis.

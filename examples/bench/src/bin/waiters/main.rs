@@ -1,0 +1,79 @@
+//! Many processes that want one lock: this library beside the mutex of etcd's own Go package, in turns, each on a server of its own.
+//!
+//! `make bench-waiters`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin waiters [CLIENTS:HOLD[:SECONDS[:ROUNDS]] …]`;
+//! HOLD is in milliseconds. Needs Go and Debian's golang-etcd-server-dev. Each contender has a client of its own, with a connection and a
+//! session, on both sides: tasks here, goroutines there. All enter first. Who comes first keeps the lock until every key is in the queue:
+//! `enter` is the time from the start until then, and the measurement begins when it gives it back.
+//!
+//! `gap` is the time between two holds: 1 / rate, less the measured mean hold. `calls` and `streams` are the server's counts, for a grant
+//! and in all, those of entering included in the latter; `µs` and `server` are processor time for each grant, of the contenders and
+//! of the server.
+
+mod go;
+mod ours;
+mod tally;
+
+use std::time::Duration;
+
+use lock_bench::median;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tally::{Outcome, Setup};
+
+/// What is measured without arguments: clients, hold, seconds, rounds.
+const DEFAULT: [&str; 4] = ["100:0:10:3", "100:1:10:3", "300:1:30:1", "1000:1:30:1"];
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let wanted: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
+    let setups: Vec<(Setup, usize)> = wanted.into_iter().map(parse).collect();
+    raise_limit_of_files(setups.iter().map(|(setup, _)| setup.clients).max().unwrap_or(0));
+    let peer = go::build();
+    for (setup, rounds) in setups {
+        contest(&peer, setup, rounds);
+    }
+}
+
+fn contest(peer: &go::Peer, setup: Setup, rounds: usize) {
+    let Setup { clients, hold, span } = setup;
+    println!("{clients} clients, hold {hold:?}, {} s", span.as_secs_f64());
+    Outcome::print_head();
+    let [mut rate, mut gap, mut enter] = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        let go = peer.measure(setup);
+        go.print("Go");
+        let ours = ours::measure(setup);
+        ours.print("this library");
+        rate.push(ours.rate() / go.rate());
+        gap.push(ours.gap().as_secs_f64() / go.gap().as_secs_f64());
+        enter.push(ours.enter.as_secs_f64() / go.enter.as_secs_f64());
+    }
+    let [rate, gap, enter] = [rate, gap, enter].map(median);
+    println!("{:<14} rate {rate:.2} x, gap {gap:.2} x, time to enter {enter:.2} x Go's (medians of {rounds})\n", "");
+}
+
+/// `CLIENTS:HOLD[:SECONDS[:ROUNDS]]`.
+fn parse(text: &str) -> (Setup, usize) {
+    let parts: Vec<f64> = text.split(':').filter_map(|part| part.parse().ok()).collect();
+    let [clients, hold, rest @ ..] = &parts[..] else {
+        panic!("CLIENTS:HOLD[:SECONDS[:ROUNDS]] is wanted, and not {text:?}");
+    };
+    let span = Duration::from_secs_f64(rest.first().copied().unwrap_or(30.0));
+    let setup = Setup { clients: *clients as usize, hold: Duration::from_secs_f64(hold / 1e3), span };
+    (setup, rest.get(1).map_or(1, |rounds| *rounds as usize))
+}
+
+/// A connection is a file here, and one in the server, which inherits the limit.
+fn raise_limit_of_files(clients: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let needed = 2 * clients as u64 + 200;
+    if limit.current.is_some_and(|current| current < needed) {
+        let raised = Rlimit { current: Some(limit.maximum.map_or(needed, |most| most.min(needed))), ..limit };
+        setrlimit(Resource::Nofile, raised).expect("a limit may be raised up to its maximum");
+        if limit.maximum.is_some_and(|most| most < needed) {
+            eprintln!(
+                "warning: {needed} open files are needed, and no more than {:?} allowed (ulimit -Hn)",
+                limit.maximum
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! This library: a client for each contender.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lock_testkit::Etcd;
+use lock_tokio::Client;
+use tokio::sync::watch;
+
+use crate::tally::{Mark, NAME, Outcome, Setup, entered};
+
+/// One contender.
+#[derive(Debug, Default)]
+struct Contender {
+    waits_since: Option<Instant>,
+    grants: u64,
+    held: Duration,
+    longest: Duration,
+}
+
+#[derive(Debug)]
+struct Contest {
+    hold: Duration,
+    /// When the measurement began.
+    begun: watch::Sender<Option<Instant>>,
+    inside: AtomicBool,
+    errors: AtomicU64,
+}
+
+impl Contest {
+    fn error(&self, text: &dyn std::fmt::Display) {
+        if self.errors.fetch_add(1, Ordering::SeqCst) == 0 {
+            eprintln!("the first error: {text}");
+        }
+    }
+
+    async fn run(&self, client: Client, own: &Mutex<Contender>) {
+        let lock = client.lock(NAME);
+        let mut begun = self.begun.subscribe();
+        loop {
+            own.lock().expect("no panic").waits_since = Some(Instant::now());
+            let guard = match lock.acquire().await {
+                Ok(guard) => guard,
+                Err(error) => {
+                    self.error(&error);
+                    continue;
+                }
+            };
+            let granted = Instant::now();
+            if self.inside.swap(true, Ordering::SeqCst) {
+                self.error(&"two holders");
+            }
+            let counted = begun.borrow().is_some();
+            let first = *begun.wait_for(Option::is_some).await.expect("it is kept");
+            let since = Instant::now();
+            {
+                let mut own = own.lock().expect("no panic");
+                if counted {
+                    own.waited(first, granted);
+                    own.grants += 1;
+                }
+                own.waits_since = None;
+            }
+            if !self.hold.is_zero() {
+                tokio::time::sleep(self.hold).await;
+            }
+            if counted {
+                own.lock().expect("no panic").held += since.elapsed();
+            }
+            self.inside.store(false, Ordering::SeqCst);
+            if guard.is_held() {
+                guard.release().await;
+            } else {
+                self.error(&"lost");
+            }
+        }
+    }
+}
+
+impl Contender {
+    /// What it waited since the measurement began.
+    fn waited(&mut self, begun: Option<Instant>, until: Instant) {
+        if let (Some(begun), Some(since)) = (begun, self.waits_since) {
+            self.longest = self.longest.max(until.saturating_duration_since(since.max(begun)));
+        }
+    }
+}
+
+pub fn measure(setup: Setup) -> Outcome {
+    let etcd = Etcd::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let outcome = runtime.block_on(contend(&etcd, setup));
+    // Whoever waits is not waited for.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn contend(etcd: &Etcd, Setup { clients, hold, span }: Setup) -> Outcome {
+    let begun = watch::Sender::new(None);
+    let contest = Arc::new(Contest { hold, begun, inside: AtomicBool::new(false), errors: AtomicU64::new(0) });
+    let all: Vec<Arc<Mutex<Contender>>> = (0..clients).map(|_| Arc::default()).collect();
+    let start = Instant::now();
+    let tasks: Vec<_> = all
+        .iter()
+        .map(|own| {
+            let client = Client::connect(&etcd.url()).expect("a URL of the testkit");
+            let (contest, own) = (Arc::clone(&contest), Arc::clone(own));
+            tokio::spawn(async move { contest.run(client, &own).await })
+        })
+        .collect();
+    let enter = entered(etcd, clients, start).await;
+    let before = Mark::now(etcd, "self");
+    let first = Instant::now();
+    contest.begun.send_replace(Some(first));
+    tokio::time::sleep(span).await;
+    let end = Instant::now();
+    let mut outcome = Outcome { enter, span: end - first, ..Outcome::default() };
+    for own in &all {
+        let mut own = own.lock().expect("no panic");
+        own.waited(Some(first), end);
+        outcome.grants += own.grants;
+        outcome.held += own.held;
+        outcome.starved += u64::from(own.grants == 0);
+        outcome.longest = outcome.longest.max(own.longest);
+    }
+    outcome.errors = contest.errors.load(Ordering::SeqCst);
+    outcome.usage = Mark::now(etcd, "self").since(before);
+    tasks.into_iter().for_each(|task| task.abort());
+    outcome
+}

@@ -1,0 +1,139 @@
+//! What a contest is, and how it went.
+
+use std::time::{Duration, Instant};
+
+use lock_bench::bare::{Bare, RANGE};
+use lock_bench::cost::{Cost, worked};
+use lock_proto::etcd::message::{RangeRequest, RangeResponse};
+use lock_testkit::Etcd;
+
+/// How long entering may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often the queue is counted until all are in it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The lock.
+pub const NAME: &str = "waiters";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub clients: usize,
+    pub hold: Duration,
+    pub span: Duration,
+}
+
+/// How a contest went.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// From the start until every contender's key was in the queue.
+    pub enter: Duration,
+    pub span: Duration,
+    pub grants: u64,
+    /// All holds together.
+    pub held: Duration,
+    /// Who got nothing in the span.
+    pub starved: u64,
+    /// The longest wait in the span, those that had not ended included.
+    pub longest: Duration,
+    pub errors: u64,
+    pub usage: Usage,
+}
+
+/// What it took.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    /// Calls inside the span.
+    calls: u64,
+    /// Messages on watch streams inside the span.
+    watch: (u64, u64),
+    /// Streams of watches and of signs of life, from the start.
+    streams: (u64, u64),
+    /// Processor time inside the span, of the contenders and of the server.
+    cpu: (Duration, Duration),
+}
+
+impl Outcome {
+    pub fn rate(&self) -> f64 {
+        self.grants as f64 / self.span.as_secs_f64()
+    }
+
+    pub fn mean_hold(&self) -> Duration {
+        self.held / u32::try_from(self.grants.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// The time between two holds.
+    pub fn gap(&self) -> Duration {
+        Duration::from_secs_f64(self.span.as_secs_f64() / self.grants.max(1) as f64).saturating_sub(self.mean_hold())
+    }
+
+    pub fn print_head() {
+        println!(
+            "{:<14} {:>8} {:>9} {:>9} {:>9} {:>8} {:>8} {:>6} {:>6} {:>11} {:>9} {:>6} {:>6}",
+            "",
+            "enter",
+            "locks/s",
+            "hold",
+            "gap",
+            "starved",
+            "longest",
+            "errors",
+            "calls",
+            "asked/told",
+            "streams",
+            "µs",
+            "server"
+        );
+    }
+
+    pub fn print(&self, title: &str) {
+        let each = |count: u64| count as f64 / self.grants.max(1) as f64;
+        let micros = |time: Duration| time.as_secs_f64() * 1e6 / self.grants.max(1) as f64;
+        let Usage { calls, watch, streams, cpu } = &self.usage;
+        println!(
+            "{title:<14} {:>8.2?} {:>9.1} {:>9.1?} {:>9.1?} {:>8} {:>8.2?} {:>6} {:>6.2} {:>11} {:>9} {:>6.0} {:>6.0}",
+            self.enter,
+            self.rate(),
+            self.mean_hold(),
+            self.gap(),
+            self.starved,
+            self.longest,
+            self.errors,
+            each(*calls),
+            format!("{:.2}/{:.2}", each(watch.0), each(watch.1)),
+            format!("{}+{}", streams.0, streams.1),
+            micros(cpu.0),
+            micros(cpu.1),
+        );
+    }
+}
+
+/// Waits until so many keys are in the queue. Gives the time since `start`.
+pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
+    let bare = Bare::connect(etcd).await;
+    loop {
+        let (key, range_end) = (format!("{NAME}/").into(), format!("{NAME}0").into());
+        let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+        let counted: RangeResponse = bare.call(RANGE, count).await;
+        if counted.count >= clients as i64 {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < PATIENCE, "{} of {clients} have entered after {PATIENCE:?}", counted.count);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// What was used up to now.
+pub struct Mark(Cost, (Duration, Duration));
+
+impl Mark {
+    /// `process` contends.
+    pub fn now(etcd: &Etcd, process: &str) -> Self {
+        Self(Cost::so_far(etcd), (worked(process), worked(&etcd.pid().to_string())))
+    }
+
+    pub fn since(self, before: Self) -> Usage {
+        let streams = self.0.streams;
+        let cost = self.0 - before.0;
+        Usage { calls: cost.sum(), watch: cost.watch, streams, cpu: (self.1.0 - before.1.0, self.1.1 - before.1.1) }
+    }
+}

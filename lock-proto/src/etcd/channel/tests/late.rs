@@ -1,0 +1,118 @@
+//! What is late is not lost (requirement E13).
+
+use super::*;
+
+/// The lock with the shortest TTL has no say in when the others' connection ends.
+#[test]
+fn e13_a_short_patience_ends_no_connection() {
+    let (mut rig, conn) = Rig::up(1);
+    let short = rig.send_for(grant(1), 20 * MS);
+    let long = rig.send_for(grant(2), 900 * MS);
+    let requests = rig.requests();
+    assert_eq!(requests.len(), 2);
+    rig.pass(999 * MS);
+    assert_eq!(rig.all(), [], "in flight");
+    for (request, n) in requests.into_iter().zip([1, 2]) {
+        let Output::Call { rpc, .. } = request else { panic!("{request:?}") };
+        rig.answer(rpc, granted(n));
+    }
+    assert_eq!(rig.all(), [short, long].map(|call| ChannelOutput::Reply { call, reply: LEASE }));
+    assert_eq!(rig.channel.current(), Some(conn));
+}
+
+/// A server that answers, each request late, is never asked anything twice.
+#[test]
+fn e13_a_connection_on_which_something_arrives_stays() {
+    let (mut rig, conn) = Rig::up(2);
+    let calls: Vec<CallId> = (0..8).map(|_| rig.send(grant(1))).collect();
+    let requests = rig.requests();
+    assert_eq!(requests.len(), 8);
+    for (request, call) in requests.into_iter().zip(calls) {
+        rig.pass(990 * MS);
+        assert_eq!(rig.all(), [], "the last of them waits for eight seconds");
+        let Output::Call { rpc, .. } = request else { panic!("{request:?}") };
+        rig.answer(rpc, granted(1));
+        assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
+    }
+    assert_eq!((rig.channel.current(), rig.channel.next_deadline()), (Some(conn), None));
+}
+
+/// Silence counts from the time when an answer was first expected.
+#[test]
+fn e13_an_idle_connection_is_not_silent() {
+    let (mut rig, conn) = Rig::up(1);
+    rig.pass(100 * SECOND);
+    let call = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.pass(999 * MS);
+    assert_eq!((rig.all().len(), rig.channel.current()), (0, Some(conn)));
+    rig.answer(rpc, granted(1));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
+}
+
+/// Nobody answers: all are given twice the time, up to eight times, once every endpoint was tried.
+#[test]
+fn e13_where_all_are_silent_more_silence_is_allowed() {
+    for (endpoints, expected) in [(1, [1, 2, 4, 8, 8, 8]), (3, [1, 1, 1, 2, 2, 2])] {
+        let (mut rig, _) = Rig::up(endpoints);
+        for allowed in expected {
+            let call = rig.send_for(grant(1), 30 * SECOND);
+            if !rig.channel.is_up() {
+                let connecting = |output: &ChannelOutput| matches!(output, ChannelOutput::Do(Output::Connect { .. }));
+                while !rig.all().iter().any(connecting) {
+                    rig.until_due();
+                }
+                rig.channel.handle_connected(rig.now, rig.channel.current().unwrap());
+            }
+            rig.call();
+            assert_eq!(rig.channel.next_deadline(), Some(rig.now + allowed * SECOND), "{endpoints}");
+            rig.until_due();
+            assert!(rig.all().contains(&unknown(call, Fault::TimedOut)));
+        }
+    }
+}
+
+/// A server that takes its time is given four times as much, and no more than before once it is fast again.
+#[test]
+fn e13_a_slow_server_is_given_more_time() {
+    let (mut rig, conn) = Rig::up(1);
+    for (takes, allowed) in [(300, 1000), (700, 1200), (1_100, 2_800), (2_500, 4_400), (10, 8_000), (10, 8_000)] {
+        rig.send(grant(1));
+        let rpc = rig.call();
+        assert_eq!(rig.channel.next_deadline(), Some(rig.now + allowed * MS), "{takes}");
+        rig.pass(takes * MS);
+        rig.answer(rpc, granted(1));
+        rig.all();
+    }
+    for _ in 0..30 {
+        rig.send(grant(1));
+        let rpc = rig.call();
+        rig.answer(rpc, granted(1));
+        rig.all();
+    }
+    rig.send(grant(1));
+    rig.call();
+    assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (Some(rig.now + SECOND), Some(conn)));
+}
+
+/// A watch stream that hangs is opened anew, and nothing else: the rest of the connection is well.
+#[test]
+fn e13_a_watch_stream_that_hangs_is_opened_anew() {
+    let (mut rig, conn) = Rig::up(1);
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    let stream = rig.stream(StreamKind::Watch);
+    assert_eq!(rig.requests().len(), 1, "the creation");
+    for _ in 0..20 {
+        let call = rig.send(grant(1));
+        let rpc = rig.call();
+        rig.pass(490 * MS);
+        rig.answer(rpc, granted(1));
+        assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
+    }
+    rig.send(grant(1));
+    rig.call();
+    rig.pass(200 * MS);
+    let outputs = rig.all();
+    assert!(outputs.contains(&ChannelOutput::Do(Output::Close { stream })), "{outputs:?}");
+    assert_eq!(rig.channel.current(), Some(conn));
+}

@@ -1,0 +1,121 @@
+//! Queues that are too long to be listed (requirements E3, E4).
+
+use lock_proto::etcd::{Ahead, Request};
+
+use super::kept::{in_line, turn};
+use super::*;
+
+/// Long enough that who is left is listed before the turn comes.
+const MANY: usize = 140;
+/// More than are listed.
+const SOME: usize = 16;
+
+/// What a client has asked for about its queue since its first so many requests.
+fn asked(w: &World, client: usize, since: usize) -> Vec<Request> {
+    let all = w.clients[client].requests.iter().skip(since).map(|(_, request)| request.clone());
+    all.filter(|request| matches!(request, Request::Create { .. } | Request::Look { .. })).collect()
+}
+
+fn sent(w: &World) -> Vec<usize> {
+    w.clients.iter().map(|client| client.requests.len()).collect()
+}
+
+/// Each enters by one request, since it is behind the same one again; lists who is left when its turn is near; and reads two or three keys
+/// when it has come. Only that one reading, which others do not wait for, has to look through the queue.
+#[test]
+fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
+    let (mut w, mut line) = in_line(MANY, |config| config);
+    for _ in 0..MANY {
+        turn(&mut w, &mut line);
+    }
+    let before = sent(&w);
+    for _ in 0..MANY {
+        turn(&mut w, &mut line);
+        w.run_for(ms(2));
+    }
+    for (client, since) in before.into_iter().enumerate() {
+        let asked = asked(&w, client, since);
+        let (mut lists, mut turns, mut enters) = (0, 0, 0);
+        for request in &asked {
+            match request {
+                Request::Look { ahead: None, .. } => lists += 1,
+                Request::Look { ahead: Some(Ahead { rest: Some(rest), .. }), .. } if rest.len() <= 2 => turns += 1,
+                Request::Create { expects: Some(_), .. } => enters += 1,
+                other => panic!("client {client}: {other:?}"),
+            }
+        }
+        assert_eq!((lists, turns, enters), (1, 1, 1), "client {client}: {asked:?}");
+    }
+    w.end();
+}
+
+/// Who is next before a client that enters anew has to be found.
+#[test]
+fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
+    let (mut w, _) = in_line(MANY, |config| config);
+    let queue: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
+    let last = asked(&w, MANY - 1, 0);
+    let [Request::Create { expects: None, .. }, Request::Look { ahead: None, .. }] = &last[..] else {
+        panic!("{last:?}")
+    };
+    // The third before it as well.
+    let mut watched = w.watched(MANY - 1);
+    watched.sort();
+    let mut expected = vec![queue[MANY - 1].clone(), queue[MANY - 2].clone(), queue[MANY - 4].clone()];
+    expected.sort();
+    assert_eq!(watched, expected);
+    w.end();
+}
+
+/// Whoever was expected to be before it is not there any more, or somebody else is between.
+#[test]
+fn e3_who_is_expected_may_be_another() {
+    for gives_up in [true, false] {
+        let (mut w, mut line) = in_line(SOME, |config| config);
+        for _ in 0..SOME {
+            turn(&mut w, &mut line);
+        }
+        let (client, lock) = line.pop_front().unwrap();
+        let (last, waiting) = *line.back().unwrap();
+        give_back(&mut w, client, lock);
+        let mut between = None;
+        if gives_up {
+            w.abandon(last, waiting);
+            line.pop_back();
+        } else {
+            let newcomer = w.add(world::config());
+            between = Some((newcomer, w.acquire(newcomer, lock_proto::redis::Acquire::new("a"))));
+        }
+        w.run_for(ms(10));
+        line.extend(between);
+        line.push_back((client, w.acquire(client, lock_proto::redis::Acquire::new("a"))));
+        w.run_for(ms(10));
+        // All get it, in their order.
+        while let Some((client, lock)) = line.pop_front() {
+            w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
+            give_back(&mut w, client, lock);
+        }
+        w.end();
+    }
+}
+
+/// Those before a waiter give up, one after the other: it waits for those that are left.
+#[test]
+fn e4_those_ahead_that_give_up_are_no_turns() {
+    let (mut w, mut line) = in_line(SOME, |config| config);
+    let (last, waiting) = line.pop_back().unwrap();
+    let (holder, held) = line.pop_front().unwrap();
+    while let Some((client, lock)) = line.pop_back() {
+        w.abandon(client, lock);
+        w.run_for(ms(5));
+        assert!(w.is_held(holder, held) && !w.is_held(last, waiting));
+    }
+    let known = asked(&w, last, 0).into_iter().rev().find_map(|request| match request {
+        Request::Look { ahead, .. } => ahead,
+        _ => None,
+    });
+    assert!(matches!(known, Some(Ahead { rest: Some(_), .. })), "{known:?}");
+    give_back(&mut w, holder, held);
+    w.expect(ms(5), "the last one", |w| w.is_held(last, waiting));
+    w.end();
+}
