@@ -405,7 +405,7 @@ fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
     for (call, _) in hub.requests() {
         hub.reply(1, call, &Reply::Busy { expires: Expiry::In(for_ms(5_000)) });
     }
-    let Some(LocksOutput::Listen { key }) = hub.outputs.pop() else { panic!("{:?}", hub.outputs) };
+    let Some(LocksOutput::Listen { key, .. }) = hub.outputs.pop() else { panic!("{:?}", hub.outputs) };
     // The release reaches the first node; before the others follow, the waiter is cancelled.
     hub.locks.handle_signal(ms(10), NodeId::new(0), &key);
     hub.locks.abandon(ms(11), id);

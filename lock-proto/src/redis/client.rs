@@ -172,14 +172,14 @@ impl Client {
                     }
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
-                LocksOutput::Listen { key } => {
-                    for link in &mut self.links {
-                        link.listener.want(key.clone());
+                LocksOutput::Listen { node, key } => {
+                    if let Some(link) = self.links.get_mut(node.index()) {
+                        link.listener.want(key);
                         link.changed = true;
                     }
                 }
-                LocksOutput::Unlisten { key } => {
-                    for link in &mut self.links {
+                LocksOutput::Unlisten { node, key } => {
+                    if let Some(link) = self.links.get_mut(node.index()) {
                         link.listener.unwant(&key);
                         link.changed = true;
                     }

@@ -1,7 +1,7 @@
 //! What the hub asks of its surroundings.
 
 use super::request::Key;
-use crate::id::LockId;
+use crate::id::{LockId, NodeId};
 use crate::lock::Event;
 
 /// What the hub tells its surroundings. One ordered queue.
@@ -22,14 +22,18 @@ pub enum LocksOutput {
         /// What.
         event: Event,
     },
-    /// Watch for the release of this lock on every node, from now on. A node that has told of one need not tell of another before this comes
+    /// Watch for the release of this lock on this node, from now on. After it has told of one, it need not tell of another before this comes
     /// again.
     Listen {
+        /// The node.
+        node: NodeId,
         /// The lock.
         key: Key,
     },
     /// Watch it no longer.
     Unlisten {
+        /// The node.
+        node: NodeId,
         /// The lock.
         key: Key,
     },

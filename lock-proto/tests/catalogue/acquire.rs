@@ -48,7 +48,7 @@ fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
         w.expect(ms(3), "the lost take lands", |w| w.get(0, "a").is_some());
         let ghost = w.get(0, "a").unwrap().to_vec();
-        w.expect(ms(520), "the next attempt has it", |w| w.is_held(0, lock));
+        w.expect(ms(2_020), "the next attempt has it", |w| w.is_held(0, lock));
         assert_ne!(token(&w, 0, lock), ghost, "seed {seed}\n{}", w.log());
         w.run_for(secs(30));
         assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());

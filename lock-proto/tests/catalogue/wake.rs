@@ -60,7 +60,7 @@ fn catalogue_p2_a_lost_signal_costs_time_only() {
         let lock = w.acquire(0, Acquire::new("a"));
         w.run_for(secs(5));
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
-        w.expect(ms(520), "the waiter has it", |w| w.is_held(0, lock));
+        w.expect(ms(2_020), "the waiter has it", |w| w.is_held(0, lock));
     }
 }
 

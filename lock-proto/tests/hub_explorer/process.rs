@@ -179,11 +179,11 @@ impl Process {
                         }
                     }
                     LocksOutput::Event { lock, event } => self.told(now, lock, &event, fences),
-                    LocksOutput::Listen { key } => {
+                    LocksOutput::Listen { key, .. } => {
                         let again = self.told.remove(&key);
                         assert!(self.wanted.insert(key) || again, "listened to twice");
                     }
-                    LocksOutput::Unlisten { key } => assert!(self.wanted.remove(&key), "was not listened to"),
+                    LocksOutput::Unlisten { key, .. } => assert!(self.wanted.remove(&key), "was not listened to"),
                     LocksOutput::Stopped { .. } => {
                         assert!(!self.stopped && self.stopping, "stopped twice, or unasked");
                         self.stopped = true;

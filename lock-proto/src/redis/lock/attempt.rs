@@ -17,9 +17,11 @@ use crate::time::millis_up;
 
 /// While a node will tell of the release, polling is the safety net only.
 pub(super) const NOTIFIED_POLL_FACTOR: u32 = 10;
+/// And so many times slower still, the longer a waiter waits.
+pub(super) const NOTIFIED_POLL_GROWTH: u32 = 4;
 /// How many of its slowest polls a waiter's marker outlives; each of them sets it anew. One that is left by a dead waiter costs a
 /// signal that nobody takes.
-const MARKED_POLLS: u32 = 4;
+const MARKED_POLLS: u32 = 2 * NOTIFIED_POLL_GROWTH;
 /// But not less than this: an attempt may take its time.
 const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 
@@ -44,7 +46,7 @@ impl Lock {
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
         if let Some(listening) = &mut self.store.listening {
-            listening.hinted = NodeSet::default();
+            listening.hinted = false;
         }
         let nodes = ctx.shared.nodes.len();
         let fence_block = ctx.fence_block();
@@ -54,6 +56,12 @@ impl Lock {
                 millis_up((ctx.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
             }
             Wake::Notify | Wake::Poll => 0,
+        };
+        // At the node where it listens.
+        let wake_node = match &self.store.listening {
+            _ if nodes == 1 => Some(NodeId::new(0)),
+            Some(listening) => Some(listening.node),
+            None => None,
         };
         let mut marked = NodeSet::default();
         let ask = |index: usize| {
@@ -66,7 +74,8 @@ impl Lock {
             }
             let clean = first && self.store.debts.get(node).is_none_or(Debt::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
-            let waiting_ms = if ctx.shared.quiet.contains(node) { 0 } else { waiting_ms };
+            let marks = wake_node == Some(node) && !ctx.shared.quiet.contains(node);
+            let waiting_ms = if marks { waiting_ms } else { 0 };
             if waiting_ms > 0 {
                 marked.insert(node);
             }
@@ -122,7 +131,7 @@ impl Lock {
             }
             // Not at once: the answer may be as late each time.
             Contention::Paused { until } if reachable => *until = (*until).min(ctx.now + ctx.config.store.poll.every),
-            Contention::Trying(_) | Contention::Paused { .. } | Contention::Idle => {}
+            Contention::Trying(_) | Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
         }
     }
 
@@ -254,7 +263,7 @@ impl Lock {
         {
             // Another client won; requeue.
             listening.told = false;
-            ctx.listen(&self.key, true);
+            ctx.listen(listening.node, &self.key, true);
         }
         if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
             self.start_listening(ctx);

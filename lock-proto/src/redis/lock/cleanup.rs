@@ -199,6 +199,11 @@ impl Debt {
         matches!(self.step, Step::Sent(_))
     }
 
+    /// A delete is under way that wakes a waiter.
+    pub(crate) const fn is_announcing(&self) -> bool {
+        matches!(self.step, Step::Sent(delete) if delete.announce)
+    }
+
     /// The delete under way, if it has this serial.
     pub(crate) fn delete(&self, serial: u64) -> Option<Delete> {
         if let Step::Sent(delete) = self.step { Some(delete).filter(|delete| delete.serial == serial) } else { None }

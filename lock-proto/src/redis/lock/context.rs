@@ -144,9 +144,9 @@ impl Context {
         self.call(CallOwner::Lock(self.slot), node, request, self.config.request_timeout)
     }
 
-    pub(crate) fn listen(&mut self, key: &Key, on: bool) {
+    pub(crate) fn listen(&mut self, node: NodeId, key: &Key, on: bool) {
         let key = key.clone();
-        self.out.push_back(if on { LocksOutput::Listen { key } } else { LocksOutput::Unlisten { key } });
+        self.out.push_back(if on { LocksOutput::Listen { node, key } } else { LocksOutput::Unlisten { node, key } });
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Contention {
     Idle,
     /// The head waits for its next attempt.
     Paused { until: Instant },
+    /// The head waits until this client's last release is answered, which tells whether others wait.
+    Releasing { until: Instant },
     /// A round of attempts is under way.
     Trying(Round),
 }
@@ -118,9 +120,9 @@ impl Store for Redis {
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
         // Signals that were taken here and led to no attempt are somebody else's.
-        for node in lock.store.listening.iter().flat_map(|listening| listening.hinted.iter()) {
+        if let Some(listening) = lock.store.listening.filter(|listening| listening.hinted) {
             let request = Request::Announce { key: lock.key.clone() };
-            ctx.send(node, request);
+            ctx.send(listening.node, request);
         }
         lock.stop_listening(ctx);
         lock.tries = 0;
@@ -134,7 +136,9 @@ impl Store for Redis {
         match (&lock.hold, &lock.contention) {
             (Some(hold), _) => hold.report(),
             (None, Contention::Trying(round)) => lock.answers_with(round).into(),
-            (None, Contention::Idle | Contention::Paused { .. }) => lock.store.answers.iter().cloned().collect(),
+            (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => {
+                lock.store.answers.iter().cloned().collect()
+            }
         }
     }
 
@@ -231,8 +235,10 @@ impl Store for Redis {
         lock.store.yields_until = lock.store.yields_until.filter(|until| *until > ctx.now);
         match &lock.contention {
             Contention::Trying(_) => lock.judge(ctx),
-            Contention::Paused { until } if *until <= ctx.now => lock.start_round(ctx),
-            Contention::Paused { .. } | Contention::Idle => {}
+            Contention::Paused { until } | Contention::Releasing { until } if *until <= ctx.now => {
+                lock.start_round(ctx)
+            }
+            Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
         }
         for node in lock.store.debts.due(ctx.now).iter() {
             lock.settle_debt(ctx, node, Send::Now);
@@ -243,6 +249,7 @@ impl Store for Redis {
         match contention {
             Contention::Idle => None,
             Contention::Paused { until } => Some((*until, "next attempt")),
+            Contention::Releasing { until } => Some((*until, "own release")),
             Contention::Trying(round) => Some((round.deadline, "end of a round")),
         }
     }
@@ -343,6 +350,7 @@ impl Lock {
             if matches!(reply, Reply::Deleted { awaited: true, .. }) {
                 self.give_way(ctx, delete.emitted);
             }
+            self.own_release_answered(ctx);
             return;
         }
         self.renewal_answered(ctx, node, serial, reply);
@@ -375,7 +383,7 @@ impl Lock {
                 }
                 self.judge(ctx);
             }
-            Contention::Paused { .. } | Contention::Idle => {}
+            Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
         }
     }
 
@@ -408,7 +416,7 @@ impl Lock {
         let last = match (&self.hold, &self.contention) {
             (Some(hold), _) => hold.number - 1,
             (None, Contention::Trying(round)) => round.number - 1,
-            (None, Contention::Idle | Contention::Paused { .. }) => ctx.number,
+            (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => ctx.number,
         };
         let lost = self.lost.iter().map(|ended| ended.remains.number);
         match (lost.clone().min(), lost.max()) {

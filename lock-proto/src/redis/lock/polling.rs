@@ -1,7 +1,7 @@
 //! When the head of the queue tries again: polling, and the end of the TTL that was seen (requirements A6, Q2).
 
 use super::Lock;
-use super::attempt::NOTIFIED_POLL_FACTOR;
+use super::attempt::{NOTIFIED_POLL_FACTOR, NOTIFIED_POLL_GROWTH};
 use super::context::Context;
 use super::redlock::Round;
 use crate::jitter::{doubled, jitter};
@@ -35,9 +35,14 @@ impl Lock {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
-        let notified = self.store.listening.is_some_and(|listening| listening.heard.len() >= ctx.quorum());
+        let notified = self.store.listening.is_some_and(|listening| listening.heard);
         if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity) {
             every *= NOTIFIED_POLL_FACTOR;
+        }
+        if notified {
+            // The longer the queue, the longer each waits in it: a thousand waiters that all poll often would do more than the holders.
+            let most = (every * NOTIFIED_POLL_GROWTH).min(round.ttl.duration() / 2).max(every);
+            every = doubled(every, self.tries.saturating_sub(2), most);
         }
         let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));
         if let Some(left) = round.free_in(ctx.quorum()) {

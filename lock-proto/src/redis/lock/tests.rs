@@ -277,7 +277,7 @@ fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
         hub.locks.handle_timeout(next);
         hub.drain();
     }
-    assert_eq!(marks, [0, 16_000, 16_000, 16_000]);
+    assert_eq!(marks, [0, 32_000, 32_000, 32_000]);
     let mut hub = Hub::new(1, |c| c.wake(Wake::Poll));
     let id = hub.acquire(0, want());
     let (call, _) = hub.one();

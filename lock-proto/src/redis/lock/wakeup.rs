@@ -1,26 +1,28 @@
 //! Wake-up of the head of the queue by a release (requirement A7).
 
-use super::context::{Context, NodeSet};
+use super::cleanup::Debt;
+use super::context::Context;
 use super::{Contention, Lock};
 use crate::id::NodeId;
-use crate::lock::{Blocked, Wait};
+use crate::lock::{Answer, Blocked, Wait};
 use crate::redis::config::Wake;
 use crate::time::Instant;
-use core::time::Duration;
-
-/// The first node of a quorum has told of a release: the others get this long to follow.
-const HINT_GATHERING: Duration = Duration::from_millis(5);
 
 /// Wake-up subscription of the head of the queue, from the first busy answer to the grant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+///
+/// It is at one node, also in a quorum: that node's list of blocked clients is the queue, and a release wakes one
+/// waiter. At each node a release would wake another one, and none of them would get a majority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Listening {
-    /// Nodes that will tell of a release.
-    pub(super) heard: NodeSet,
-    /// Nodes that told of one since the last attempt.
-    pub(super) hinted: NodeSet,
+    /// The node that is to tell of a release.
+    pub(super) node: NodeId,
+    /// It will tell.
+    pub(super) heard: bool,
+    /// It told of one since the last attempt.
+    pub(super) hinted: bool,
     /// The attempt that follows the announcement has been made.
     retried: bool,
-    /// A node has told of a release, and tells of no other until it is asked to.
+    /// It has told of a release, and tells of no other until it is asked to.
     pub(super) told: bool,
 }
 
@@ -29,7 +31,8 @@ impl Lock {
     /// asked for at once it would be taken back before they hear of it, again and again.
     pub(super) fn give_way(&mut self, ctx: &Context, asked: Instant) {
         // Those who wait here already stay away as it is.
-        if self.hold.is_none() && matches!(self.contention, Contention::Idle) && !ctx.is_stopping() {
+        let contends = !matches!(self.contention, Contention::Idle | Contention::Releasing { .. });
+        if self.hold.is_none() && !contends && !ctx.is_stopping() {
             self.store.yields_until = Some(ctx.now + ctx.config.store.turn_pause + ctx.now.since(asked));
         }
     }
@@ -39,6 +42,10 @@ impl Lock {
         let Some(head) = self.waiters.head() else { return };
         let alone = head.wait == Wait::Try;
         if alone || self.store.yields_until.take().is_none_or(|until| until <= ctx.now) {
+            if !alone && self.awaits_own_release(ctx) {
+                self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.poll.every };
+                return;
+            }
             return self.start_round(ctx);
         }
         self.notify_blocked(ctx, Blocked::Held);
@@ -52,58 +59,89 @@ impl Lock {
         }
     }
 
-    pub(super) fn start_listening(&mut self, ctx: &mut Context) {
-        if ctx.config.store.wake == Wake::Notify && self.store.listening.is_none() {
-            self.store.listening = Some(Listening::default());
-            ctx.listen(&self.key, true);
+    /// The last release of this client is not answered by the node that tells whether others wait. A quorum has
+    /// answered it before, and an attempt now would overtake those that were woken.
+    fn awaits_own_release(&self, ctx: &Context) -> bool {
+        let node = self.wake_node(ctx);
+        ctx.config.is_quorum() && self.store.debts.get(node).is_some_and(Debt::is_announcing)
+    }
+
+    /// A delete has its answer.
+    pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
+        if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(ctx) {
+            self.contention = Contention::Idle;
+            self.begin(ctx);
         }
+    }
+
+    /// Subscribes to releases, or moves the subscription away from a node that cannot be reached.
+    pub(super) fn start_listening(&mut self, ctx: &mut Context) {
+        if ctx.config.store.wake != Wake::Notify {
+            return;
+        }
+        let node = self.wake_node(ctx);
+        match &self.store.listening {
+            Some(listening) if listening.heard || listening.node == node => return,
+            Some(listening) => ctx.listen(listening.node, &self.key, false),
+            None => {}
+        }
+        self.store.listening = Some(Listening { node, heard: false, hinted: false, retried: false, told: false });
+        ctx.listen(node, &self.key, true);
+    }
+
+    /// The last of the nodes that can be reached, so that clients agree on it without asking each other. A release is
+    /// sent to the nodes in their order: when the last one tells of it, the others have most likely executed it.
+    fn wake_node(&self, ctx: &Context) -> NodeId {
+        let nodes = || (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
+        let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.quiet.contains(*node);
+        let reachable = |node: &NodeId| {
+            let answer = self.store.answers.get(node.index());
+            answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)))
+        };
+        nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
     }
 
     pub(super) fn stop_listening(&mut self, ctx: &mut Context) {
         self.blocked = None;
-        if self.store.listening.take().is_some() {
-            ctx.listen(&self.key, false);
+        if let Some(listening) = self.store.listening.take() {
+            ctx.listen(listening.node, &self.key, false);
         }
     }
 
-    /// A node will tell of a release from now on: announce, try again, wait, so that no release falls between.
+    /// The subscription at this node.
+    fn listening_at(&mut self, node: NodeId) -> Option<&mut Listening> {
+        self.store.listening.as_mut().filter(|listening| listening.node == node)
+    }
+
+    /// The node will tell of a release from now on: announce, try again, wait, so that no release falls between.
     pub fn listens(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
-        let quorum = ctx.quorum();
-        let Some(listening) = &mut self.store.listening else { return };
-        listening.heard.insert(node);
-        if listening.retried || listening.heard.len() < quorum {
-            return;
+        let Some(listening) = self.listening_at(node) else { return };
+        listening.heard = true;
+        if !listening.retried {
+            listening.retried = true;
+            self.attempt_soon(ctx);
         }
-        listening.retried = true;
-        self.attempt_soon(ctx);
     }
 
-    /// A node will not tell of a release any more.
+    /// The node will not tell of a release any more.
     pub fn deaf(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
-        let Some(listening) = &mut self.store.listening else { return };
-        listening.heard.remove(node);
+        let Some(listening) = self.listening_at(node) else { return };
+        listening.heard = false;
         listening.retried = false;
         if let Contention::Paused { until } = &mut self.contention {
             *until = (*until).min(ctx.now + ctx.config.store.poll.every);
         }
     }
 
-    /// A node tells of a release. Whether somebody here waits for it.
+    /// The node tells of a release. Whether somebody here waits for it.
     pub fn hint(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         self.expire(ctx);
-        let quorum = ctx.quorum();
-        let Some(listening) = &mut self.store.listening else { return false };
-        listening.hinted.insert(node);
+        let Some(listening) = self.listening_at(node) else { return false };
+        listening.hinted = true;
         listening.told = true;
-        if listening.hinted.len() >= quorum {
-            self.attempt_soon(ctx);
-        } else if let Contention::Paused { until } = &mut self.contention {
-            *until = (*until).min(ctx.now + HINT_GATHERING);
-        } else {
-            self.attempt_soon(ctx);
-        }
+        self.attempt_soon(ctx);
         true
     }
 
@@ -111,7 +149,7 @@ impl Lock {
         match &mut self.contention {
             Contention::Paused { .. } => self.start_round(ctx),
             Contention::Trying(round) => round.hinted = true,
-            Contention::Idle => {}
+            Contention::Releasing { .. } | Contention::Idle => {}
         }
     }
 }

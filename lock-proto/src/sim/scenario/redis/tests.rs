@@ -13,7 +13,7 @@ use flawed::{Flaw, clients};
 mod flawed;
 
 /// Within this many seeds a flaw must be found.
-const BUDGET: u64 = 60;
+const BUDGET: u64 = 200;
 
 /// The first plan of a scenario that catches clients with this flaw by one of these rules. Without
 /// the flaw it must break nothing.

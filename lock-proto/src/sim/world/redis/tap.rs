@@ -119,7 +119,10 @@ fn list(reply: &[u8]) -> Option<Vec<u8>> {
 /// How long the first whole reply is.
 pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
-    let number = core::str::from_utf8(&bytes[1..end - 2]).ok().and_then(|text| text.parse::<i64>().ok());
+    let number = bytes
+        .get(1..end - 2)
+        .and_then(|digits| core::str::from_utf8(digits).ok())
+        .and_then(|text| text.parse::<i64>().ok());
     match (bytes[0], number) {
         (b'$' | b'=' | b'!', Some(len @ 0..)) => {
             Some(end + usize::try_from(len).ok()? + 2).filter(|all| *all <= bytes.len())
