@@ -1,7 +1,7 @@
 //! What is promised only while nothing goes wrong: promptness (requirement S8), and that no work is
 //! done twice (requirement S9).
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -17,18 +17,18 @@ pub(super) struct Calm {
     prompt: Option<Duration>,
     /// Whether work is done once.
     once: bool,
-    /// Requests without an answer, by connection, each with its number.
-    unanswered: BTreeMap<(u64, u64), Work>,
+    /// Requests without an answer.
+    unanswered: Vec<Work>,
     /// Whoever waited is gone, and what was asked for them may not have left yet.
     kept_back: BTreeMap<(usize, Vec<u8>), u32>,
-    /// Connections on which a request was answered.
-    answers: BTreeSet<u64>,
 }
 
 /// A request that has no answer yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Work {
     client: usize,
+    /// Its connection, and its number there.
+    place: (u64, u64),
     kind: &'static str,
     what: Vec<u8>,
     /// Nobody waits for it any more.
@@ -139,7 +139,6 @@ impl Checker {
     pub fn repeats(&mut self) {
         self.calm.once = false;
         self.calm.unanswered.clear();
-        self.calm.answers.clear();
         self.calm.kept_back.clear();
     }
 
@@ -150,15 +149,13 @@ impl Checker {
         self.calm.once
     }
 
-    /// A client sends a request over a connection. No number is used twice; two requests with the
-    /// same `kind` and the same `what` are the same work.
+    /// A client sends a request over a connection. No number is used twice, but for a request that
+    /// does several things; two with the same `kind` and the same `what` are the same work.
     pub fn sends(&mut self, now: Instant, client: usize, link: u64, number: u64, kind: &'static str, what: Vec<u8>) {
         if !self.calm.once {
             return;
         }
-        let same = |(place, work): (&(u64, u64), &Work)| {
-            place.0 == link && work.kind == kind && work.what == what && !work.unwanted
-        };
+        let same = |work: &Work| work.place.0 == link && work.kind == kind && work.what == what && !work.unwanted;
         if self.calm.unanswered.iter().any(same) {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
             self.report(now, Rule::Twice, text);
@@ -169,13 +166,12 @@ impl Checker {
             *count = count.saturating_sub(1);
             any
         });
-        self.calm.unanswered.insert((link, number), Work { client, kind, what, unwanted });
+        self.calm.unanswered.push(Work { client, place: (link, number), kind, what, unwanted });
     }
 
     /// The answer has reached the client.
     pub fn answered(&mut self, link: u64, number: u64) {
-        if let Some(work) = self.calm.unanswered.remove(&(link, number)) {
-            self.calm.answers.insert(link);
+        for work in self.calm.unanswered.extract_if(.., |work| work.place == (link, number)) {
             // What was kept back has left by now.
             self.calm.kept_back.remove(&(work.client, work.what));
         }
@@ -186,7 +182,7 @@ impl Checker {
         let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
         let (key, served) = (life.key.to_vec(), life.granted.is_some() || life.stage != Stage::Waiting);
         let mut any = false;
-        for work in self.calm.unanswered.values_mut() {
+        for work in &mut self.calm.unanswered {
             let of_it = work.client == client && work.kind == TAKE && work.what == key;
             work.unwanted |= of_it;
             any |= of_it;
@@ -197,18 +193,12 @@ impl Checker {
     }
 
     /// A client closes a connection, or a stream of it, by itself. `numbers`: of the requests that
-    /// end with it; `None`: all. With `alive` something has come lately. A connection on which no
-    /// request was ever answered may lead to nobody.
+    /// end with it; `None`: all. With `alive` something has come lately.
     pub fn gives_up(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
-        let mut gone = Vec::new();
-        self.calm.unanswered.retain(|(place, number), work| {
-            let ends = *place == link && numbers.is_none_or(|numbers| numbers.contains(number));
-            if ends {
-                gone.push(work.clone());
-            }
-            !ends
-        });
-        let Some(first) = gone.first().filter(|_| alive && self.calm.answers.contains(&link)) else { return };
+        let ends =
+            |work: &mut Work| work.place.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.place.1));
+        let gone: Vec<Work> = self.calm.unanswered.extract_if(.., ends).collect();
+        let Some(first) = gone.first().filter(|_| alive) else { return };
         let text = format!(
             "client {} gives up {} requests that are being answered, the first {} {}",
             first.client,

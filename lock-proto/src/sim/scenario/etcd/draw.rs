@@ -8,7 +8,6 @@ use super::super::{Action, Draft, Pace, Setup, Step, Store};
 use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
-use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
 use crate::sim::way::Way;
 
@@ -173,11 +172,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     if mix.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(mix.service));
     }
-    // What takes longer than its sender waits is sent again, over another connection.
-    let busy = setup.service > Duration::from_millis(5);
-    let slow = mix.late || busy || steps.iter().any(|step| matches!(step.action, Action::Slow { .. }));
-    let excused = if slow { [Rule::Twice].to_vec() } else { Vec::new() };
-    Draft { setup, steps, excused }
+    Draft { setup, steps, excused: Vec::new() }
 }
 
 impl Drawing<'_> {
