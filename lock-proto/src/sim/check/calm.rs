@@ -1,7 +1,6 @@
 //! What is promised only while nothing goes wrong: promptness (requirement S8), and that no work is
 //! done twice (requirement S9).
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,8 +18,6 @@ pub(super) struct Calm {
     once: bool,
     /// Requests without an answer.
     unanswered: Vec<Work>,
-    /// Whoever waited is gone, and what was asked for them may not have left yet.
-    kept_back: BTreeMap<(usize, Vec<u8>), u32>,
 }
 
 /// A request that has no answer yet.
@@ -31,8 +28,6 @@ struct Work {
     place: (u64, u64),
     kind: &'static str,
     what: Vec<u8>,
-    /// Nobody waits for it any more.
-    unwanted: bool,
 }
 
 /// When a lock came free.
@@ -139,7 +134,6 @@ impl Checker {
     pub fn repeats(&mut self) {
         self.calm.once = false;
         self.calm.unanswered.clear();
-        self.calm.kept_back.clear();
     }
 
     /// Whether requests are watched: [`sends`](Self::sends) and [`answered`](Self::answered) do
@@ -155,41 +149,17 @@ impl Checker {
         if !self.calm.once {
             return;
         }
-        let same = |work: &Work| work.place.0 == link && work.kind == kind && work.what == what && !work.unwanted;
+        let same = |work: &Work| work.place.0 == link && work.kind == kind && work.what == what;
         if self.calm.unanswered.iter().any(same) {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
             self.report(now, Rule::Twice, text);
         }
-        let kept_back = if kind == TAKE { self.calm.kept_back.get_mut(&(client, what.clone())) } else { None };
-        let unwanted = kept_back.is_some_and(|count| {
-            let any = *count > 0;
-            *count = count.saturating_sub(1);
-            any
-        });
-        self.calm.unanswered.push(Work { client, place: (link, number), kind, what, unwanted });
+        self.calm.unanswered.push(Work { client, place: (link, number), kind, what });
     }
 
     /// The answer has reached the client.
     pub fn answered(&mut self, link: u64, number: u64) {
-        for work in self.calm.unanswered.extract_if(.., |work| work.place == (link, number)) {
-            // What was kept back has left by now.
-            self.calm.kept_back.remove(&(work.client, work.what));
-        }
-    }
-
-    /// Somebody does not wait any more. Whoever wants the lock next may ask for it anew.
-    pub(super) fn stops_waiting(&mut self, client: usize, lock: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let (key, served) = (life.key.to_vec(), life.granted.is_some() || life.stage != Stage::Waiting);
-        let mut any = false;
-        for work in &mut self.calm.unanswered {
-            let of_it = work.client == client && work.kind == TAKE && work.what == key;
-            work.unwanted |= of_it;
-            any |= of_it;
-        }
-        if self.calm.once && !any && !served {
-            *self.calm.kept_back.entry((client, key)).or_default() += 1;
-        }
+        self.calm.unanswered.retain(|work| work.place != (link, number));
     }
 
     /// A client closes a connection, or a stream of it, by itself. `numbers`: of the requests that

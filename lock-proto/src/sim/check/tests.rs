@@ -377,11 +377,6 @@ fn s9_work_that_is_done_twice_or_given_up_is_found() {
     assert_eq!(rules(&mut c), [], "another lock, another connection, or answered");
     c.sends(at(0), 0, 7, 7, TAKE, b"a".to_vec());
     assert_eq!(rules(&mut c), [Rule::Twice]);
-    // Whoever waited is gone: the next one asks anew.
-    c.asked(at(0), 0, A, b"b", None);
-    c.abandoned(0, A);
-    c.sends(at(0), 0, 7, 8, TAKE, b"b".to_vec());
-    assert_eq!(rules(&mut c), []);
     // Nothing came for long.
     c.gives_up(at(0), 7, Some(&[6]), false);
     assert_eq!(rules(&mut c), []);
