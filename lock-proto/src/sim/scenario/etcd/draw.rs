@@ -8,6 +8,7 @@ use super::super::{Action, Draft, Pace, Setup, Step, Store};
 use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
+use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
 use crate::sim::way::Way;
 
@@ -132,6 +133,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         token_ttl: mix.login.then(|| Duration::from_secs(60) - chance.millis(58_000)),
         recheck: if mix.recheck { chance.pick(&[RECHECK, Duration::from_secs(3)]) } else { RECHECK },
     };
+    let (quiet, late) = (store.watch_quiet, store.late);
     let pace = |chance: &mut Chance| Pace {
         offset: chance.millis(100_000),
         drift_ppm: i32::try_from(chance.below(2 * mix.drift + 1)).unwrap_or(0) - i32::try_from(mix.drift).unwrap_or(0),
@@ -172,7 +174,10 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     if mix.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(mix.service));
     }
-    Draft { setup, steps, excused: Vec::new() }
+    // A watch stream that is silent for so long is opened again, also if an answer is on its way.
+    let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
+    let excused = if steps.iter().any(slow) { [Rule::Twice].to_vec() } else { Vec::new() };
+    Draft { setup, steps, excused }
 }
 
 impl Drawing<'_> {
