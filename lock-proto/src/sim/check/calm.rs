@@ -1,7 +1,6 @@
 //! What is promised only while nothing goes wrong: promptness (requirement S8), and that no work is
 //! done twice (requirement S9).
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -17,22 +16,18 @@ pub(super) struct Calm {
     prompt: Option<Duration>,
     /// Whether work is done once.
     once: bool,
-    /// Requests without an answer, by connection, each with its number.
-    unanswered: BTreeMap<(u64, u64), Work>,
-    /// Whoever waited is gone, and what was asked for them may not have left yet.
-    kept_back: BTreeMap<(usize, Vec<u8>), u32>,
-    /// Connections on which a request was answered.
-    answers: BTreeSet<u64>,
+    /// Requests without an answer.
+    unanswered: Vec<Work>,
 }
 
 /// A request that has no answer yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Work {
     client: usize,
+    /// Its connection, and its number there.
+    place: (u64, u64),
     kind: &'static str,
     what: Vec<u8>,
-    /// Nobody waits for it any more.
-    unwanted: bool,
 }
 
 /// When a lock came free.
@@ -139,8 +134,6 @@ impl Checker {
     pub fn repeats(&mut self) {
         self.calm.once = false;
         self.calm.unanswered.clear();
-        self.calm.answers.clear();
-        self.calm.kept_back.clear();
     }
 
     /// Whether requests are watched: [`sends`](Self::sends) and [`answered`](Self::answered) do
@@ -150,65 +143,32 @@ impl Checker {
         self.calm.once
     }
 
-    /// A client sends a request over a connection. No number is used twice; two requests with the
-    /// same `kind` and the same `what` are the same work.
+    /// A client sends a request over a connection. No number is used twice, but for a request that
+    /// does several things; two with the same `kind` and the same `what` are the same work.
     pub fn sends(&mut self, now: Instant, client: usize, link: u64, number: u64, kind: &'static str, what: Vec<u8>) {
         if !self.calm.once {
             return;
         }
-        let same = |(place, work): (&(u64, u64), &Work)| {
-            place.0 == link && work.kind == kind && work.what == what && !work.unwanted
-        };
+        let same = |work: &Work| work.place.0 == link && work.kind == kind && work.what == what;
         if self.calm.unanswered.iter().any(same) {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
             self.report(now, Rule::Twice, text);
         }
-        let kept_back = if kind == TAKE { self.calm.kept_back.get_mut(&(client, what.clone())) } else { None };
-        let unwanted = kept_back.is_some_and(|count| {
-            let any = *count > 0;
-            *count = count.saturating_sub(1);
-            any
-        });
-        self.calm.unanswered.insert((link, number), Work { client, kind, what, unwanted });
+        self.calm.unanswered.push(Work { client, place: (link, number), kind, what });
     }
 
     /// The answer has reached the client.
     pub fn answered(&mut self, link: u64, number: u64) {
-        if let Some(work) = self.calm.unanswered.remove(&(link, number)) {
-            self.calm.answers.insert(link);
-            // What was kept back has left by now.
-            self.calm.kept_back.remove(&(work.client, work.what));
-        }
-    }
-
-    /// Somebody does not wait any more. Whoever wants the lock next may ask for it anew.
-    pub(super) fn stops_waiting(&mut self, client: usize, lock: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let (key, served) = (life.key.to_vec(), life.granted.is_some() || life.stage != Stage::Waiting);
-        let mut any = false;
-        for work in self.calm.unanswered.values_mut() {
-            let of_it = work.client == client && work.kind == TAKE && work.what == key;
-            work.unwanted |= of_it;
-            any |= of_it;
-        }
-        if self.calm.once && !any && !served {
-            *self.calm.kept_back.entry((client, key)).or_default() += 1;
-        }
+        self.calm.unanswered.retain(|work| work.place != (link, number));
     }
 
     /// A client closes a connection, or a stream of it, by itself. `numbers`: of the requests that
-    /// end with it; `None`: all. With `alive` something has come lately. A connection on which no
-    /// request was ever answered may lead to nobody.
+    /// end with it; `None`: all. With `alive` something has come lately.
     pub fn gives_up(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
-        let mut gone = Vec::new();
-        self.calm.unanswered.retain(|(place, number), work| {
-            let ends = *place == link && numbers.is_none_or(|numbers| numbers.contains(number));
-            if ends {
-                gone.push(work.clone());
-            }
-            !ends
-        });
-        let Some(first) = gone.first().filter(|_| alive && self.calm.answers.contains(&link)) else { return };
+        let ends =
+            |work: &mut Work| work.place.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.place.1));
+        let gone: Vec<Work> = self.calm.unanswered.extract_if(.., ends).collect();
+        let Some(first) = gone.first().filter(|_| alive) else { return };
         let text = format!(
             "client {} gives up {} requests that are being answered, the first {} {}",
             first.client,

@@ -174,7 +174,6 @@ impl Checker {
 
     /// The acquisition was dropped: nothing more may be told of it.
     pub fn abandoned(&mut self, client: usize, lock: LockId) {
-        self.stops_waiting(client, lock);
         self.ends(client, lock);
     }
 
@@ -233,7 +232,6 @@ impl Checker {
         }
         if matches!(event, Event::Withdrawn | Event::Failed(_)) {
             self.comes_free(client, lock);
-            self.stops_waiting(client, lock);
         }
         let known = self.client(client);
         let Some(life) = known.live.get_mut(&lock) else {
@@ -265,8 +263,6 @@ impl Checker {
             }
             if first && let Event::Granted(grant) = event {
                 self.waited(now, client, lock, true);
-                // What is still unanswered was for this one.
-                self.stops_waiting(client, lock);
                 self.granted(now, client, lock, grant.fence.map(|fence| fence.get()), order);
             }
             self.holds(now, client, lock, until);

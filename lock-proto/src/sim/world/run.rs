@@ -178,13 +178,18 @@ impl<S: Servers> World<S> {
     /// What was sent before is still delivered.
     pub(super) fn close(&mut self, client: usize, id: u64) {
         self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
-        let silence = S::silence(self, client);
-        let alive = self.network.links.get(&id).is_some_and(|link| self.now.since(link.heard) < silence);
-        self.checker.gives_up(self.now, id, None, alive);
+        self.checker.gives_up(self.now, id, None, self.is_alive(client, id));
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
         }
         S::ended(self, client, id, true);
+    }
+
+    /// Whether something has come over the connection lately, by the clock of the client.
+    pub(super) fn is_alive(&self, client: usize, id: u64) -> bool {
+        let (process, silence) = (&self.clients[client], S::silence(self, client));
+        let silent = |heard| process.local(self.now).since(process.local(heard));
+        self.network.links.get(&id).is_some_and(|link| silent(link.heard) < silence)
     }
 
     fn deliver(&mut self, arrival: Arrival<S::Packet>) {

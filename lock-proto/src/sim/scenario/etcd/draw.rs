@@ -133,6 +133,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         token_ttl: mix.login.then(|| Duration::from_secs(60) - chance.millis(58_000)),
         recheck: if mix.recheck { chance.pick(&[RECHECK, Duration::from_secs(3)]) } else { RECHECK },
     };
+    let (quiet, late) = (store.watch_quiet, store.late);
     let pace = |chance: &mut Chance| Pace {
         offset: chance.millis(100_000),
         drift_ppm: i32::try_from(chance.below(2 * mix.drift + 1)).unwrap_or(0) - i32::try_from(mix.drift).unwrap_or(0),
@@ -173,10 +174,9 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     if mix.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(mix.service));
     }
-    // What takes longer than its sender waits is sent again, over another connection.
-    let busy = setup.service > Duration::from_millis(5);
-    let slow = mix.late || busy || steps.iter().any(|step| matches!(step.action, Action::Slow { .. }));
-    let excused = if slow { [Rule::Twice].to_vec() } else { Vec::new() };
+    // A watch stream that is silent for so long is opened again, also if an answer is on its way.
+    let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
+    let excused = if steps.iter().any(slow) { [Rule::Twice].to_vec() } else { Vec::new() };
     Draft { setup, steps, excused }
 }
 

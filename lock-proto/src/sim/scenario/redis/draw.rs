@@ -171,11 +171,6 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     if steps.iter().any(loses_sight) {
         excused.push(Rule::Ghost);
     }
-    // A round that ends before its answers is made again, and a lock with a short TTL gives up its
-    // connection.
-    if setup.service > ms(1) || steps.iter().any(|step| matches!(step.action, Action::Slow { .. })) {
-        excused.push(Rule::Twice);
-    }
     Draft { setup, steps, excused }
 }
 

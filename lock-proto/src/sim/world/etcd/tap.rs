@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
-use crate::etcd::message::WatchAsk;
+use crate::etcd::message::{Op, RequestOp, WatchAsk};
 use crate::etcd::{Rpc, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::world::World;
@@ -35,8 +35,16 @@ impl<C: EtcdClient> World<Etcd<C>> {
             return;
         }
         let Some(link) = self.network.find(client, conn) else { return };
-        // Each question of an application is one of its own, also if it is the same.
-        let what = if matches!(request, Rpc::Range(_)) { number.to_be_bytes().to_vec() } else { bytes_of(request) };
+        // Each question of an application is one of its own, also if it is the same. So is a read of
+        // the own key: the answer to one that left before its watch was open may be too old.
+        let alone = match request {
+            Rpc::Range(_) => true,
+            Rpc::Txn(txn) => {
+                txn.compare.is_empty() && matches!(&txn.success[..], [RequestOp { request: Some(Op::Range(_)) }])
+            }
+            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => false,
+        };
+        let what = if alone { number.to_be_bytes().to_vec() } else { bytes_of(request) };
         self.checker.sends(self.now, client, link, number, request.path(), what);
     }
 
@@ -63,9 +71,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn closes(&mut self, client: usize, stream: StreamId) {
         let Some(open) = self.clients[client].own.asked.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
-            let silence = self.clients[client].own.config.request_timeout;
-            let alive = self.network.links.get(&link).is_some_and(|link| self.now.since(link.heard) < silence);
-            self.checker.gives_up(self.now, link, Some(&Vec::from(open)), alive);
+            self.checker.gives_up(self.now, link, Some(&Vec::from(open)), self.is_alive(client, link));
         }
     }
 

@@ -317,17 +317,15 @@ impl<C: RedisClient> World<Redis<C>> {
         let process = &mut self.clients[client];
         for (number, asked) in process.own.taps.entry(id).or_default().sent(bytes) {
             match asked {
-                Asked::Take { key, waits } => {
-                    // An attempt goes to every node for one reason. The first one of a waiter is no
-                    // poll, also if it was put off.
-                    if node == 0 {
-                        process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
+                Asked::Take { keys, waits } => {
+                    for key in keys {
+                        // An attempt goes to every node for one reason. The first one of a waiter is no
+                        // poll, also if it was put off.
+                        if node == 0 {
+                            process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
+                        }
+                        self.checker.sends(self.now, client, id, number, TAKE, key);
                     }
-                    // A round of a quorum that is decided early does not wait for the others before
-                    // the next one.
-                    let once = self.hosts.len() == 1;
-                    let what = if once { key } else { number.to_be_bytes().to_vec() };
-                    self.checker.sends(self.now, client, id, number, TAKE, what);
                 }
                 Asked::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
                 Asked::Wait | Asked::Other => {}

@@ -2,7 +2,9 @@
 //! seen from outside.
 
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
+use core::str::FromStr;
 
 use crate::redis::script::{self, Script};
 use crate::sim::redis::input::{self, Limits, Parsed};
@@ -23,9 +25,9 @@ pub(super) struct Tap {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It takes the lock under this key. With `waits` it also marks that somebody waits, as all
+    /// It takes the locks under these keys. With `waits` it also marks that somebody waits, as all
     /// attempts but the first do.
-    Take { key: Vec<u8>, waits: bool },
+    Take { keys: Vec<Vec<u8>>, waits: bool },
     /// The same work as any other of this kind with the same words.
     Work(&'static str, Vec<u8>),
     /// It waits for a release.
@@ -91,15 +93,17 @@ fn is(script: &Script, code: &[u8]) -> bool {
 
 fn classify(args: &[&[u8]]) -> Asked {
     match args {
-        [b"SET", key, ..] => Asked::Take { key: key.to_vec(), waits: false },
+        [b"SET", key, ..] => Asked::Take { keys: vec![key.to_vec()], waits: false },
         [b"BLPOP", ..] => Asked::Wait,
         [b"EVAL" | b"EVALSHA", code, _, key, rest @ ..] if is(&script::TAKE, code) => {
             let waits = rest.iter().any(|arg| arg.strip_suffix(b":lock-proto:waiting") == Some(key));
-            Asked::Take { key: key.to_vec(), waits }
+            Asked::Take { keys: vec![key.to_vec()], waits }
         }
-        // Several that leave together are looked at as one.
-        [b"EVAL" | b"EVALSHA", code, b"1" | b"2", key, ..] if is(&script::TAKE_FREE, code) => {
-            Asked::Take { key: key.to_vec(), waits: false }
+        [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
+            // The keys, as many tokens, and two arguments more; with the fence counter one key more.
+            let keys = number(count).unwrap_or(0);
+            let tokens = rest.len().saturating_sub(keys + 2);
+            Asked::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
         }
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
@@ -107,6 +111,10 @@ fn classify(args: &[&[u8]]) -> Asked {
         }
         _ => Asked::Other,
     }
+}
+
+fn number<N: FromStr>(text: &[u8]) -> Option<N> {
+    core::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// The list that an element came by.
@@ -119,10 +127,7 @@ fn list(reply: &[u8]) -> Option<Vec<u8>> {
 /// How long the first whole reply is.
 pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
-    let number = bytes
-        .get(1..end - 2)
-        .and_then(|digits| core::str::from_utf8(digits).ok())
-        .and_then(|text| text.parse::<i64>().ok());
+    let number = bytes.get(1..end - 2).and_then(number::<i64>);
     match (bytes[0], number) {
         (b'$' | b'=' | b'!', Some(len @ 0..)) => {
             Some(end + usize::try_from(len).ok()? + 2).filter(|all| *all <= bytes.len())
@@ -136,8 +141,6 @@ pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
-    use alloc::vec;
-
     use super::*;
 
     fn request(args: &[&[u8]]) -> Vec<u8> {
@@ -158,8 +161,9 @@ mod tests {
         let set = request(&[b"SET", b"b", b"token", b"NX", b"PX", b"100"]);
         let all = [&take[..], &set[..], &request(&[b"BLPOP", b"l", b"0"])].concat();
         let (first, rest) = all.split_at(take.len() + 3);
-        assert_eq!(tap.sent(first), [(1, Asked::Take { key: b"a".to_vec(), waits: true })]);
-        assert_eq!(tap.sent(rest), [(2, Asked::Take { key: b"b".to_vec(), waits: false }), (3, Asked::Wait)]);
+        assert_eq!(tap.sent(first), [(1, Asked::Take { keys: vec![b"a".to_vec()], waits: true })]);
+        let taken = |keys: &[&[u8]]| Asked::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
+        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, Asked::Wait)]);
         let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
         let heard: Vec<Heard> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
         assert_eq!(heard, [Heard::Answer(1), Heard::Answer(2), Heard::Signal(b"l".to_vec())]);
@@ -167,5 +171,14 @@ mod tests {
         assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Asked::Wait)]);
         assert_eq!(tap.received(b"*-1\r\n"), vec![]);
         assert!(tap.asked.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
+        // Several locks by one script, without and with fencing tokens.
+        let free = script::TAKE_FREE.sha1.as_bytes();
+        let plain = request(&[b"EVALSHA", free, b"2", b"a", b"b", b"t", b"u", b"100", b"0"]);
+        let fenced = request(&[b"EVALSHA", free, b"3", b"a", b"b", b"fence", b"t", b"u", b"100", b"8"]);
+        let one = request(&[b"EVALSHA", free, b"2", b"a", b"fence", b"t", b"100", b"8"]);
+        assert_eq!(
+            tap.sent(&[plain, fenced, one].concat()),
+            [(5, taken(&[b"a", b"b"])), (6, taken(&[b"a", b"b"])), (7, taken(&[b"a"]))]
+        );
     }
 }
