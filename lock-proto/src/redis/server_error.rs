@@ -55,8 +55,10 @@ const PHRASES: &[(&str, ErrorClass)] = &[
 /// What is said of a server in cluster mode.
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 
-/// By how an error starts that a connection gets which is not logged in (any more). A long command is refused before it is read.
-pub(crate) const LOGGED_OUT: [&str; 2] = ["NOAUTH ", "ERR Protocol error: unauthenticated"];
+/// Whether a connection gets this error because it is not logged in (any more). A long command is refused before it is read.
+pub(crate) fn asks_for_login(text: &str) -> bool {
+    ["NOAUTH ", "ERR Protocol error: unauthenticated"].iter().any(|start| text.starts_with(start))
+}
 
 /// Whether a command for several locks is refused however often it is sent: their keys lie apart, in a cluster or behind a proxy, or the user
 /// may not run a command that is needed. A key that the user may not touch is another matter: the next command has other keys.

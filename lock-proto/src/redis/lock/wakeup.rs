@@ -43,7 +43,8 @@ impl Lock {
         let alone = head.wait == Wait::Try;
         if alone || self.store.yields_until.take().is_none_or(|until| until <= ctx.now) {
             if !alone && self.awaits_own_release(ctx) {
-                self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.poll.every };
+                // Not for long: the node may be silent.
+                self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.turn_pause };
                 return;
             }
             return self.start_round(ctx);

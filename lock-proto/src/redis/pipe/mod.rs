@@ -21,7 +21,7 @@ use self::short::short;
 use self::wire::{Asked, Job, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
-use super::server_error::{LOGGED_OUT, refuses_several};
+use super::server_error::{asks_for_login, refuses_several};
 use super::url::Endpoint;
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
@@ -488,9 +488,10 @@ impl Pipe {
             error.class = ErrorClass::Reconnect;
         }
         let mut value = answer.value();
+        // What one lock is refused for says nothing of the others. A missing login is about all of them.
+        let apart = calls > 1 && !asks_for_login(text);
         match error.class {
-            // What one lock is refused for says nothing of the others.
-            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if calls > 1 => {
+            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if apart => {
                 if refuses_several(text) {
                     self.wire.send_one_by_one();
                 }
@@ -504,9 +505,7 @@ impl Pipe {
 
     /// A connection that was up is to log in, and there is something to log in with.
     fn is_logged_out(&self, text: &str) -> bool {
-        self.is_up()
-            && self.config.endpoint.password.is_some()
-            && LOGGED_OUT.iter().any(|start| text.starts_with(start))
+        self.is_up() && self.config.endpoint.password.is_some() && asks_for_login(text)
     }
 
     /// The first calls in flight, which left as one command, have their answers: parts of `value`. Or they are sent `again`.
