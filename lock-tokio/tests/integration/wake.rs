@@ -54,9 +54,8 @@ async fn a_release_wakes_the_waiter_of_a_quorum() {
     for round in 0..10 {
         until("nobody listens", || !servers.iter().any(blocked)).await;
         let waiting = tokio::spawn(clients[round % 2].lock("a").ttl(LONG_TTL).acquire());
-        // At one of them: the last.
-        until("it listens", || blocked(&servers[2])).await;
-        assert!(!servers[..2].iter().any(blocked), "it listens at one server");
+        // At one of them.
+        until("it listens", || servers.iter().filter(|redis| blocked(redis)).count() == 1).await;
         give_back(guard).await;
         guard = soon("the lock", waiting).await.unwrap().unwrap();
     }
