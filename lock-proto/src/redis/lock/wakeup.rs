@@ -97,7 +97,8 @@ impl Lock {
         let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.quiet.contains(*node);
         let reachable = |node: &NodeId| {
             let answer = self.store.answers.get(node.index());
-            answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)))
+            // A round may be decided before it has answered.
+            answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_) | Answer::Silent))
         };
         nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
     }
