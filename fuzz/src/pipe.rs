@@ -45,8 +45,8 @@ const ONE_COMMAND: usize = 16 * 1024;
 /// Drives a [`Pipe`] by `data`: a byte for the configuration, then operations, each a letter and its arguments (see
 /// `fuzz/README.md`).
 ///
-/// Checked: nothing panics; every call is answered exactly once; one that is answered `NotSent` was not written in whole; connection
-/// ids grow; what waits for the socket is bounded; a machine that wants nothing has answered everything.
+/// Checked: nothing panics; every call is answered exactly once; one that is answered `NotSent` was not written in whole, or
+/// an error refused it; connection ids grow; what waits for the socket is bounded; a machine that wants nothing has answered everything.
 pub fn pipe(data: &[u8]) {
     let mut input = Input { rest: data };
     let mut world = World::new(input.byte());
@@ -121,7 +121,8 @@ struct World {
     serial: u64,
     /// What is not answered, with the token that the command carries if it can be found in the bytes.
     pending: BTreeMap<CallId, Option<String>>,
-    /// All that was written on any connection.
+    /// What was written on any connection since the server last sent an error. A command for several locks that an
+    /// error refuses is not executed, and each of its calls is sent again alone.
     written: Vec<u8>,
     newest: Option<ConnId>,
     old: Option<ConnId>,
@@ -204,6 +205,9 @@ impl World {
     }
 
     fn receive(&mut self, bytes: &[u8], step: usize) {
+        if bytes.contains(&b'-') {
+            self.written.clear();
+        }
         for part in bytes.chunks(step.max(1)) {
             self.fact(|pipe, now, conn| pipe.handle_received(now, conn, part));
         }
