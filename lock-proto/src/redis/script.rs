@@ -79,7 +79,7 @@ pub const EXTEND: Script = Script {
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
-    sha1: "b337b604c91fece13e0729388741fd05dbf9acb2",
+    sha1: "06d9f79722561638ecbc26ec7445f4693853eed6",
     source: include_str!("script/release.lua"),
 };
 
@@ -102,7 +102,7 @@ pub const ANNOUNCE: Script = Script {
 pub const RELEASE_MANY: Script = Script {
     name: "release-many",
     index: 4,
-    sha1: "0cea4dc793c55d31dc1a46ad6c03b091a8bff46c",
+    sha1: "a0e203e368c627c2408c1951b9bb6d61663555a3",
     source: include_str!("script/release_many.lua"),
 };
 

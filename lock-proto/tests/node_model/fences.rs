@@ -226,3 +226,35 @@ fn a9_an_extend_mints_for_the_owner_only() {
         assert!(left <= 5_000, "{left}");
     });
 }
+
+/// In a quorum the node that wakes waiters may hold another client's token, or none.
+#[test]
+fn a7_a_release_wakes_a_waiter_whatever_the_key_holds() {
+    on_both(|ask| {
+        let token = format!("{TOKEN}7");
+        let other = "fedcba9876543210fedcba9876543210:1";
+        for (value, alone, among) in [(None, 0, "0 0"), (Some(other), -1, "-1 0"), (Some(&*token), -3, "-3 0")] {
+            let prepare = |ask: Ask<'_>| {
+                ask(&["FLUSHALL"]);
+                ask(&["SET", "marker", "1"]);
+                if let Some(value) = value {
+                    ask(&["SET", "a", value]);
+                }
+            };
+            let woken = |ask: Ask<'_>| {
+                assert_eq!(ask(&["EXISTS", "marker"]), Reply::Int(0), "{value:?}");
+                assert_eq!(ask(&["LLEN", "signal"]), Reply::Int(1), "{value:?}");
+                assert_eq!(ask(&["EXISTS", "a"]), Reply::Int(i64::from(value == Some(other))));
+            };
+            prepare(ask);
+            let reply = ask(&["EVAL", script::RELEASE.source, "3", "a", "marker", "signal", &token, "0 0 0"]);
+            assert_eq!(reply, Reply::Int(alone));
+            woken(ask);
+            prepare(ask);
+            let keys = ["a", "b", "marker", "other-marker", "signal", "other-signal"];
+            let reply = ask(&[&["EVAL", script::RELEASE_MANY.source, "6"], &keys[..], &[&token, other]].concat());
+            assert_eq!(reply, Reply::Bulk(among.into()));
+            woken(ask);
+        }
+    });
+}

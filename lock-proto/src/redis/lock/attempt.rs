@@ -50,19 +50,6 @@ impl Lock {
         }
         let nodes = ctx.shared.nodes.len();
         let fence_block = ctx.fence_block();
-        // Whoever was refused once waits, and asks the releases to tell (requirement A7).
-        let waiting_ms = match ctx.config.store.wake {
-            Wake::Notify if !first => {
-                millis_up((ctx.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
-            }
-            Wake::Notify | Wake::Poll => 0,
-        };
-        // At the node where it listens.
-        let wake_node = match &self.store.listening {
-            _ if nodes == 1 => Some(NodeId::new(0)),
-            Some(listening) => Some(listening.node),
-            None => None,
-        };
         let mut marked = NodeSet::default();
         let ask = |index: usize| {
             let node = NodeId::new(index as u16);
@@ -74,8 +61,7 @@ impl Lock {
             }
             let clean = first && self.store.debts.get(node).is_none_or(Debt::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
-            let marks = wake_node == Some(node) && !ctx.shared.quiet.contains(node);
-            let waiting_ms = if marks { waiting_ms } else { 0 };
+            let waiting_ms = self.marker_ms(ctx, node);
             if waiting_ms > 0 {
                 marked.insert(node);
             }
@@ -96,6 +82,25 @@ impl Lock {
         self.judge(ctx);
     }
 
+    /// For how long an attempt on the node announces, by the marker, that somebody waits for a release: 0 if it does not. After
+    /// the first refusal each attempt does, at the node that wakes the head.
+    // A7
+    fn marker_ms(&mut self, ctx: &Context, node: NodeId) -> u64 {
+        let single = !ctx.config.is_quorum();
+        let listens = self.store.listening.as_mut().filter(|listening| listening.node == node);
+        if ctx.config.store.wake == Wake::Poll
+            || self.tries <= 1
+            || !(single || listens.is_some())
+            || ctx.shared.quiet.contains(node)
+        {
+            return 0;
+        }
+        if let Some(listening) = listens {
+            listening.marked = true;
+        }
+        millis_up((ctx.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
+    }
+
     /// The node refused the attempt, which also set the marker of those who wait: once more without it, as that key may be forbidden, or
     /// lie elsewhere in a cluster. A release does not wake us then, and polling takes over. False if it was not marked.
     pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId) -> bool {
@@ -112,10 +117,14 @@ impl Lock {
     /// An attempt on one node in the round under way, beside those that left when it began.
     fn ask_again(&mut self, ctx: &mut Context, node: NodeId) {
         let spent = self.spent(ctx);
+        let waiting_ms = self.marker_ms(ctx, node);
         let Contention::Trying(round) = &mut self.contention else { return };
+        if waiting_ms > 0 {
+            round.marked.insert(node);
+        }
         let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
         let fence_block = ctx.fence_block();
-        let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 0 };
+        let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms };
         let serial = ctx.send(node, request);
         if let Some(vote) = round.votes.get_mut(node.index()) {
             *vote = Vote::Asked { serial };
@@ -125,10 +134,13 @@ impl Lock {
     /// An earlier attempt on the node has its answer at last: the head may try there again.
     fn late_answer(&mut self, ctx: &mut Context, node: NodeId) {
         let reachable = self.lacks_nodes() && self.why_blocked(ctx.quorum()) == Blocked::Held;
+        let unmarked = self.store.listening.is_some_and(|listening| listening.node == node && listening.is_unmarked());
         match &mut self.contention {
             Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Waiting) => {
                 self.ask_again(ctx, node);
             }
+            // The last round could not set the marker there, so no release would wake the head.
+            Contention::Paused { .. } if unmarked => self.start_round(ctx),
             // Not at once: the answer may be as late each time.
             Contention::Paused { until } if reachable => *until = (*until).min(ctx.now + ctx.config.store.poll.every),
             Contention::Trying(_) | Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
@@ -194,6 +206,11 @@ impl Lock {
         let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
         self.tries = 0;
         self.store.answers = Vec::new();
+        if ctx.config.is_quorum() {
+            // The other nodes may have granted it before that release came to the one that tells of it, which then found
+            // the marker. Those who still wait set it again when they try.
+            self.pass_signal_on(ctx);
+        }
         self.stop_listening(ctx);
         let Some(waiter) = self.waiters.pop() else {
             // Everybody left; the round was kept for a head that is gone.
@@ -228,15 +245,20 @@ impl Lock {
     /// Gives back what the round may have won.
     pub(super) fn end_round(&mut self, ctx: &mut Context, round: &Round, announce: bool) {
         self.leave_open(round);
+        let mut landed = NodeSet::default();
         for (index, vote) in round.votes.iter().enumerate() {
             let node = NodeId::new(index as u16);
-            let landed = match vote {
+            let here = match vote {
                 Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
                 Vote::Waiting | Vote::No(_) => self.store.debts.get(node).is_some_and(Debt::has_found),
             };
-            if landed {
-                self.owe(ctx, node, round.number, announce);
+            if here {
+                landed.insert(node);
             }
+        }
+        let nodes = if announce { self.with_wake_node(ctx, landed) } else { landed };
+        for node in nodes.iter() {
+            self.owe(ctx, node, round.number, announce);
         }
     }
 
@@ -258,17 +280,19 @@ impl Lock {
         }
         let blocked = self.why_blocked(quorum);
         self.notify_blocked(ctx, blocked);
+        let mut signalled = false;
         if let Some(listening) = &mut self.store.listening
             && listening.told
         {
             // Another client won; requeue.
             listening.told = false;
+            signalled = true;
             ctx.listen(listening.node, &self.key, true);
         }
         if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
             self.start_listening(ctx);
         }
-        let until = self.next_attempt(ctx, &round, blocked);
+        let until = self.next_attempt(ctx, &round, blocked, signalled);
         self.contention = Contention::Paused { until };
         if round.hinted {
             // A release was signalled while the attempt was under way: once more, and no release falls between.

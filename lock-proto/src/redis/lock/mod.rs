@@ -119,11 +119,7 @@ impl Store for Redis {
     }
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
-        // Signals that were taken here and led to no attempt are somebody else's.
-        if let Some(listening) = lock.store.listening.filter(|listening| listening.hinted) {
-            let request = Request::Announce { key: lock.key.clone() };
-            ctx.send(listening.node, request);
-        }
+        lock.pass_signal_on(ctx);
         lock.stop_listening(ctx);
         lock.tries = 0;
         lock.store.answers.clear();
@@ -211,7 +207,7 @@ impl Store for Redis {
     }
 
     fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
-        for node in ended.remains.nodes.iter() {
+        for node in lock.with_wake_node(ctx, ended.remains.nodes).iter() {
             lock.owe(ctx, node, ended.remains.number, true);
         }
     }

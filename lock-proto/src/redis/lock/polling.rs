@@ -31,7 +31,8 @@ impl Lock {
         }
     }
 
-    pub(super) fn next_attempt(&self, ctx: &Context, round: &Round, blocked: Blocked) -> Instant {
+    /// `signalled`: a release woke the round that was lost.
+    pub(super) fn next_attempt(&self, ctx: &Context, round: &Round, blocked: Blocked, signalled: bool) -> Instant {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
@@ -51,10 +52,12 @@ impl Lock {
             at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
         }
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
-        if granted && self.store.answers.len() > 1 && blocked == Blocked::Held {
-            // A split vote: after a random delay longer than a round (requirement Q2).
+        if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {
+            // A split vote: after a random delay longer than a round (requirement Q2). Or the round overtook the
+            // release on its way to the other nodes. Whoever was woken goes first.
             let took = ctx.now.since(round.started);
-            at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, took * 2 + poll.every / 2));
+            let spread = if signalled { took } else { took * 2 + poll.every / 2 };
+            at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, spread));
         }
         at
     }

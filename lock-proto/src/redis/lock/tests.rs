@@ -3,6 +3,7 @@
 mod bounds;
 mod ends;
 mod mint;
+mod quorum;
 
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -1,11 +1,12 @@
 //! Wake-up of the head of the queue by a release (requirement A7).
 
 use super::cleanup::Debt;
-use super::context::Context;
+use super::context::{Context, NodeSet};
 use super::{Contention, Lock};
 use crate::id::NodeId;
 use crate::lock::{Answer, Blocked, Wait};
 use crate::redis::config::Wake;
+use crate::redis::request::Request;
 use crate::time::Instant;
 
 /// Wake-up subscription of the head of the queue, from the first busy answer to the grant.
@@ -22,8 +23,17 @@ pub(super) struct Listening {
     pub(super) hinted: bool,
     /// The attempt that follows the announcement has been made.
     retried: bool,
+    /// An attempt there has set the marker, without which releases wake nobody.
+    pub(super) marked: bool,
     /// It has told of a release, and tells of no other until it is asked to.
     pub(super) told: bool,
+}
+
+impl Listening {
+    /// The attempt that follows the announcement left the node out: no release there would wake the head.
+    pub(super) const fn is_unmarked(&self) -> bool {
+        self.retried && !self.marked
+    }
 }
 
 impl Lock {
@@ -86,7 +96,8 @@ impl Lock {
             Some(listening) => ctx.listen(listening.node, &self.key, false),
             None => {}
         }
-        self.store.listening = Some(Listening { node, heard: false, hinted: false, retried: false, told: false });
+        self.store.listening =
+            Some(Listening { node, heard: false, hinted: false, retried: false, marked: false, told: false });
         ctx.listen(node, &self.key, true);
     }
 
@@ -101,6 +112,22 @@ impl Lock {
             answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_) | Answer::Silent))
         };
         nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
+    }
+
+    /// Where a release is sent that may have tokens on `nodes`: also to the node that wakes waiters, which may have voted for
+    /// somebody else.
+    pub(super) fn with_wake_node(&self, ctx: &Context, mut nodes: NodeSet) -> NodeSet {
+        if ctx.config.is_quorum() && ctx.config.store.wake == Wake::Notify && !nodes.is_empty() {
+            nodes.insert(self.wake_node(ctx));
+        }
+        nodes
+    }
+
+    /// A signal that was taken here and led to no attempt is somebody else's.
+    pub(super) fn pass_signal_on(&self, ctx: &mut Context) {
+        if let Some(listening) = self.store.listening.filter(|listening| listening.hinted) {
+            ctx.send(listening.node, Request::Announce { key: self.key.clone() });
+        }
     }
 
     pub(super) fn stop_listening(&mut self, ctx: &mut Context) {

@@ -3,18 +3,18 @@ local values = redis.pcall('MGET', unpack(KEYS, 1, math.min(#KEYS, 2 * n)))
 if values.err then return values end
 local answers, gone, signals, plain = {}, {}, {}, true
 for i = 1, n do
-  local a = -2
+  local a = 0
   if values[i] == ARGV[i] then
     gone[#gone + 1] = KEYS[i]
-    if values[n + i] then
-      gone[#gone + 1] = KEYS[n + i]
-      signals[#signals + 1] = KEYS[2 * n + i]
-      a = -3
-    end
+    a = values[n + i] and -3 or -2
   elseif values[i] then
     a = -1
-  else
-    a = type(redis.pcall('GET', KEYS[i])) == 'table' and 'x' or 0
+  elseif type(redis.pcall('GET', KEYS[i])) == 'table' then
+    a = 'x'
+  end
+  if values[n + i] and a ~= 'x' then
+    gone[#gone + 1] = KEYS[n + i]
+    signals[#signals + 1] = KEYS[2 * n + i]
   end
   answers[i] = a
   plain = plain and a == -2

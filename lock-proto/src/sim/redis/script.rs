@@ -325,27 +325,34 @@ impl Node {
 
     fn release(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let (key, token) = (arg(keys, 0)?, arg(argv, 0)?);
-        let Some(current) = self.call_get(context, key)? else { return Ok(Reply::Int(0)) };
-        let mut deleted = -2.0;
-        if current != token {
-            let own = own_number(&current, token).filter(|_| argv.len() > 1);
-            if !spent(own, argv)? {
-                return Ok(Reply::Int(-1));
-            }
-            deleted = own.unwrap_or_default();
-        }
-        let Some(signal) = keys.get(2) else {
-            self.call(context, &[b"DEL", key])?;
-            return Ok(integer(deleted));
+        let current = self.call_get(context, key)?;
+        let mut mine = current.as_deref() == Some(token);
+        let mut found = if mine {
+            -2.0
+        } else if current.is_some() {
+            -1.0
+        } else {
+            0.0
         };
-        let count = self.call(context, &[b"DEL", key, arg(keys, 1)?])?;
-        if count == Reply::Int(2) {
-            if deleted == -2.0 {
-                deleted = -3.0;
-            }
-            self.wake(context, signal);
+        let own = current.filter(|_| !mine && argv.len() > 1).and_then(|value| own_number(&value, token));
+        if let Some(number) = own
+            && spent(own, argv)?
+        {
+            (mine, found) = (true, number);
         }
-        Ok(integer(deleted))
+        let marker = if keys.len() > 2 { Some(arg(keys, 1)?) } else { None };
+        let gone: Vec<&[u8]> = mine.then_some(key).into_iter().chain(marker).collect();
+        if gone.is_empty() {
+            return Ok(integer(found));
+        }
+        let count = self.call(context, &[&[&b"DEL"[..]], &gone[..]].concat())?;
+        if count == Reply::Int(1 + i64::from(mine)) && marker.is_some() {
+            if found == -2.0 {
+                found = -3.0;
+            }
+            self.wake(context, arg(keys, 2)?);
+        }
+        Ok(integer(found))
     }
 
     /// Errors are swallowed, as `pcall` without a look at its result does.
@@ -366,18 +373,16 @@ impl Node {
             answers.push(match found {
                 Some(true) => {
                     gone.push(arg(keys, i)?);
-                    if value(count + i).is_some() {
-                        gone.push(arg(keys, count + i)?);
-                        signals.push(arg(keys, 2 * count + i)?);
-                        "-3"
-                    } else {
-                        "-2"
-                    }
+                    if value(count + i).is_some() { "-3" } else { "-2" }
                 }
                 Some(false) if value(i).is_some() => "-1",
                 Some(false) => "0",
                 None => "x",
             });
+            if found.is_some() && value(count + i).is_some() {
+                gone.push(arg(keys, count + i)?);
+                signals.push(arg(keys, 2 * count + i)?);
+            }
         }
         if !gone.is_empty() {
             self.call(context, &[&[&b"DEL"[..]], &gone[..]].concat())?;

@@ -107,23 +107,3 @@ fn a7_way_is_given_once() {
     let (_, request) = hub.one();
     assert!(matches!(request, Request::Take { .. }), "{request:?}");
 }
-
-/// Of three nodes the last one tells of a release.
-#[test]
-fn a7_an_attempt_follows_when_the_last_node_of_a_quorum_listens() {
-    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify));
-    hub.acquire(0, want());
-    for (call, _) in hub.requests() {
-        hub.reply(1, call, busy());
-    }
-    let key = Key::new(b"", b"a");
-    let takes = |hub: &mut Hub, node| {
-        hub.locks.handle_listening(ms(2), NodeId::new(node), &key);
-        hub.drain();
-        hub.takes().len()
-    };
-    assert_eq!(takes(&mut hub, 0), 0);
-    assert_eq!(takes(&mut hub, 1), 0);
-    assert_eq!(takes(&mut hub, 2), 3);
-    assert_eq!(takes(&mut hub, 2), 0, "once");
-}

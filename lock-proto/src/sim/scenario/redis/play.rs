@@ -28,7 +28,7 @@ const PASSWORD: &str = "secret";
 /// see `Rule::Prompt`.
 const TRIPS: u32 = 8;
 /// The same on a quorum, where votes may be split.
-const QUORUM_TRIPS: u32 = 32;
+const QUORUM_TRIPS: u32 = 16;
 /// Waiters do not come all at once when a key expires, and gather what nodes tell of a release.
 const SPREAD: Duration = Duration::from_millis(16);
 /// So many TTLs after the faults everybody must have been served.

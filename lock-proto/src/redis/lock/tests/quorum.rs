@@ -1,0 +1,147 @@
+//! The wake-up of waiters of a quorum, which one node does (requirement A7).
+
+use super::*;
+
+/// The node that wakes waiters: of three the last one.
+const WAKE: NodeId = NodeId::new(2);
+
+fn hub() -> Hub {
+    Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify))
+}
+
+/// The node that a call is for.
+fn node(call: &CallId) -> NodeId {
+    call.node()
+}
+
+impl Hub {
+    /// The head was refused by the first two nodes, and listens. The attempt on the third has no answer.
+    fn refused_by_two(&mut self) -> CallId {
+        self.acquire(0, want());
+        let mut calls = self.takes();
+        let last = calls.pop().unwrap();
+        assert_eq!(node(&last), WAKE);
+        calls.into_iter().for_each(|call| self.reply(1, call, busy()));
+        last
+    }
+
+    fn listens(&mut self, at: u64) {
+        self.locks.handle_listening(ms(at), WAKE, &Key::new(b"", b"a"));
+        self.drain();
+    }
+
+    fn hint(&mut self, at: u64) {
+        self.locks.handle_signal(ms(at), WAKE, &Key::new(b"", b"a"));
+        self.drain();
+    }
+
+    /// It waits, and the node that wakes waiters knows.
+    fn waits(&mut self) {
+        let last = self.refused_by_two();
+        self.reply(1, last, busy());
+        self.listens(2);
+        for call in self.takes() {
+            self.reply(3, call, busy());
+        }
+        assert_eq!(self.requests(), []);
+    }
+}
+
+fn marks(requests: &[(CallId, Request)]) -> Vec<NodeId> {
+    let marks = |request: &Request| matches!(request, Request::Take { waiting_ms: 1.., .. });
+    requests.iter().filter(|(_, request)| marks(request)).map(|(call, _)| node(call)).collect()
+}
+
+#[test]
+fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
+    let mut hub = hub();
+    let last = hub.refused_by_two();
+    hub.reply(1, last, busy());
+    let key = Key::new(b"", b"a");
+    for (node, takes) in [(0, 0), (1, 0), (2, 3), (2, 0)] {
+        hub.locks.handle_listening(ms(2), NodeId::new(node), &key);
+        hub.drain();
+        assert_eq!(hub.takes().len(), takes, "{node}");
+    }
+}
+
+/// The node has not answered the first attempt when the second one is made. (Scenario `redis-calm`, seed 37.)
+#[test]
+fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
+    let mut hub = hub();
+    let last = hub.refused_by_two();
+    hub.listens(2);
+    assert_eq!(hub.takes().len(), 2);
+    hub.reply(3, last, busy());
+    assert_eq!(marks(&hub.requests()), [WAKE]);
+}
+
+/// The second attempt was decided before the node answered the first one. (Scenario `redis-calm`, seed 37.)
+#[test]
+fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
+    let mut hub = hub();
+    let last = hub.refused_by_two();
+    hub.listens(2);
+    for call in hub.takes() {
+        hub.reply(3, call, busy());
+    }
+    assert_eq!(hub.requests(), []);
+    hub.reply(4, last, busy());
+    assert_eq!(marks(&hub.requests()), [WAKE]);
+}
+
+/// Its token was on the other two. (Scenario `redis-calm`, seed 397.)
+#[test]
+fn a7_a_release_goes_also_to_the_node_that_wakes() {
+    let mut hub = hub();
+    let id = hub.acquire(0, want());
+    for call in hub.takes() {
+        hub.reply(1, call, if node(&call) == WAKE { busy() } else { Reply::Granted { fence: None } });
+    }
+    hub.locks.claim(ms(1), id).unwrap();
+    hub.locks.release(ms(2), id).unwrap();
+    hub.drain();
+    let releases = |request: &Request| matches!(request, Request::Release { announce: true, .. });
+    let to: Vec<_> = hub.requests().iter().filter(|(_, sent)| releases(sent)).map(|(call, _)| node(call)).collect();
+    assert_eq!(to, [0, 1, 2].map(NodeId::new));
+}
+
+/// The release had not come to the other nodes yet. (Scenario `redis-calm`, seed 411.)
+#[test]
+fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
+    let mut hub = hub();
+    hub.waits();
+    let poll = hub.locks.next_deadline().unwrap();
+    hub.hint(10);
+    for call in hub.takes() {
+        hub.reply(14, call, busy());
+    }
+    let next = hub.locks.next_deadline().unwrap();
+    assert!((ms(18)..=ms(22)).contains(&next) && next < poll, "{next} instead of {poll}");
+    // That one is a poll like any other.
+    hub.locks.handle_timeout(next);
+    hub.drain();
+    for call in hub.takes() {
+        hub.reply(26, call, busy());
+    }
+    assert!(hub.locks.next_deadline().unwrap() > ms(100));
+}
+
+/// The node told of a release while the others granted the lock: the marker is gone, and others wait. (Scenario
+/// `redis-calm`, seed 3795.)
+#[test]
+fn a7_a_signal_during_an_attempt_that_is_won_is_passed_on() {
+    let mut hub = hub();
+    hub.waits();
+    let poll = hub.locks.next_deadline().unwrap();
+    hub.locks.handle_timeout(poll);
+    hub.drain();
+    let takes = hub.takes();
+    let since = poll.since(ms(0)).as_millis() as u64;
+    hub.hint(since + 1);
+    for call in &takes {
+        hub.reply(since + 1, *call, if node(call) == WAKE { busy() } else { Reply::Granted { fence: None } });
+    }
+    let sent = hub.requests();
+    assert!(matches!(&sent[..], [(call, Request::Announce { .. })] if node(call) == WAKE), "{sent:?}");
+}
