@@ -216,6 +216,30 @@ fn q7_a_vote_from_before_a_change_does_not_count() {
     let [Event::Granted(_)] = hub.events[..] else { panic!("{:?}", hub.events) };
 }
 
+/// The name of one node led to another one, which renewed for both. What it confirmed is not confirmed by the server that the name
+/// leads to then. (Scenario `redis-names`, seed 97.)
+#[test]
+fn q6_what_a_server_confirmed_stays_with_it_when_a_name_leads_elsewhere() {
+    let mut hub = Hub::new(3, |c| c);
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, run_id);
+    }
+    let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.up(10, 0, "b");
+    hub.requests();
+    hub.at(3_100);
+    let sent = hub.requests();
+    let renewed: Vec<_> = sent.iter().map(|(call, _)| *call).filter(|call| call.node() != NodeId::new(2)).collect();
+    assert_eq!(renewed.len(), 2, "{sent:?}");
+    for call in renewed {
+        hub.reply(3_200, call, &Reply::Extended);
+    }
+    let before = hub.locks.valid_until(lock).unwrap();
+    hub.up(3_300, 0, "a");
+    let end = hub.locks.valid_until(lock).unwrap();
+    assert!(before == end && end < ms(9_001), "{before} was the end, and now {end}");
+}
+
 #[test]
 fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
     let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));

@@ -62,6 +62,14 @@ struct Trouble {
 }
 
 impl Share {
+    /// What is known of the node was confirmed by another server than the one it is now.
+    fn confirmed_by_another(&mut self) {
+        self.until = None;
+        if self.extend != Extend::No {
+            self.extend = Extend::Failed;
+        }
+    }
+
     fn retry_at(&self) -> Option<Instant> {
         self.trouble.as_ref().and_then(|trouble| trouble.retry_at)
     }
@@ -441,9 +449,28 @@ impl Hold {
         }
     }
 
+    /// The node is not the server any more that another node is as well.
+    fn part(&mut self, node: NodeId) {
+        let Some(share) = self.shares.get(node.index()).cloned() else { return };
+        let same = |(place, other): &(usize, &mut Share)| *place != node.index() && other.server == share.server;
+        let Some((_, other)) = self.shares.iter_mut().enumerate().find(same) else { return };
+        other.until = other.until.max(share.until);
+        if share.extend == Extend::Done {
+            other.extend = Extend::Done;
+        }
+        if let Some(share) = self.shares.get_mut(node.index()) {
+            share.confirmed_by_another();
+        }
+    }
+
     /// From now on nodes that are one server count once (requirement Q6). If `node` has just become the server that another node is,
-    /// what it confirmed before was confirmed by a server that no node leads to any more, and does not count.
+    /// what it confirmed before was confirmed by a server that no node leads to any more, and does not count. If it was the
+    /// same server as another node until now, what it confirmed stays with that one.
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
+        let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
+        if self.equal && changed {
+            self.part(node);
+        }
         for (place, share) in self.shares.iter_mut().enumerate() {
             share.server = NodeId::new(server_of(&ctx.shared.nodes, place) as u16);
         }
@@ -454,10 +481,7 @@ impl Hold {
         let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
         let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
         if let Some(share) = self.shares.get_mut(node.index()).filter(|_| others.count() > 1) {
-            share.until = None;
-            if share.extend != Extend::No {
-                share.extend = Extend::Failed;
-            }
+            share.confirmed_by_another();
         }
     }
 
