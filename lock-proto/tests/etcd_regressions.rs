@@ -104,7 +104,8 @@ fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     let (call, create) = hub.sent.remove(0);
     hub.occupy("name/7");
     let Request::Create { queue, lease, value, .. } = create.clone() else { panic!("{create:?}") };
-    hub.store.execute(NOW.as_nanos(), &Request::Create { queue, lease, value, alone: false, expects: None });
+    hub.store
+        .execute(NOW.as_nanos(), &Request::Create { queue, lease, value, alone: false, expects: None, long: false });
     let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
     hub.drain();

@@ -144,9 +144,9 @@ pub struct Ahead {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
-    /// Enter the queue: put the key if it is absent, and list who is before it (requirement E3). Of a long queue only the one that is expected
-    /// is told: to find the newest of many costs a server as much as reading them all. `alone`: only if the whole queue is empty, so that a
-    /// try leaves nothing behind.
+    /// Enter the queue: put the key if it is absent, and list who is before it (requirement E3), unless there are too many: to
+    /// find the newest of many costs a server as much as reading them all. Of those only the one that is expected is
+    /// told. `alone`: only if the whole queue is empty, so that a try leaves nothing behind.
     Create {
         /// The queue.
         queue: Queue,
@@ -158,6 +158,8 @@ pub enum Request {
         alone: bool,
         /// The key that is expected to be next before the own one.
         expects: Option<Bytes>,
+        /// The queue is known to be a long one: only the expected key is looked at.
+        long: bool,
     },
     /// Read the own key, and the newest ones that were created before `before`. If some are known, only those are looked at: others are
     /// read only if the next one has gone and the rest is not known (requirement E4).
@@ -246,8 +248,9 @@ pub enum Found {
         /// Whether there are no others before those in `rest`.
         all: bool,
         /// Whether anybody is in the queue, the own key not counted. Known from a `Create` that was done, and from a `Delete` that was not.
+        /// Assumed by a `Create` that takes the queue for a long one.
         others: bool,
-        /// Whether the queue has more than 128 keys. Known as `rest` is.
+        /// Whether the queue has more than 128 keys. Known, or assumed, as `others` is, and from a `Look`.
         long: bool,
     },
     /// To [`Request::Grant`] and [`Request::KeepAlive`].
@@ -289,13 +292,14 @@ impl Request {
     /// The call; `None` for [`Request::KeepAlive`], which goes over its stream.
     pub fn rpc(&self) -> Option<Rpc> {
         Some(match self {
-            Self::Create { queue, lease, value, alone, expects } => {
+            Self::Create { queue, lease, value, alone, expects, long } => {
                 let key = queue.key(*lease);
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
                 // Without an order, a limit spares the server the reading of the others; all of them are counted.
                 let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
-                let mut success = vec![op_put(key.clone(), value, *lease), some(LISTED as i64 + 1)];
+                let mut success = vec![op_put(key.clone(), value, *lease)];
+                success.extend((!long).then(|| some(LISTED as i64 + 1)));
                 success.extend(expects.iter().map(|expected| op_range(one(expected.clone()))));
                 Rpc::Txn(TxnRequest {
                     compare: vec![Compare {
@@ -391,16 +395,17 @@ impl Request {
         let (mut own, mut older, mut others) = (None, None, false);
         let (mut rest, mut all, mut long) = (Vec::new(), false, false);
         match self {
-            Self::Create { queue, lease, expects, .. } if done => {
+            Self::Create { queue, lease, expects, long: known, .. } if done => {
                 skip_write(&mut answers)?;
                 let key = queue.key(*lease);
-                let RangeResponse { mut kvs, count, .. } = answers.range()?;
+                let listed = if *known { RangeResponse::default() } else { answers.range()? };
                 let expected = if expects.is_some() { answers.range()?.kvs } else { Vec::new() };
                 own = Some(Seen { created: revision, modified: revision });
+                let RangeResponse { mut kvs, count, .. } = listed;
                 kvs.retain(|kv| kv.key != key);
-                others = count > 1 || !kvs.is_empty();
-                all = count <= LISTED as i64 + 1;
-                long = count > LONG;
+                others = *known || count > 1 || !kvs.is_empty();
+                all = !known && count <= LISTED as i64 + 1;
+                long = *known || count > LONG;
                 if !all {
                     kvs = expected;
                 }

@@ -78,6 +78,11 @@ impl<T> Tenure<T> {
         self.warned = false;
     }
 
+    /// Since when it has been offered or held.
+    pub(crate) const fn since(&self) -> Instant {
+        self.since
+    }
+
     /// The validity was moved forward: the holder is warned of its new end.
     pub(crate) const fn renewed(&mut self) {
         self.warned = false;

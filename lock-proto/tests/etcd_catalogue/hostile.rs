@@ -37,8 +37,8 @@ fn requests() -> [Request; 8] {
     let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x1f));
     let value = Bytes::new();
     [
-        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: false, expects: None },
-        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: true, expects: None },
+        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: false, expects: None, long: false },
+        Request::Create { queue: queue.clone(), lease, value: value.clone(), alone: true, expects: None, long: false },
         Request::Look { queue: queue.clone(), lease, before: Some(5), ahead: None },
         Request::Put { queue: queue.clone(), lease, value, modified: 7, before: 5 },
         Request::Delete { queue: queue.clone(), lease, modified: 7 },

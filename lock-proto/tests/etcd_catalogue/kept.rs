@@ -93,6 +93,31 @@ fn e5_who_locks_in_turn_opens_its_watches_once() {
     }
 }
 
+/// The next holder reads the queue at that moment. Where holds are short there is no time for a pause.
+#[test]
+fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
+    for (hold, pauses) in [(0, false), (3, true)] {
+        let (mut w, mut line) = in_line(3, |config| config);
+        for _ in 0..3 {
+            turn(&mut w, &mut line);
+        }
+        w.run_for(ms(hold));
+        let (client, lock) = line.pop_front().unwrap();
+        give_back(&mut w, client, lock);
+        let before = w.requests(client);
+        let lock = w.acquire(client, Acquire::new("a"));
+        assert_eq!(w.requests(client) == before, pauses, "held for {hold} ms");
+        w.run_for(ms(6));
+        assert_eq!(w.requests(client), before + 1, "held for {hold} ms");
+        line.push_back((client, lock));
+        while let Some((client, lock)) = line.pop_front() {
+            w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
+            give_back(&mut w, client, lock);
+        }
+        w.end();
+    }
+}
+
 #[test]
 fn e5_kept_watches_are_closed_soon() {
     let mut w = gave_back();

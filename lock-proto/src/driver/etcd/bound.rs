@@ -175,7 +175,14 @@ mod tests {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
         let put = OpResponse::Put(PutResponse::default());
         let range = |keys| OpResponse::Range(found(keys));
-        let create = Request::Create { queue: queue.clone(), lease, value: "v".into(), alone: false, expects: None };
+        let create = Request::Create {
+            queue: queue.clone(),
+            lease,
+            value: "v".into(),
+            alone: false,
+            expects: None,
+            long: false,
+        };
         assert!(admits(&create, &txn(vec![put.clone(), range(LISTED + 1)]).encode_to_vec()));
         assert!(!admits(&create, &txn(vec![put, range(LISTED + 3)]).encode_to_vec()));
         let look = Request::Look { queue: queue.clone(), lease, before: Some(9), ahead: None };

@@ -71,9 +71,15 @@ impl Lock {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
+        if let Some(until) = self.store.kept.as_ref().filter(|_| !alone).and_then(|kept| kept.pause(ctx.now)) {
+            self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
+            return;
+        }
         self.rest_debt(ctx, session);
-        let expects = self.store.kept.as_ref().filter(|_| !alone).and_then(|kept| kept.expects(session));
-        let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects };
+        let kept = self.store.kept.as_ref().filter(|_| !alone);
+        let expects = kept.and_then(|kept| kept.expects(session));
+        let long = expects.is_some() && kept.is_some_and(|kept| kept.long);
+        let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
         let serial = ctx.send(session, request);
         self.contention =
             Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });

@@ -253,7 +253,7 @@ impl Store for Etcd {
             ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
         if loss.is_none() {
-            lock.keep_own(ctx, hold.own);
+            lock.keep_own(ctx, hold);
         } else {
             if let Some(own) = hold.own {
                 ctx.close_watch(own.id);
@@ -566,7 +566,7 @@ impl Lock {
             return self.own_key_changed(ctx, revision, kv, gone);
         }
         if let Contention::Waiting(contender) = &mut self.contention
-            && contender.changed(watch, revision, kv, gone)
+            && contender.changed(ctx.now, watch, revision, kv, gone)
         {
             self.look(ctx);
         }

@@ -29,7 +29,9 @@ const LATE: Duration = Duration::from_millis(100);
 const DOUBT: Duration = Duration::from_millis(2);
 
 /// Which of the others before the next one tells that our turn is near: the one next before it is 0.
-const EARLIER: usize = 1;
+const EARLIER: usize = 3;
+/// How long after that the queue is read. At once it would hold up the one whose turn it is.
+const READ_AFTER: Duration = Duration::from_millis(2);
 
 /// In the queue, behind somebody else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +47,6 @@ pub struct Contender {
     older_watch: Option<Watched>,
     /// A key further ahead, where not all of them are known.
     earlier: Option<Box<Earlier>>,
-    /// That one has gone: find out who is left, before our turn comes.
-    near: bool,
     /// That watch has told something, now or in a wait before: it does not tell late.
     prompt: bool,
     /// When that watch was opened, if it may tell late.
@@ -99,7 +99,7 @@ impl Contender {
     }
 
     /// Whether the queue is to be read again.
-    pub(super) fn changed(&mut self, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
+    pub(super) fn changed(&mut self, now: Instant, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
         let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
         if older {
@@ -109,9 +109,10 @@ impl Contender {
         if own || older {
             self.reading.hear(revision);
         }
-        let near = gone && self.is_earlier(watch) && self.ahead.rest.is_none();
-        self.near |= near;
-        own || older || near
+        if let Some(earlier) = self.earlier.as_mut().filter(|earlier| gone && earlier.watch.id == watch) {
+            earlier.read_at = Some(now + READ_AFTER).filter(|_| self.ahead.rest.is_none());
+        }
+        own || older
     }
 
     /// A watch is not open: read the queue now and then, should it stay so.
@@ -156,15 +157,17 @@ impl Contender {
     }
 
     /// The wait is over: a watch that does not tell late is kept for the next one.
-    pub(super) fn keep_older(&mut self, ctx: &mut Context) -> Option<Box<Kept>> {
+    pub(super) fn keep_older(&mut self, ctx: &mut Context, long: bool) -> Option<Box<Kept>> {
         let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
             self.close_earlier(ctx);
             return None;
         };
-        let (older, earlier) = (mem::take(&mut self.ahead.next.key), self.earlier.take());
-        Some(Box::new(Kept::new(ctx.now, self.session, older, watch, earlier)))
+        let older = mem::take(&mut self.ahead.next.key);
+        let earlier = self.earlier.take().map(|earlier| Box::new(Earlier { read_at: None, ..*earlier }));
+        let long = long || earlier.is_some();
+        Some(Box::new(Kept::new(ctx.now, self.session, older, watch, earlier, long)))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -172,8 +175,10 @@ impl Contender {
         if retry.is_in_flight() {
             return None;
         }
+        let near = self.earlier.as_ref().and_then(|earlier| earlier.read_at);
+        let next = near.map_or(self.recheck, |at| at.min(self.recheck));
         // A failure has its own pause.
-        Some(retry.due().map_or(self.recheck, |at| if retry.tries() > 0 { at } else { at.min(self.recheck) }))
+        Some(retry.due().map_or(next, |at| if retry.tries() > 0 { at } else { at.min(next) }))
     }
 
     pub(super) fn close(&mut self, ctx: &mut Context) {
@@ -212,7 +217,6 @@ impl Lock {
             ahead,
             older_watch: Some(watching.older),
             earlier: watching.earlier,
-            near: false,
             prompt: watching.prompt,
             doubted: None,
             recheck: ctx.recheck_at(),
@@ -229,18 +233,18 @@ impl Lock {
         if contender.earlier.as_ref().is_none_or(|earlier| earlier.key != older.key) {
             contender.close_earlier(ctx);
             let watch = Watched::until_deleted(ctx, older.key.clone());
-            contender.earlier = Some(Box::new(Earlier { key: older.key.clone(), watch }));
+            contender.earlier = Some(Box::new(Earlier { key: older.key.clone(), watch, read_at: None }));
         }
     }
 
     /// Behind the one that was expected, in a long queue: lists the newest, to watch one further ahead.
     pub(super) fn list_once(&mut self, ctx: &mut Context) {
-        if let Contention::Waiting(contender) = &mut self.contention
+        if let Contention::Waiting(contender) = &self.contention
             && contender.ahead.rest.is_none()
             && contender.earlier.is_none()
+            && !contender.reading.retry.is_in_flight()
         {
-            contender.near = true;
-            self.look(ctx);
+            self.read_queue(ctx, None);
         }
     }
 
@@ -251,15 +255,22 @@ impl Lock {
         let Reading { known, retry, .. } = contender.reading;
         let paused = retry.due().is_some() && retry.tries() > 0;
         let missed = contender.reading.is_behind() || contender.watches().any(|watched| watched.is_ahead_of(known));
-        if retry.is_in_flight() || !(due || ((missed || contender.near) && !paused)) {
+        if retry.is_in_flight() || !(due || (missed && !paused)) {
             return;
         }
+        let near = contender.earlier.as_mut().and_then(|earlier| earlier.read_at.take_if(|at| *at <= ctx.now));
+        // Who is left is read, even if the next one is there.
+        let search = near.is_some() && contender.ahead.rest.is_none();
+        let ahead = (!search).then(|| contender.ahead.clone());
+        self.read_queue(ctx, ahead);
+    }
+
+    /// Looks at those of `ahead`, or lists the newest.
+    fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
+        let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };
         contender.recheck = ctx.recheck_at();
         let heard = contender.heard_of();
-        // Who is left is read, even if the next one is there.
-        let search = mem::take(&mut contender.near) && contender.ahead.rest.is_none();
-        let ahead = (!search).then(|| contender.ahead.clone());
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created), ahead };
         contender.reading.sent(ctx.send(contender.session, request), heard);
     }
@@ -279,7 +290,7 @@ impl Lock {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
                         // None has been kept since the wait began.
-                        self.store.kept = contender.keep_older(ctx);
+                        self.store.kept = contender.keep_older(ctx, *long);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {

@@ -6,8 +6,10 @@
 use alloc::boxed::Box;
 
 use bytes::Bytes;
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
+use super::hold::Hold;
 use super::sessions::SessionId;
 use super::{Context, Lock, Watched};
 use crate::etcd::seam::WatchId;
@@ -15,6 +17,8 @@ use crate::time::Instant;
 
 /// How long they are kept after a grant, and after its end.
 const KEPT_FOR: Duration = Duration::from_millis(100);
+/// The shortest and the longest pause before the next wait. Timers are no finer than the first.
+const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
 
 /// See the module. Nobody waits: what they tell is noted, since it may be younger than what the next wait begins with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,8 +30,14 @@ pub(super) struct Kept {
     older_watch: Watched,
     /// That on a key before the older one.
     earlier: Option<Box<Earlier>>,
+    /// The queue was a long one.
+    pub(super) long: bool,
     /// The revision at which the own key was changed, or the other one deleted, as far as was told.
     news: i64,
+    /// How long the lock was held.
+    held: Duration,
+    /// When the next wait may begin.
+    enter_at: Option<Instant>,
     pub(super) until: Instant,
 }
 
@@ -39,14 +49,40 @@ impl Kept {
         older: Bytes,
         older_watch: Watched,
         earlier: Option<Box<Earlier>>,
+        long: bool,
     ) -> Self {
         let until = now + KEPT_FOR;
-        Self { session, own: None, older, older_watch, earlier, news: 0, until }
+        Self {
+            session,
+            own: None,
+            older,
+            older_watch,
+            earlier,
+            long,
+            news: 0,
+            held: Duration::ZERO,
+            enter_at: None,
+            until,
+        }
     }
 
     /// The key that is expected to be next before the own one again.
     pub(super) fn expects(&self, session: SessionId) -> Option<Bytes> {
         (self.session == session && self.own.is_some()).then(|| self.older.clone())
+    }
+
+    /// The key was deleted, by a request that took so long. The next holder reads the queue now, and a write at this moment
+    /// would hold that reading up. So the next wait begins a moment later, but not later than the next holder is likely
+    /// to be done.
+    pub(super) fn released(&mut self, now: Instant, took: Duration) {
+        if self.held >= *PAUSE.start() {
+            self.enter_at = Some(now + took.clamp(*PAUSE.start(), *PAUSE.end()).min(self.held));
+        }
+    }
+
+    /// When the next wait may begin, if that is not now.
+    pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
+        self.enter_at.filter(|at| now < *at)
     }
 
     pub(super) fn is(&self, watch: WatchId) -> bool {
@@ -80,6 +116,8 @@ impl Kept {
 pub(super) struct Earlier {
     pub(super) key: Bytes,
     pub(super) watch: Watched,
+    /// It has gone: when the queue is read.
+    pub(super) read_at: Option<Instant>,
 }
 
 /// What a wait begins with.
@@ -107,11 +145,12 @@ impl Lock {
     }
 
     /// The holder does not need the watch on its key any more.
-    pub(super) fn keep_own(&mut self, ctx: &mut Context, own: Option<Watched>) {
-        let Some(own) = own else { return };
+    pub(super) fn keep_own(&mut self, ctx: &mut Context, hold: &Hold) {
+        let Some(own) = hold.own else { return };
         match &mut self.store.kept {
             Some(kept) if kept.own.is_none() && own.open.is_some() => {
                 kept.own = Some(own);
+                kept.held = ctx.now.since(hold.tenure.since());
                 kept.until = ctx.now + KEPT_FOR;
             }
             Some(_) | None => ctx.close_watch(own.id),

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::Etcd;
 use lock_tokio::Client;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::tally::{Mark, NAME, Outcome, Setup, entered};
@@ -63,7 +67,7 @@ impl Contest {
                 own.waits_since = None;
             }
             if !self.hold.is_zero() {
-                tokio::time::sleep(self.hold).await;
+                pause(self.hold).await;
             }
             if counted {
                 own.lock().expect("no panic").held += since.elapsed();
@@ -76,6 +80,17 @@ impl Contest {
             }
         }
     }
+}
+
+/// Sleeps as exactly as a goroutine does: the runtime's own timer takes 2 ms for 1 ms.
+async fn pause(span: Duration) {
+    let span = Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) };
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC);
+    #[expect(deprecated, reason = "the timer is owned, which its successor takes an unsafe block to promise")]
+    let timer = AsyncFd::new(timer.expect("a timer")).expect("a runtime with I/O");
+    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: span };
+    timerfd_settime(timer.get_ref(), TimerfdTimerFlags::empty(), &once).expect("a time that is not negative");
+    timer.readable().await.expect("a timer that is open").clear_ready();
 }
 
 impl Contender {

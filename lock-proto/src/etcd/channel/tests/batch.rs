@@ -10,7 +10,7 @@ use crate::etcd::request::{Queue, Seen};
 
 pub(super) fn create(name: &str) -> Request {
     let (queue, value) = (Queue::new(b"", name.as_bytes()), Bytes::new());
-    Request::Create { queue, lease: lease(7), value, alone: false, expects: None }
+    Request::Create { queue, lease: lease(7), value, alone: false, expects: None, long: false }
 }
 
 fn delete(name: &str) -> Request {
@@ -249,7 +249,7 @@ fn e11_a_batch_is_bounded() {
     let (mut rig, _) = Rig::up(1);
     for n in 0..8 {
         let (queue, value) = (Queue::new(b"", format!("{n}").as_bytes()), vec![b'v'; 20 << 10].into());
-        rig.send(Request::Create { queue, lease: lease(7), value, alone: false, expects: None });
+        rig.send(Request::Create { queue, lease: lease(7), value, alone: false, expects: None, long: false });
     }
     assert_eq!([3, 3].map(|_| size(&rig.txn().1)), [3, 3]);
 }
@@ -443,7 +443,7 @@ fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
         let half = crate::etcd::channel::batch::MOST_BYTES / 2;
         let all = [("a", half), ("b", half + over)].map(|(name, len)| {
             let (queue, value) = (Queue::new(b"", name.as_bytes()), vec![0; len].into());
-            Request::Create { queue, lease: lease(7), value, alone: false, expects: None }
+            Request::Create { queue, lease: lease(7), value, alone: false, expects: None, long: false }
         });
         for request in &all {
             rig.send(request.clone());
