@@ -49,7 +49,7 @@ async fn contest(threads: &str) {
         "{:>30} {:>30} {:>30} {:>30} {:>11}  /bare",
         "bare socket", "rslock", "ours", "ours, fenced", "ours/rslock"
     );
-    let (mut to_rslock, mut to_bare) = (Vec::new(), Vec::new());
+    let (mut to_rslock, mut fenced, mut to_bare) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut row = Vec::new();
         for contestant in 0..4 {
@@ -68,11 +68,14 @@ async fn contest(threads: &str) {
             row.push(rate);
         }
         to_rslock.push(row[2] / row[1]);
+        fenced.push(row[3] / row[1]);
         to_bare.push(row[2] / row[0]);
         println!("{:>11.2} {:>6.2}", row[2] / row[1], row[2] / row[0]);
     }
-    let [to_rslock, to_bare] = [to_rslock, to_bare].map(median);
-    println!("median of {ROUNDS} rounds on {threads}: {to_rslock:.2} x rslock, {to_bare:.2} of the bare socket\n");
+    let [to_rslock, fenced, to_bare] = [to_rslock, fenced, to_bare].map(median);
+    println!(
+        "medians of {ROUNDS} rounds on {threads}: {to_rslock:.2} x rslock, fenced {fenced:.2} x, {to_bare:.2} of the bare socket\n"
+    );
 }
 
 /// Seconds of processor time that this process and the server have used, and how often the server has read.

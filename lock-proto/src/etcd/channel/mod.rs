@@ -270,7 +270,8 @@ impl Channel {
         if self.keep_alives.pause.is_some_and(|until| until <= now) {
             self.keep_alives.pause = None;
         }
-        if self.watches.timeout(now, &self.config) {
+        let silence = self.longest_silence();
+        if self.watches.timeout(now, &self.config, silence) {
             self.close_watch_stream();
         }
         match self.phase {
@@ -365,7 +366,7 @@ impl Channel {
             self.calls.gathers_until().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
             self.keep_alives.deadline().map(|at| (at, "keep-alive that waits")),
             self.keep_alives.pause.map(|at| (at, "pause before the next keep-alive stream")),
-            self.watches.deadline(&self.config).map(|at| (at, "watch stream")),
+            self.watches.deadline(&self.config, self.longest_silence()).map(|at| (at, "watch stream")),
         ]
         .into_iter()
         .flatten()
@@ -411,15 +412,19 @@ impl Channel {
         self.silent_since = if expects { self.silent_since.or(Some(self.now)) } else { None };
     }
 
-    /// Until when nothing may arrive. A server that has been slow is given more time, and so are all where all were silent: one that is slow is
-    /// not made slower by the same requests on another connection.
+    /// How long nothing may arrive while an answer is expected. A server that has been slow is given more time, and so are
+    /// all where all were silent: one that is slow is not made slower by the same requests on another connection.
     // E13
-    fn silent_until(&self) -> Option<Instant> {
-        let since = self.silent_since.filter(|_| self.is_up())?;
+    fn longest_silence(&self) -> Duration {
         let rounds = self.silences / u32::from(self.config.endpoints.max(1));
         let timeout = self.config.request_timeout;
         let most = timeout * (1 << MOST_DOUBLINGS);
-        Some(since + (timeout * (1 << rounds.min(MOST_DOUBLINGS))).max(SLOWER * self.slowest).min(most))
+        (timeout * (1 << rounds.min(MOST_DOUBLINGS))).max(SLOWER * self.slowest).min(most)
+    }
+
+    /// Until when nothing may arrive.
+    fn silent_until(&self) -> Option<Instant> {
+        Some(self.silent_since.filter(|_| self.is_up())? + self.longest_silence())
     }
 
     fn hang_up(&mut self) {

@@ -272,7 +272,7 @@ impl Watches {
     /// Does what is due. Returns true if the stream is given up: something is unanswered, and nothing has come on it for so long. Other
     /// streams may be well.
     #[must_use]
-    pub(super) fn timeout(&mut self, now: Instant, config: &ChannelConfig) -> bool {
+    pub(super) fn timeout(&mut self, now: Instant, config: &ChannelConfig, silence: Duration) -> bool {
         if self.pause.is_some_and(|until| until <= now) {
             self.pause = None;
         }
@@ -289,7 +289,7 @@ impl Watches {
             // What is watched already may be watched.
             self.asks.push_back(Ask::Probe(watch.wanted.clone()));
         }
-        self.silent_until(config).is_some_and(|until| until <= now)
+        self.silent_until(config, silence).is_some_and(|until| until <= now)
     }
 
     // Drains.
@@ -366,9 +366,9 @@ impl Watches {
     }
 
     /// When `timeout` is due.
-    pub(super) fn deadline(&self, config: &ChannelConfig) -> Option<Instant> {
+    pub(super) fn deadline(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(until, _)| *until);
-        [self.pause, pausing, self.silent_until(config), self.quiet_until(config)].into_iter().flatten().min()
+        [self.pause, pausing, self.silent_until(config, silence), self.quiet_until(config)].into_iter().flatten().min()
     }
 
     /// Whether an answer is expected.
@@ -376,10 +376,12 @@ impl Watches {
         !self.unanswered.is_empty()
     }
 
-    /// Until when the stream may be silent while an answer is expected on it.
-    fn silent_until(&self, config: &ChannelConfig) -> Option<Instant> {
+    /// Until when the stream may be silent while an answer is expected on it: not less than the connection, for which that is
+    /// `silence` at present.
+    // E13
+    fn silent_until(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let stream = self.stream.filter(|_| self.any_in_flight())?;
-        Some(stream.heard.max(stream.asked) + config.watch_quiet.max(config.request_timeout))
+        Some(stream.heard.max(stream.asked) + config.watch_quiet.max(silence))
     }
 
     /// Until when the stream may be silent, while there are watches on it and no answer is due anyway.
