@@ -298,9 +298,9 @@ impl Request {
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
                 // Without an order, a limit spares the server the reading of the others; all of them are counted.
                 let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
-                let mut success = vec![op_put(key.clone(), value, *lease)];
-                success.extend((!long).then(|| some(LISTED as i64 + 1)));
-                success.extend(expects.iter().map(|expected| op_range(one(expected.clone()))));
+                let listed = (!long).then(|| some(LISTED as i64 + 1));
+                let expected = expects.iter().map(|expected| op_range(one(expected.clone())));
+                let success = iter::once(op_put(key.clone(), value, *lease)).chain(listed).chain(expected).collect();
                 Rpc::Txn(TxnRequest {
                     compare: vec![Compare {
                         target: COMPARE_CREATE,
