@@ -121,7 +121,8 @@ impl Generator {
             0 | 1 => {
                 let other = LeaseId::from_bits(self.lease_id().unsigned_abs());
                 let expects = self.rng.one_in(2).then(|| queue.key(other));
-                Request::Create { queue, lease, value, alone: self.rng.one_in(2), expects }
+                let long = expects.is_some() && self.rng.one_in(2);
+                Request::Create { queue, lease, value, alone: self.rng.one_in(2), expects, long }
             }
             2 => {
                 let mut older = || {
