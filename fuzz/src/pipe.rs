@@ -45,8 +45,9 @@ const ONE_COMMAND: usize = 16 * 1024;
 /// Drives a [`Pipe`] by `data`: a byte for the configuration, then operations, each a letter and its arguments (see
 /// `fuzz/README.md`).
 ///
-/// Checked: nothing panics; every call is answered exactly once; one that is answered `NotSent` was not written in whole, or
-/// an error refused it; connection ids grow; what waits for the socket is bounded; a machine that wants nothing has answered everything.
+/// Checked: nothing panics; every call is answered exactly once; a call answered `NotSent` was not
+/// written in whole, or was refused by an error; connection ids grow; the bytes that wait for the
+/// socket are bounded; a machine with no deadline has answered every call.
 pub fn pipe(data: &[u8]) {
     let mut input = Input { rest: data };
     let mut world = World::new(input.byte());
@@ -121,8 +122,8 @@ struct World {
     serial: u64,
     /// What is not answered, with the token that the command carries if it can be found in the bytes.
     pending: BTreeMap<CallId, Option<String>>,
-    /// What was written on any connection since the server last sent an error. A command for several locks that an
-    /// error refuses is not executed, and each of its calls is sent again alone.
+    /// The bytes written on any connection since the server last sent an error. A batch that is
+    /// refused by an error is not executed, and each of its calls is sent again alone.
     written: Vec<u8>,
     newest: Option<ConnId>,
     old: Option<ConnId>,

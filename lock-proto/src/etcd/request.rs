@@ -144,9 +144,9 @@ pub struct Ahead {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
-    /// Enter the queue: put the key if it is absent, and list who is before it (requirement E3), unless there are too many: to
-    /// find the newest of many costs a server as much as reading them all. Of those only the one that is expected is
-    /// told. `alone`: only if the whole queue is empty, so that a try leaves nothing behind.
+    /// Enters the queue: puts the key if it is absent, and lists the keys before it. Finding the newest key of a long
+    /// queue costs the server as much as reading all of them, so of a long queue only the expected key is read.
+    // E3
     Create {
         /// The queue.
         queue: Queue,
@@ -158,7 +158,7 @@ pub enum Request {
         alone: bool,
         /// The key that is expected to be next before the own one.
         expects: Option<Bytes>,
-        /// The queue is known to be a long one: only the expected key is looked at.
+        /// The queue is known to be long: reads the expected key only.
         long: bool,
     },
     /// Read the own key, and the newest ones that were created before `before`. If some are known, only those are looked at: others are
@@ -248,9 +248,10 @@ pub enum Found {
         /// Whether there are no others before those in `rest`.
         all: bool,
         /// Whether anybody is in the queue, the own key not counted. Known from a `Create` that was done, and from a `Delete` that was not.
-        /// Assumed by a `Create` that takes the queue for a long one.
+        /// A `Create` with `long` does not look, and reports true.
         others: bool,
-        /// Whether the queue has more than 128 keys. Known, or assumed, as `others` is, and from a `Look`.
+        /// Whether the queue has more than 128 keys. Set by a `Create` that was done, and by a `Look` that lists keys. A
+        /// `Create` with `long` does not look, and reports true.
         long: bool,
     },
     /// To [`Request::Grant`] and [`Request::KeepAlive`].

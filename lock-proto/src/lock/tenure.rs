@@ -78,7 +78,7 @@ impl<T> Tenure<T> {
         self.warned = false;
     }
 
-    /// Since when it has been offered or held.
+    /// Returns when the lock was offered to this holder.
     pub(crate) const fn since(&self) -> Instant {
         self.since
     }

@@ -15,8 +15,9 @@ pub const MAX_FENCE_BLOCK: u32 = 1_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wake {
-    /// A release wakes one waiter, over a second connection that is open only while somebody waits: to one of the nodes, in a
-    /// quorum too. Polling stays the guarantee, ten times slower, and up to forty times for those who wait long.
+    /// A release wakes one waiter over a second connection, which is open only while somebody waits. In a quorum it leads
+    /// to one of the nodes. Waiters still poll, in case a wake-up is lost: ten times slower, and up to
+    /// forty times slower the longer they wait.
     #[default]
     Notify,
     /// Polling alone: no second connection, and no key beside the lock's and the fence counter. Releases wake nobody, so it is best

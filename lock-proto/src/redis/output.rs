@@ -22,8 +22,8 @@ pub enum LocksOutput {
         /// What.
         event: Event,
     },
-    /// Watch for the release of this lock on this node, from now on. After it has told of one, it need not tell of another before this comes
-    /// again.
+    /// Watch for the release of this lock on this node, from now on. After one release has been reported, no other needs
+    /// to be reported until this comes again.
     Listen {
         /// The node.
         node: NodeId,

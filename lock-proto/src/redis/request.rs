@@ -202,8 +202,8 @@ pub enum Reply {
     Announced,
     /// A definite no: the server refused, and its answer proves that nothing was written.
     Rejected(ServerError),
-    /// A definite no: not one byte of the request was sent, or the server refused the command that carried it together
-    /// with others, and it was not sent again.
+    /// A definite no: not one byte of the request was sent, or the server refused a batch that contained it and the
+    /// request was not sent again.
     NotSent(Cause),
     /// It may have been executed, it may be executed later, it may never be (requirement M8). Given only when the
     /// connection it was sent on is closed, or for an answer that proves nothing.

@@ -55,7 +55,8 @@ const PHRASES: &[(&str, ErrorClass)] = &[
 /// What is said of a server in cluster mode.
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 
-/// Whether a connection gets this error because it is not logged in (any more). A long command is refused before it is read.
+/// Returns true if the server sent this error because the connection is not logged in, or not any more. A server
+/// refuses long commands of such a connection before it has read them.
 pub(crate) fn asks_for_login(text: &str) -> bool {
     ["NOAUTH ", "ERR Protocol error: unauthenticated"].iter().any(|start| text.starts_with(start))
 }

@@ -93,7 +93,7 @@ fn e5_who_locks_in_turn_opens_its_watches_once() {
     }
 }
 
-/// The next holder reads the queue at that moment. Where holds are short there is no time for a pause.
+/// The next holder reads the queue at that moment. After a short hold there is no pause.
 #[test]
 fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
     for (hold, pauses) in [(0, false), (3, true)] {

@@ -47,16 +47,16 @@ fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
         }
         assert_eq!((turns, enters), (1, 1), "client {client}: {asked:?}");
     }
-    // Those that are next at the end may have read already, and those that were at the beginning had not.
+    // The next few clients may have listed the queue for their next turn already.
     assert!(lists <= MANY + 5, "{lists}");
     w.end();
 }
 
-/// The waiter whose turn it is comes first.
+/// The listing does not delay the waiter whose turn has come.
 #[test]
 fn e4_who_is_left_is_listed_after_the_hand_over() {
     let (mut w, mut line) = in_line(MANY, |config| config);
-    // The last one watches the fifth key before its own, and so that one's end is five turns before its own.
+    // The last client watches the fifth key before its own, which is deleted five turns before its own.
     while line.len() > 6 {
         let (client, lock) = line.pop_front().unwrap();
         give_back(&mut w, client, lock);

@@ -216,8 +216,9 @@ fn q7_a_vote_from_before_a_change_does_not_count() {
     let [Event::Granted(_)] = hub.events[..] else { panic!("{:?}", hub.events) };
 }
 
-/// The name of one node led to another one, which renewed for both. What it confirmed is not confirmed by the server that the name
-/// leads to then. (Scenario `redis-names`, seed 97.)
+/// The address of one node led to the server of another, which renewed for both. What that server
+/// confirmed does not count for the server that the address leads to next. (Scenario `redis-names`,
+/// seed 97.)
 #[test]
 fn q6_what_a_server_confirmed_stays_with_it_when_a_name_leads_elsewhere() {
     let mut hub = Hub::new(3, |c| c);

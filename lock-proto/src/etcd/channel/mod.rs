@@ -412,8 +412,9 @@ impl Channel {
         self.silent_since = if expects { self.silent_since.or(Some(self.now)) } else { None };
     }
 
-    /// How long nothing may arrive while an answer is expected. A server that has been slow is given more time, and so are
-    /// all where all were silent: one that is slow is not made slower by the same requests on another connection.
+    /// How long the connection may stay silent while an answer is outstanding. A server that has been slow gets more
+    /// time, and so does every server after all of them were silent: sending the same requests again over
+    /// another connection would only slow down a server that is already slow.
     // E13
     fn longest_silence(&self) -> Duration {
         let rounds = self.silences / u32::from(self.config.endpoints.max(1));
@@ -422,7 +423,7 @@ impl Channel {
         (timeout * (1 << rounds.min(MOST_DOUBLINGS))).max(SLOWER * self.slowest).min(most)
     }
 
-    /// Until when nothing may arrive.
+    /// When the connection ends unless something arrives before.
     fn silent_until(&self) -> Option<Instant> {
         Some(self.silent_since.filter(|_| self.is_up())? + self.longest_silence())
     }

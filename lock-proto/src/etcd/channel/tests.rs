@@ -72,7 +72,11 @@ impl Rig {
 
     /// With an open connection and a request that was answered on it.
     fn up(endpoints: u16) -> (Self, ConnId) {
-        let mut rig = Self::new(endpoints);
+        Self::up_with(config(endpoints))
+    }
+
+    fn up_with(config: ChannelConfig) -> (Self, ConnId) {
+        let mut rig = Self::with(config);
         let call = rig.send(grant(1));
         let conn = rig.connected();
         let rpc = rig.call();
@@ -90,6 +94,16 @@ impl Rig {
         let call = CallId::new(NodeId::new(0), self.serial);
         self.channel.send(self.now, call, request, patience);
         call
+    }
+
+    /// A call that the server answers after so long, while nothing else happens.
+    #[track_caller]
+    fn answered_after(&mut self, takes: Duration) {
+        let call = self.send(grant(1));
+        let rpc = self.call();
+        self.pass(takes);
+        self.answer(rpc, granted(1));
+        assert_eq!(self.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
     }
 
     /// Everything there is to do or to know.

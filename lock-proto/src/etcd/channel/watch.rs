@@ -376,8 +376,8 @@ impl Watches {
         !self.unanswered.is_empty()
     }
 
-    /// Until when the stream may be silent while an answer is expected on it: not less than the connection, for which that is
-    /// `silence` at present.
+    /// When the stream is reopened unless something arrives before, while an answer is outstanding on it. It may stay
+    /// silent for at least as long as the connection, whose current limit is `silence`.
     // E13
     fn silent_until(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let stream = self.stream.filter(|_| self.any_in_flight())?;

@@ -231,14 +231,12 @@ impl Lock {
                     debt.retry.succeeded();
                 }
                 debt.retry.set_due(debt.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
-                if call.kind == Kind::Delete
-                    && *done
-                    && let Some(kept) = &mut self.store.kept
-                {
+                let deleted = *done && call.kind == Kind::Delete;
+                if let Some(kept) = self.store.kept.as_mut().filter(|_| deleted) {
                     kept.released(ctx.now, ctx.now.since(call.emitted));
                 }
                 if own.is_none() {
-                    self.deleted(ctx, session, *done && call.kind == Kind::Delete, *others);
+                    self.deleted(ctx, session, deleted, *others);
                 }
                 self.seen(ctx, session, call.kind, *own);
                 if own.is_none() && call.overtaken {

@@ -71,14 +71,14 @@ impl Lock {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
-        if let Some(until) = self.store.kept.as_ref().filter(|_| !alone).and_then(|kept| kept.pause(ctx.now)) {
+        let kept = self.store.kept.as_ref().filter(|_| !alone);
+        if let Some(until) = kept.and_then(|kept| kept.pause(ctx.now)) {
             self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
             return;
         }
+        let (expects, long) = kept.and_then(|kept| kept.expects(session)).unzip();
+        let long = long.unwrap_or(false);
         self.rest_debt(ctx, session);
-        let kept = self.store.kept.as_ref().filter(|_| !alone);
-        let expects = kept.and_then(|kept| kept.expects(session));
-        let long = expects.is_some() && kept.is_some_and(|kept| kept.long);
         let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
         let serial = ctx.send(session, request);
         self.contention =

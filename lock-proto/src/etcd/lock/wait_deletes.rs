@@ -30,7 +30,7 @@ const DOUBT: Duration = Duration::from_millis(2);
 
 /// Which of the others before the next one tells that our turn is near: the one next before it is 0.
 const EARLIER: usize = 3;
-/// How long after that the queue is read. At once it would hold up the one whose turn it is.
+/// Delay before that reading. An immediate one would slow down the waiter whose turn has come.
 const READ_AFTER: Duration = Duration::from_millis(2);
 
 /// In the queue, behind somebody else.
@@ -265,7 +265,7 @@ impl Lock {
         self.read_queue(ctx, ahead);
     }
 
-    /// Looks at those of `ahead`, or lists the newest.
+    /// Reads the keys of `ahead`, or lists the newest keys before the client's own.
     fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };

@@ -17,7 +17,7 @@ use crate::time::Instant;
 
 /// How long they are kept after a grant, and after its end.
 const KEPT_FOR: Duration = Duration::from_millis(100);
-/// The shortest and the longest pause before the next wait. Timers are no finer than the first.
+/// Bounds of the pause before the client queues again. Timers have a resolution of about a millisecond.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
 
 /// See the module. Nobody waits: what they tell is noted, since it may be younger than what the next wait begins with.
@@ -31,12 +31,12 @@ pub(super) struct Kept {
     /// That on a key before the older one.
     earlier: Option<Box<Earlier>>,
     /// The queue was a long one.
-    pub(super) long: bool,
+    long: bool,
     /// The revision at which the own key was changed, or the other one deleted, as far as was told.
     news: i64,
-    /// How long the lock was held.
+    /// How long the last hold lasted.
     held: Duration,
-    /// When the next wait may begin.
+    /// The earliest time to queue again.
     enter_at: Option<Instant>,
     pub(super) until: Instant,
 }
@@ -66,21 +66,21 @@ impl Kept {
         }
     }
 
-    /// The key that is expected to be next before the own one again.
-    pub(super) fn expects(&self, session: SessionId) -> Option<Bytes> {
-        (self.session == session && self.own.is_some()).then(|| self.older.clone())
+    /// The key that is expected to precede the client's own key again, and whether the queue was a long one.
+    pub(super) fn expects(&self, session: SessionId) -> Option<(Bytes, bool)> {
+        (self.session == session && self.own.is_some()).then(|| (self.older.clone(), self.long))
     }
 
-    /// The key was deleted, by a request that took so long. The next holder reads the queue now, and a write at this moment
-    /// would hold that reading up. So the next wait begins a moment later, but not later than the next holder is likely
-    /// to be done.
+    /// Records that the key was deleted, by a request that took `took`. The next holder reads the queue at this moment,
+    /// and a write would delay that reading. The client therefore pauses before it queues again, but no longer than
+    /// its own hold lasted.
     pub(super) fn released(&mut self, now: Instant, took: Duration) {
         if self.held >= *PAUSE.start() {
             self.enter_at = Some(now + took.clamp(*PAUSE.start(), *PAUSE.end()).min(self.held));
         }
     }
 
-    /// When the next wait may begin, if that is not now.
+    /// Returns the end of the pause before the client queues again, while it lasts.
     pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
         self.enter_at.filter(|at| now < *at)
     }
@@ -116,7 +116,7 @@ impl Kept {
 pub(super) struct Earlier {
     pub(super) key: Bytes,
     pub(super) watch: Watched,
-    /// It has gone: when the queue is read.
+    /// When to read the queue, once the key has been deleted.
     pub(super) read_at: Option<Instant>,
 }
 

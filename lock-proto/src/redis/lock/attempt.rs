@@ -82,8 +82,8 @@ impl Lock {
         self.judge(ctx);
     }
 
-    /// For how long an attempt on the node announces, by the marker, that somebody waits for a release: 0 if it does not. After
-    /// the first refusal each attempt does, at the node that wakes the head.
+    /// Lifetime in ms of the marker that an attempt sets on the node to ask for a wake-up; 0 for no marker. Every attempt
+    /// after the first refusal sets one, on the node that wakes the head.
     // A7
     fn marker_ms(&mut self, ctx: &Context, node: NodeId) -> u64 {
         let single = !ctx.config.is_quorum();
@@ -139,7 +139,7 @@ impl Lock {
             Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Waiting) => {
                 self.ask_again(ctx, node);
             }
-            // The last round could not set the marker there, so no release would wake the head.
+            // The last round did not set the marker there, so no release would wake the head.
             Contention::Paused { .. } if unmarked => self.start_round(ctx),
             // Not at once: the answer may be as late each time.
             Contention::Paused { until } if reachable => *until = (*until).min(ctx.now + ctx.config.store.poll.every),
@@ -207,8 +207,8 @@ impl Lock {
         self.tries = 0;
         self.store.answers = Vec::new();
         if ctx.config.is_quorum() {
-            // The other nodes may have granted it before that release came to the one that tells of it, which then found
-            // the marker. Those who still wait set it again when they try.
+            // The other nodes may have granted the lock before the release reached the node that wakes waiters, where it
+            // consumed the marker. Passing the signal on makes another waiter try, and set the marker again.
             self.pass_signal_on(ctx);
         }
         self.stop_listening(ctx);

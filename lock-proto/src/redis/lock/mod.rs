@@ -69,7 +69,7 @@ pub enum Contention {
     Idle,
     /// The head waits for its next attempt.
     Paused { until: Instant },
-    /// The head waits until this client's last release is answered, which tells whether others wait.
+    /// The head waits for the answer to this client's last release, which says whether others wait.
     Releasing { until: Instant },
     /// A round of attempts is under way.
     Trying(Round),

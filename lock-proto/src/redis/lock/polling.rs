@@ -31,7 +31,7 @@ impl Lock {
         }
     }
 
-    /// `signalled`: a release woke the round that was lost.
+    /// `signalled`: the lost round was started by a wake-up.
     pub(super) fn next_attempt(&self, ctx: &Context, round: &Round, blocked: Blocked, signalled: bool) -> Instant {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
@@ -41,7 +41,8 @@ impl Lock {
             every *= NOTIFIED_POLL_FACTOR;
         }
         if notified {
-            // The longer the queue, the longer each waits in it: a thousand waiters that all poll often would do more than the holders.
+            // Waiters of a long queue wait long. If a thousand of them polled often, the polls would outweigh the
+            // work of the holders.
             let most = (every * NOTIFIED_POLL_GROWTH).min(round.ttl.duration() / 2).max(every);
             every = doubled(every, self.tries.saturating_sub(2), most);
         }
@@ -53,8 +54,9 @@ impl Lock {
         }
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
         if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {
-            // A split vote: after a random delay longer than a round (requirement Q2). Or the round overtook the
-            // release on its way to the other nodes. Whoever was woken goes first.
+            // A split vote, or the round overtook the release on its way to the other nodes. Retry after a random
+            // delay longer than a round; the waiter that was woken goes first.
+            // Q2
             let took = ctx.now.since(round.started);
             let spread = if signalled { took } else { took * 2 + poll.every / 2 };
             at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, spread));

@@ -11,8 +11,8 @@ use crate::time::Instant;
 
 /// Wake-up subscription of the head of the queue, from the first busy answer to the grant.
 ///
-/// It is at one node, also in a quorum: that node's list of blocked clients is the queue, and a release wakes one
-/// waiter. At each node a release would wake another one, and none of them would get a majority.
+/// It is at one node, also in a quorum. That node's list of blocked clients is the queue, and a release wakes one
+/// waiter. If every node woke a waiter of its own, none of them would get a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Listening {
     /// The node that is to tell of a release.
@@ -23,14 +23,14 @@ pub(super) struct Listening {
     pub(super) hinted: bool,
     /// The attempt that follows the announcement has been made.
     retried: bool,
-    /// An attempt there has set the marker, without which releases wake nobody.
+    /// An attempt on this node has set the marker. Without it, releases wake nobody.
     pub(super) marked: bool,
     /// It has told of a release, and tells of no other until it is asked to.
     pub(super) told: bool,
 }
 
 impl Listening {
-    /// The attempt that follows the announcement left the node out: no release there would wake the head.
+    /// Returns true if the attempt after the announcement skipped this node, so that no release would wake the head.
     pub(super) const fn is_unmarked(&self) -> bool {
         self.retried && !self.marked
     }
@@ -70,14 +70,14 @@ impl Lock {
         }
     }
 
-    /// The last release of this client is not answered by the node that tells whether others wait. A quorum has
-    /// answered it before, and an attempt now would overtake those that were woken.
+    /// Returns true if the node that wakes waiters has not answered this client's last release. A quorum of other nodes
+    /// has, and an attempt now would overtake the waiter that was woken.
     fn awaits_own_release(&self, ctx: &Context) -> bool {
         let node = self.wake_node(ctx);
         ctx.config.is_quorum() && self.store.debts.get(node).is_some_and(Debt::is_announcing)
     }
 
-    /// A delete has its answer.
+    /// Called when a delete has been answered.
     pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
         if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(ctx) {
             self.contention = Contention::Idle;
@@ -101,21 +101,21 @@ impl Lock {
         ctx.listen(node, &self.key, true);
     }
 
-    /// The last of the nodes that can be reached, so that clients agree on it without asking each other. A release is
-    /// sent to the nodes in their order: when the last one tells of it, the others have most likely executed it.
+    /// Returns the last reachable node, so that clients agree on it without asking each other. A release goes to the
+    /// nodes in order: when the last one reports it, the others have most likely executed it.
     fn wake_node(&self, ctx: &Context) -> NodeId {
         let nodes = || (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
         let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.quiet.contains(*node);
         let reachable = |node: &NodeId| {
             let answer = self.store.answers.get(node.index());
-            // A round may be decided before it has answered.
+            // The round may have been decided before this node answered.
             answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_) | Answer::Silent))
         };
         nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
     }
 
-    /// Where a release is sent that may have tokens on `nodes`: also to the node that wakes waiters, which may have voted for
-    /// somebody else.
+    /// Adds the node that wakes waiters to the nodes that a release is sent to. It may hold another client's token, but
+    /// it must learn of the release.
     pub(super) fn with_wake_node(&self, ctx: &Context, mut nodes: NodeSet) -> NodeSet {
         if ctx.config.is_quorum() && ctx.config.store.wake == Wake::Notify && !nodes.is_empty() {
             nodes.insert(self.wake_node(ctx));
@@ -123,7 +123,7 @@ impl Lock {
         nodes
     }
 
-    /// A signal that was taken here and led to no attempt is somebody else's.
+    /// Hands on a signal that this client consumed without making an attempt.
     pub(super) fn pass_signal_on(&self, ctx: &mut Context) {
         if let Some(listening) = self.store.listening.filter(|listening| listening.hinted) {
             ctx.send(listening.node, Request::Announce { key: self.key.clone() });

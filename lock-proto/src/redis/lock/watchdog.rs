@@ -62,8 +62,8 @@ struct Trouble {
 }
 
 impl Share {
-    /// What is known of the node was confirmed by another server than the one it is now.
-    fn confirmed_by_another(&mut self) {
+    /// Discards what the node confirmed: its address leads to another server now.
+    fn discard(&mut self) {
         self.until = None;
         if self.extend != Extend::No {
             self.extend = Extend::Failed;
@@ -449,8 +449,8 @@ impl Hold {
         }
     }
 
-    /// The node is not the server any more that another node is as well.
-    fn part(&mut self, node: NodeId) {
+    /// Moves what the node confirmed to another node that still leads to the same server.
+    fn move_confirmed(&mut self, node: NodeId) {
         let Some(share) = self.shares.get(node.index()).cloned() else { return };
         let same = |(place, other): &(usize, &mut Share)| *place != node.index() && other.server == share.server;
         let Some((_, other)) = self.shares.iter_mut().enumerate().find(same) else { return };
@@ -459,17 +459,18 @@ impl Hold {
             other.extend = Extend::Done;
         }
         if let Some(share) = self.shares.get_mut(node.index()) {
-            share.confirmed_by_another();
+            share.discard();
         }
     }
 
-    /// From now on nodes that are one server count once (requirement Q6). If `node` has just become the server that another node is,
-    /// what it confirmed before was confirmed by a server that no node leads to any more, and does not count. If it was the
-    /// same server as another node until now, what it confirmed stays with that one.
+    /// Counts nodes that lead to the same server once. If `node` has just come to lead to the server of another node, what
+    /// it confirmed before came from a server that no node leads to any more, and does not count. If
+    /// `node` led to the server of another node until now, what it confirmed stays with that node.
+    // Q6
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
         let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
         if self.equal && changed {
-            self.part(node);
+            self.move_confirmed(node);
         }
         for (place, share) in self.shares.iter_mut().enumerate() {
             share.server = NodeId::new(server_of(&ctx.shared.nodes, place) as u16);
@@ -481,7 +482,7 @@ impl Hold {
         let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
         let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
         if let Some(share) = self.shares.get_mut(node.index()).filter(|_| others.count() > 1) {
-            share.confirmed_by_another();
+            share.discard();
         }
     }
 

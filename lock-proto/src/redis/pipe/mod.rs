@@ -488,7 +488,7 @@ impl Pipe {
             error.class = ErrorClass::Reconnect;
         }
         let mut value = answer.value();
-        // What one lock is refused for says nothing of the others. A missing login is about all of them.
+        // An error may concern one lock of the batch only. A missing login concerns all of them.
         let apart = calls > 1 && !asks_for_login(text);
         match error.class {
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if apart => {

@@ -85,10 +85,7 @@ fn e13_a_slow_server_is_given_more_time() {
         rig.all();
     }
     for _ in 0..30 {
-        rig.send(grant(1));
-        let rpc = rig.call();
-        rig.answer(rpc, granted(1));
-        rig.all();
+        rig.answered_after(Duration::ZERO);
     }
     rig.send(grant(1));
     rig.call();
@@ -103,11 +100,7 @@ fn e13_a_watch_stream_that_hangs_is_opened_anew() {
     let stream = rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
     for _ in 0..20 {
-        let call = rig.send(grant(1));
-        let rpc = rig.call();
-        rig.pass(490 * MS);
-        rig.answer(rpc, granted(1));
-        assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
+        rig.answered_after(490 * MS);
     }
     rig.send(grant(1));
     rig.call();
@@ -117,31 +110,18 @@ fn e13_a_watch_stream_that_hangs_is_opened_anew() {
     assert_eq!(rig.channel.current(), Some(conn));
 }
 
-/// On a slow server the answers on the watch stream are as late as all others. (Scenario `etcd-slow`, seed 328.)
+/// On a slow server, answers on the watch stream are as late as all others. (Scenario `etcd-slow`, seed 328.)
 #[test]
 fn e13_a_watch_stream_is_given_as_much_time_as_its_connection() {
-    let mut rig = Rig::with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
-    rig.send(grant(1));
-    let conn = rig.connected();
-    let rpc = rig.call();
-    rig.answer(rpc, granted(1));
-    rig.all();
+    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
     for takes in [700, 1_100, 2_500] {
-        rig.send(grant(1));
-        let rpc = rig.call();
-        rig.pass(takes * MS);
-        rig.answer(rpc, granted(1));
-        rig.all();
+        rig.answered_after(takes * MS);
     }
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
     rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
     for _ in 0..3 {
-        let call = rig.send(grant(1));
-        let rpc = rig.call();
-        rig.pass(990 * MS);
-        rig.answer(rpc, granted(1));
-        assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
+        rig.answered_after(990 * MS);
     }
     assert_eq!(rig.channel.current(), Some(conn));
 }

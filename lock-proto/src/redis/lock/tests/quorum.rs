@@ -15,7 +15,7 @@ fn node(call: &CallId) -> NodeId {
 }
 
 impl Hub {
-    /// The head was refused by the first two nodes, and listens. The attempt on the third has no answer.
+    /// The first two nodes refused the head, which listens now. The attempt on the third is unanswered.
     fn refused_by_two(&mut self) -> CallId {
         self.acquire(0, want());
         let mut calls = self.takes();
@@ -65,7 +65,8 @@ fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
     }
 }
 
-/// The node has not answered the first attempt when the second one is made. (Scenario `redis-calm`, seed 37.)
+/// The node has not answered the first attempt when the second one starts. (Scenario `redis-calm`,
+/// seed 37.)
 #[test]
 fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
     let mut hub = hub();
@@ -76,7 +77,8 @@ fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
     assert_eq!(marks(&hub.requests()), [WAKE]);
 }
 
-/// The second attempt was decided before the node answered the first one. (Scenario `redis-calm`, seed 37.)
+/// The second attempt is decided before the node answers the first one. (Scenario `redis-calm`,
+/// seed 37.)
 #[test]
 fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
     let mut hub = hub();
@@ -90,7 +92,7 @@ fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
     assert_eq!(marks(&hub.requests()), [WAKE]);
 }
 
-/// Its token was on the other two. (Scenario `redis-calm`, seed 397.)
+/// The token was on the other two nodes only. (Scenario `redis-calm`, seed 397.)
 #[test]
 fn a7_a_release_goes_also_to_the_node_that_wakes() {
     let mut hub = hub();
@@ -106,7 +108,7 @@ fn a7_a_release_goes_also_to_the_node_that_wakes() {
     assert_eq!(to, [0, 1, 2].map(NodeId::new));
 }
 
-/// The release had not come to the other nodes yet. (Scenario `redis-calm`, seed 411.)
+/// The release has not reached the other nodes yet. (Scenario `redis-calm`, seed 411.)
 #[test]
 fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
     let mut hub = hub();
@@ -127,8 +129,8 @@ fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
     assert!(hub.locks.next_deadline().unwrap() > ms(100));
 }
 
-/// The node told of a release while the others granted the lock: the marker is gone, and others wait. (Scenario
-/// `redis-calm`, seed 3795.)
+/// The node reports a release while the others grant the lock. The marker is gone, but other clients
+/// still wait. (Scenario `redis-calm`, seed 3795.)
 #[test]
 fn a7_a_signal_during_an_attempt_that_is_won_is_passed_on() {
     let mut hub = hub();
