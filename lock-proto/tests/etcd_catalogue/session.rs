@@ -209,6 +209,21 @@ fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
     }
 }
 
+/// The answer to the grant takes longer than a third of the TTL, when the lease is already due to be renewed.
+// E1, T1
+#[test]
+fn a_lease_that_was_granted_late_is_renewed() {
+    let mut w = World::new(1);
+    w.fate(0, Kind::Grant, Fate::Slow(ms(10), secs(4)));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(secs(5), "it is held", |w| w.is_held(0, lock));
+    w.run_for(secs(30));
+    assert!(w.is_held(0, lock), "{}", w.describe());
+    assert_eq!(w.count(0, Kind::Grant), 1, "the lease is asked for once");
+    w.release(0, lock);
+    w.end();
+}
+
 /// Case S8: whoever waits for the lease is not left waiting without an end either.
 #[test]
 fn catalogue_s8_a_wait_without_a_session_has_an_end() {

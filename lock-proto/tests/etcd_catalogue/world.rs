@@ -57,7 +57,7 @@ pub(crate) enum Fate {
     Unanswered,
     /// It is given up, and executed after this time all the same.
     Late(Duration),
-    /// The way there and the way back take so long.
+    /// The way there and the way back take so long. It is not given up meanwhile.
     Slow(Duration, Duration),
     /// It is executed, and the connection breaks before the answer.
     Reset,
@@ -453,8 +453,7 @@ impl World {
                     known.requests.push((self.now, request.clone()));
                     assert!(known.calls.insert(call), "{call:?} twice");
                     known.in_flight.insert(call);
-                    self.plan(patience, client, Happening::GiveUp { call });
-                    self.send(client, call, request);
+                    self.send(client, call, request, patience);
                 }
                 LocksOutput::Watch { watch, key, end, .. } => {
                     known.watches_opened.push(key.clone());
@@ -478,16 +477,20 @@ impl World {
         }
     }
 
-    fn send(&mut self, client: usize, call: CallId, request: Request) {
+    fn send(&mut self, client: usize, call: CallId, request: Request, patience: Duration) {
         let known = &mut self.clients[client];
         if known.cut || known.dead {
-            return;
+            return self.plan(patience, client, Happening::GiveUp { call });
         }
         let kind = Kind::of(&request);
         let fate = match known.fates.iter().position(|(of, _)| *of == kind) {
             Some(place) => Some(known.fates.remove(place).1),
             None => known.always.get(&kind).cloned(),
         };
+        // E13: a late answer is waited for.
+        if !matches!(fate, Some(Fate::Slow(..))) {
+            self.plan(patience, client, Happening::GiveUp { call });
+        }
         match fate {
             None => self.plan(LATENCY, client, Happening::Execute { call, request, back: Some(LATENCY) }),
             Some(Fate::Lost) => {}

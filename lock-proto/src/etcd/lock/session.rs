@@ -283,7 +283,6 @@ impl Session {
         match reply {
             Reply::Done(Found::Lease { ttl }) => {
                 self.live(ctx, call.emitted, *ttl);
-                self.state = State::Alive;
                 Some(News::Alive)
             }
             Reply::Done(_) => {
@@ -317,7 +316,6 @@ impl Session {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
                 let granted = self.state == State::Checking;
                 self.live(ctx, call.emitted, *ttl);
-                self.state = State::Alive;
                 Some(if granted { News::Alive } else { News::Renewed(call.emitted) })
             }
             // It has ended before it was of use.
@@ -336,8 +334,10 @@ impl Session {
         }
     }
 
-    /// A life of `ttl` seconds counts from `emitted` on.
+    /// Records that the lease is alive for `ttl` seconds from `emitted` on, and plans its renewal.
     fn live(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
+        // A late answer makes the renewal due at once: it is sent below, as this state demands.
+        self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         self.until = self.until.max(Self::valid(emitted, self.granted, &ctx.config));
         self.retry.succeeded();

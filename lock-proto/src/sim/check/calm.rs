@@ -157,6 +157,14 @@ impl Checker {
         self.calm.unanswered.push(Work { client, place: (link, number), kind, what });
     }
 
+    /// A client sends a request although the answer to the same one has reached it.
+    pub fn repeats_answered(&mut self, now: Instant, client: usize, kind: &'static str, what: &[u8]) {
+        if self.calm.once {
+            let text = format!("client {client} sends {kind} {} again after the answer", what.escape_ascii());
+            self.report(now, Rule::Twice, text);
+        }
+    }
+
     /// The answer has reached the client.
     pub fn answered(&mut self, link: u64, number: u64) {
         self.calm.unanswered.retain(|work| work.place != (link, number));

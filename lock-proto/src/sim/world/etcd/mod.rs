@@ -128,6 +128,8 @@ pub(crate) struct Own {
     /// What it has asked for on each stream and has no answer to, oldest first, by the world's
     /// numbers.
     asked: BTreeMap<StreamId, VecDeque<u64>>,
+    /// The leases that it knows to be granted.
+    granted: BTreeSet<i64>,
 }
 
 /// What a question or an observation was told.
@@ -173,6 +175,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             streams: BTreeMap::new(),
             sent: 0,
             asked: BTreeMap::new(),
+            granted: BTreeSet::new(),
         }
     }
 

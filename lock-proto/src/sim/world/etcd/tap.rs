@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
 use crate::etcd::message::{Op, RequestOp, WatchAsk};
-use crate::etcd::{Rpc, StreamId, StreamReceived, StreamSend};
+use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::world::World;
 
@@ -44,6 +44,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
             }
             Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => false,
         };
+        if let Rpc::Grant(grant) = request
+            && self.clients[client].own.granted.contains(&grant.id)
+        {
+            self.checker.repeats_answered(self.now, client, request.path(), &grant.id.to_be_bytes());
+        }
         let what = if alone { number.to_be_bytes().to_vec() } else { bytes_of(request) };
         self.checker.sends(self.now, client, link, number, request.path(), what);
     }
@@ -84,10 +89,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
             return;
         }
         let (stream, number) = match wire {
-            Wire::Reply { rpc, .. } => {
+            Wire::Reply { rpc, reply } => {
                 let conn = self.store.rpcs.get(rpc).map(|known| known.conn());
                 if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
                     self.checker.answered(link, *rpc);
+                    // What comes over a connection that has been replaced is no answer.
+                    if let Ok(RpcReply::Grant(granted)) = reply {
+                        self.clients[client].own.granted.insert(granted.id);
+                    }
                 }
                 return;
             }
