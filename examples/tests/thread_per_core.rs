@@ -14,7 +14,7 @@ use std::thread;
 use futures_io::{AsyncRead, AsyncWrite};
 use lock_proto::driver::{Address, BootClock, Host, Settings, connect};
 use lock_proto::redis::Release;
-use lock_testkit::{Etcd, PATIENCE, Redis};
+use lock_testkit::{Etcd, Redis, TIMEOUT};
 use smol::net::TcpStream;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -113,11 +113,11 @@ fn drive(settings: Settings) {
         let held = client.lock("a").acquire().await.unwrap();
         drop(held);
         drop(waiting.await.unwrap());
-        assert_eq!(client.shutdown(PATIENCE).await.unreleased, 0);
+        assert_eq!(client.shutdown(TIMEOUT).await.unreleased, 0);
         driving.await;
     };
     let late = async {
-        smol::Timer::after(PATIENCE).await;
+        smol::Timer::after(TIMEOUT).await;
         panic!("not in time");
     };
     smol::block_on(executor.run(smol::future::or(work, late)));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lock_proto::redis::{
-    Cause, Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Poll, Reply, Request, Spent,
+    Backoff, Cause, Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Reply, Request, Retired,
 };
 use lock_proto::{CallId, ClientId, ConnId, Fault, Instant, NodeId, Role};
 
@@ -140,7 +140,7 @@ impl World {
             server_info: how & 0x80 != 0,
             connect_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(100),
-            reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_millis(100)),
+            reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_millis(100)),
             limits: LIMITS,
         };
         Self {
@@ -161,21 +161,21 @@ impl World {
         let key = Key::new(b"", &[b'a' + kind % 4]);
         let ttl_ms = u64::from(ttl);
         // Numbers of one length, so that none is the start of another.
-        let (number, spent) = (1_000_000 + self.serial, Spent::default());
+        let (number, retired) = (1_000_000 + self.serial, Retired::default());
         let mut token = None;
         let request = match kind / 4 % 5 {
             0 => {
                 token = Some(format!("{}:{number}\r\n", ClientId::from_bits(7)));
-                Request::Take { key, number, spent, ttl_ms, fence_block: 0, clean: true, waiting_ms: 0 }
+                Request::Take { key, number, retired, ttl_ms, fence_block: 0, clean: true, waiting_ms: 0 }
             }
             1 => {
                 let waiting_ms = u64::from(kind / 128);
-                Request::Take { key, number, spent, ttl_ms, fence_block: 1, clean: false, waiting_ms }
+                Request::Take { key, number, retired, ttl_ms, fence_block: 1, clean: false, waiting_ms }
             }
             2 => Request::Extend { key, number, ttl_ms, fence_block: u32::from(kind / 128) },
             3 => {
-                let spent = (kind / 64).is_multiple_of(2).then_some(spent);
-                Request::Release { key, number: 0, spent, announce: kind / 128 == 0 }
+                let retired = (kind / 64).is_multiple_of(2).then_some(retired);
+                Request::Release { key, number: 0, retired, announce: kind / 128 == 0 }
             }
             _ => Request::Announce { key },
         };

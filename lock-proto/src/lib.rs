@@ -109,8 +109,8 @@ pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
-    Acquire, Answer, Blocked, ByteClient, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass, Event,
-    Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, Poll, QueryId, Release, Renew,
+    Acquire, Answer, Backoff, Blocked, ByteClient, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass,
+    Event, Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, QueryId, Release, Renew,
     Report, ServerError, Token, Wait,
 };
 pub use time::Instant;

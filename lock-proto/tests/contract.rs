@@ -10,7 +10,7 @@ use lock_proto::Machine;
 
 use lock_proto::redis::{
     Acquire, Client, Config, Endpoint, Event, FenceBlock, Form, Identity, Key, Locks, LocksOutput, Loss, Output, Pipe,
-    Reply, Request, Spent, Wait, Wake,
+    Reply, Request, Retired, Wait, Wake,
 };
 use lock_proto::{ClientId, ConnId, Fault, Instant, LockId, Misuse, NodeId};
 
@@ -169,8 +169,8 @@ fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
         locks.handle_reply(ms(0), call, &reply);
     }
     locks.handle_node_up(ms(0), NodeId::new(99), None);
-    locks.handle_listening(ms(0), NodeId::new(99), &Key::new(b"", b"nobody"));
-    locks.handle_deaf(ms(0), NodeId::new(0), &Key::new(b"", b"a"));
+    locks.handle_subscribed(ms(0), NodeId::new(99), &Key::new(b"", b"nobody"));
+    locks.handle_unsubscribed(ms(0), NodeId::new(0), &Key::new(b"", b"a"));
     assert_eq!(drain(&mut locks), []);
     assert!(locks.valid_until(id).is_some());
 }
@@ -217,7 +217,7 @@ fn m9_two_machines_with_one_id_cannot_be_told_apart_by_a_server() {
         let request = Request::Take {
             key: Key::new(b"", b"a"),
             number: 1,
-            spent: Spent::all_to(0),
+            retired: Retired::all_to(0),
             ttl_ms: 1_000,
             fence_block: 0,
             clean: true,

@@ -11,7 +11,7 @@ use core::time::Duration;
 use lock_proto::LockId;
 use lock_proto::etcd::ElectionEvent;
 use lock_proto::redis::{Acquire, Event, Release};
-use lock_proto::sim::Way;
+use lock_proto::sim::Direction;
 use lock_proto::sim::etcd::World;
 use lock_proto::sim::trace::{Fate, Lane, Point, State, Trace, What};
 
@@ -177,15 +177,15 @@ fn e3_an_uncontended_lock_is_two_calls() {
 /// A holder that cannot be heard is lost by its own clock before the cluster ends its lease, and is told so though it hears nothing.
 #[test]
 fn t2_a_cut_off_holder_is_told_before_another_holds() {
-    for way in [None, Some(Way::ToNode), Some(Way::ToClient)] {
+    for direction in [None, Some(Direction::ToNode), Some(Direction::ToClient)] {
         let mut w = World::cluster(3).clients(2).seed(3).build();
         let first = held(&mut w, 0, "a");
         let second = w.acquire(1, Acquire::new("a"));
         w.run_for(secs(3));
         for member in 0..3 {
-            match way {
+            match direction {
                 None => w.partition(0, member),
-                Some(way) => w.cut(0, member, way),
+                Some(direction) => w.cut(0, member, direction),
             }
         }
         w.expect(secs(30), "the second holds", |w| w.is_held(1, second));
@@ -396,8 +396,9 @@ fn a_run_is_recorded_for_pictures() {
         }
         assert_eq!(seen, states, "{lane}");
     }
-    for way in Way::BOTH {
-        let (cut, healed) = (What::Cut { client: 0, node: 0, way }, What::Healed { client: 0, node: 0, way });
+    for direction in Direction::BOTH {
+        let (cut, healed) =
+            (What::Cut { client: 0, node: 0, direction }, What::Healed { client: 0, node: 0, direction });
         assert_eq!(at(&healed).unwrap().since(at(&cut).unwrap()), secs(3));
     }
     assert!(at(&What::Clock { lane: Lane::Client(1), by: -2_000_000_000 }).is_some());

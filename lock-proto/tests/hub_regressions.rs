@@ -11,8 +11,8 @@ mod refused;
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, FenceBlock, Identity, Key, Limits, Locks,
-    LocksOutput, Loss, Pipe, PipeConfig, PipeOutput, Poll, Protocol, Release, Renew, Reply, Request, ServerError,
+    Acquire, Backoff, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, FenceBlock, Identity, Key, Limits,
+    Locks, LocksOutput, Loss, Pipe, PipeConfig, PipeOutput, Protocol, Release, Renew, Reply, Request, ServerError,
     ServerInfo, Target, UnknownAge, Wait, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
@@ -45,7 +45,7 @@ fn server(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
         server_info: true,
         connect_timeout: for_ms(1_000),
         request_timeout: for_ms(1_000),
-        reconnect: Poll::fixed(for_ms(10)),
+        reconnect: Backoff::fixed(for_ms(10)),
         limits: Limits::default(),
     };
     let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
@@ -550,7 +550,7 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
         hub.up(0, node, &server(run_id, 3));
     }
     hub.acquire(1, &want());
-    assert_eq!(hub.told(), [Event::Blocked(Blocked::TooYoung)]);
+    assert_eq!(hub.told(), [Event::Blocked(Blocked::RecentlyRestarted)]);
     assert_eq!(hub.requests(), [], "nobody is asked who may not vote");
 }
 

@@ -6,8 +6,8 @@ use core::time::Duration;
 use lock_proto::Machine;
 
 use lock_proto::LockId;
-use lock_proto::redis::{Acquire, Config, Drift, Event, Failure, Loss, Poll, Release, Renew, Wait, Wake};
-use lock_proto::sim::{Way, World};
+use lock_proto::redis::{Acquire, Backoff, Config, Drift, Event, Failure, Loss, Release, Renew, Wait, Wake};
+use lock_proto::sim::{Direction, World};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -102,7 +102,7 @@ fn three_clients_exclude_each_other_and_all_get_their_turn() {
 #[test]
 fn a_waiter_is_woken_long_before_it_would_poll() {
     for seed in 0..20 {
-        let poll = Poll::fixed(secs(1));
+        let poll = Backoff::fixed(secs(1));
         let mut w = World::redis(1).clients(2).seed(seed).config(move |c| c.poll(poll)).build();
         let first = w.acquire(0, Acquire::new("a"));
         w.expect(ms(50), "the first holds", |w| w.is_held(0, first));
@@ -257,10 +257,10 @@ fn what_was_sent_into_a_cut_and_arrives_much_later_takes_nothing() {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         // The answer of the first take is lost; what follows is sent into the cut.
         w.run_for(ms(5));
-        w.cut(0, 0, Way::ToClient);
+        w.cut(0, 0, Direction::ToClient);
         let first = w.acquire(0, Acquire::new("a").ttl(secs(1)).wait(Wait::For(ms(700))));
         w.run_for(ms(100));
-        w.cut(0, 0, Way::ToNode);
+        w.cut(0, 0, Direction::ToNode);
         w.expect(secs(2), "the first gives up", |w| w.is_over(0, first));
         let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
         w.expect(secs(4), "the second holds", |w| w.is_held(1, second));
@@ -365,7 +365,7 @@ fn polling_alone_serves_everybody_too() {
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
     let run = |seed: u64| {
-        let settings = |c: Config| c.poll(Poll::fixed(ms(30)));
+        let settings = |c: Config| c.poll(Backoff::fixed(ms(30)));
         let mut w = World::redis(3).clients(3).seed(seed).config(settings).build();
         for i in 0..9 {
             w.acquire_for(i % 3, Acquire::new("a").ttl(secs(1)), ms(40));
@@ -386,7 +386,7 @@ fn the_same_seed_gives_the_same_bytes() {
 
 #[test]
 fn the_next_deadline_is_the_same_with_its_reason_and_without() {
-    let settings = |c: Config| c.poll(Poll::fixed(ms(30))).wake(Wake::Notify);
+    let settings = |c: Config| c.poll(Backoff::fixed(ms(30))).wake(Wake::Notify);
     let mut w = World::redis(3).clients(3).seed(9).config(settings).build();
     for i in 0..9 {
         w.acquire_for(i % 3, Acquire::new("a").ttl(secs(1)), ms(40));

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use lock_proto::LockId;
 use lock_proto::redis::{Acquire, Event, Wait};
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -22,8 +22,8 @@ fn slow(nodes: usize, latency: Duration) -> World {
     let first = w.acquire_for(0, Acquire::new("first"), ms(1));
     w.expect(secs(2), "the first lock is given back", |w| w.is_over(0, first));
     for node in 0..nodes {
-        for way in Way::BOTH {
-            w.slow(0, node, way, latency..latency + ms(1));
+        for direction in Direction::BOTH {
+            w.slow(0, node, direction, latency..latency + ms(1));
         }
     }
     w

@@ -7,7 +7,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use lock_smol::Client;
-use lock_testkit::{Etcd, PATIENCE, Redis};
+use lock_testkit::{Etcd, Redis, TIMEOUT};
 
 async fn cycle(client: &Client) {
     let guard = client.lock("invoice:42").acquire().await.expect("nobody else wants it");
@@ -19,7 +19,7 @@ fn cycles(c: &mut Criterion) {
     for (name, url) in [("redis", redis.url()), ("etcd", etcd.url())] {
         let client = smol::block_on(async { Client::connect(&url) }).expect("a good URL");
         c.bench_function(&format!("smol, {name}, acquire + release"), |b| b.iter(|| smol::block_on(cycle(&client))));
-        assert_eq!(smol::block_on(client.shutdown(PATIENCE)).unreleased, 0);
+        assert_eq!(smol::block_on(client.shutdown(TIMEOUT)).unreleased, 0);
     }
 }
 

@@ -89,8 +89,9 @@ pub use lock_proto;
 #[cfg(feature = "etcd")]
 pub use lock_proto::driver::etcd::OwnerError;
 pub use lock_proto::driver::{
-    AcquireError, Acquiring, Campaigning, ConnectError, Election, ExtendError, Guard, Leadership, Led, Lock,
-    Observation, Observer, Overran, ProclaimError, Protected, Releasing, Resigner, Settings, Shutdown, StopSignal,
+    AcquireError, Acquiring, Campaigning, ConnectError, Election, ExtendError, Guard, LeadError, Leadership,
+    LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing, ResignHandle, Settings, Shutdown,
+    StopSignal,
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;

@@ -7,10 +7,10 @@ use std::thread;
 
 use lock_smol::redis::{Config, Loss};
 use lock_smol::{Client, Smol};
-use lock_testkit::{PATIENCE, Redis, wait_until};
+use lock_testkit::{Redis, TIMEOUT, wait_until};
 
 fn gone(redis: &Redis, key: &str) -> bool {
-    wait_until(PATIENCE, || redis.cli(&["EXISTS", key]) == "0")
+    wait_until(TIMEOUT, || redis.cli(&["EXISTS", key]) == "0")
 }
 
 #[test]

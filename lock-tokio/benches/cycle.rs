@@ -6,7 +6,7 @@
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lock_testkit::{Etcd, PATIENCE, Redis};
+use lock_testkit::{Etcd, Redis, TIMEOUT};
 use lock_tokio::Client;
 use tokio::runtime::Builder;
 
@@ -21,7 +21,7 @@ fn cycles(c: &mut Criterion) {
     for (name, url) in [("redis", redis.url()), ("etcd", etcd.url())] {
         let client = runtime.block_on(async { Client::connect(&url) }).expect("a good URL");
         c.bench_function(&format!("tokio, {name}, acquire + release"), |b| b.iter(|| runtime.block_on(cycle(&client))));
-        assert_eq!(runtime.block_on(client.shutdown(PATIENCE)).unreleased, 0);
+        assert_eq!(runtime.block_on(client.shutdown(TIMEOUT)).unreleased, 0);
     }
 }
 

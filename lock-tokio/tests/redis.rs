@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::thread;
 
-use lock_testkit::{PATIENCE, Redis, wait_until};
+use lock_testkit::{Redis, TIMEOUT, wait_until};
 use lock_tokio::lock_proto::driver;
 use lock_tokio::redis::{Config, Loss};
 use lock_tokio::{Client, ConnectError, Tokio};
@@ -18,7 +18,7 @@ fn single() -> Runtime {
 }
 
 fn gone(redis: &Redis, key: &str) -> bool {
-    wait_until(PATIENCE, || redis.cli(&["EXISTS", key]) == "0")
+    wait_until(TIMEOUT, || redis.cli(&["EXISTS", key]) == "0")
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn guards_move_between_tasks_and_threads() {
         for task in tasks {
             task.await.unwrap();
         }
-        assert_eq!(client.shutdown(PATIENCE).await.unreleased, 0);
+        assert_eq!(client.shutdown(TIMEOUT).await.unreleased, 0);
     });
     assert!(gone(&redis, "a"));
 }

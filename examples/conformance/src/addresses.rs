@@ -9,7 +9,7 @@ use std::time::Instant as StdInstant;
 use lock_proto::driver::{Address, Host, Settings, connect};
 use lock_proto::etcd;
 use lock_proto::redis::{Config, Endpoint};
-use lock_testkit::{DeadAddress, PATIENCE, Redis};
+use lock_testkit::{DeadAddress, Redis, TIMEOUT};
 
 use crate::{Kit, Runtime, Server};
 
@@ -43,7 +43,7 @@ pub async fn a_name_whose_first_address_is_a_replica<R: Runtime>(kit: Kit<R>) {
     let (client, driver) = connect(host, Settings::parse(["redis://name.test"]).unwrap()).unwrap();
     kit.spawn(driver);
     kit.give_back(kit.take(&client, "a").await).await;
-    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
 
 /// A name that the host really resolves.

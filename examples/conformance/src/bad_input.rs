@@ -12,7 +12,7 @@ use std::time::Instant as StdInstant;
 use lock_proto::Instant;
 use lock_proto::driver::{self, AcquireError, Address, Clock, Guard, Host};
 use lock_proto::redis::{Loss, Release};
-use lock_testkit::{PATIENCE, wait_until};
+use lock_testkit::{TIMEOUT, wait_until};
 
 use crate::{Kit, Runtime, Server};
 
@@ -48,9 +48,9 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
         assert_eq!(kit.soon("release", asked.release()).await, Release::Unknown);
         let refused = kit.soon("refused", client.lock("c").acquire()).await.unwrap_err();
         assert_eq!(refused, AcquireError::ShutDown);
-        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 2, "both were held when it ended");
+        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 2, "both were held when it ended");
     });
-    assert!(wait_until(PATIENCE, || !server.knows("a") && !server.knows("b")), "they end by themselves");
+    assert!(wait_until(TIMEOUT, || !server.knows("a") && !server.knows("b")), "they end by themselves");
 }
 
 /// The driver runs on one runtime, the handles are used on another one as well.
@@ -102,7 +102,7 @@ pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
         assert_eq!(kit.soon("told", waiting).await.unwrap_err(), AcquireError::ShutDown);
         thread.join().unwrap();
         assert_eq!(kit.soon("refused", waits.acquire()).await.unwrap_err(), AcquireError::ShutDown);
-        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
         assert!(!server.knows("a"));
     });
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lock_proto::driver::AcquireError;
 use lock_proto::redis::{Failure, Loss, Release};
-use lock_testkit::PATIENCE;
+use lock_testkit::TIMEOUT;
 
 pub use crate::addresses::a_name_whose_first_address_is_dead;
 use crate::kit::{SLACK, all};
@@ -22,7 +22,7 @@ pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Ser
         let guard = client.lock("a").acquire().await.unwrap();
         guard.extend().await.unwrap();
         let observer = guard.observer();
-        let mut next = pin!(other.lock("a").wait(PATIENCE).acquire());
+        let mut next = pin!(other.lock("a").wait(TIMEOUT).acquire());
         assert!(kit.cancelled(Duration::from_millis(1), next.as_mut()).await.is_none());
         let done = guard.protect(kit.sleep(Duration::from_millis(1))).await;
         assert_eq!((done.output, done.release), (Ok(()), Release::Released));
@@ -34,10 +34,10 @@ pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Ser
     kit.give_back(kit.take(&client, "a").await).await;
     // Dropped at once, a shutdown goes on. (A driver on another thread may have ended it by then.)
     let guard = kit.take(&client, "a").await;
-    let _ = kit.begun(client.shutdown(PATIENCE)).await;
+    let _ = kit.begun(client.shutdown(TIMEOUT)).await;
     assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::ShutDown);
     for client in [client, other] {
-        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
     kit.until("nothing is left", || server.is_clean()).await;
 }
@@ -116,7 +116,7 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     let lock = client.lock("a");
     let mut waiting = Box::pin(lock.acquire());
     assert!(kit.cancelled(Duration::from_millis(5), waiting.as_mut()).await.is_none());
-    let _ = kit.begun(client.shutdown(PATIENCE)).await;
+    let _ = kit.begun(client.shutdown(TIMEOUT)).await;
     drop(first);
     drop(waiting);
     thread::spawn(move || {
@@ -125,7 +125,7 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     })
     .join()
     .unwrap();
-    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     assert_eq!(kit.soon("refused", lock.acquire()).await.unwrap_err(), AcquireError::ShutDown);
     assert!(!server.knows("a") && !server.knows("b"));
 }
@@ -154,7 +154,7 @@ pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Serve
     server.kill();
     let since = Instant::now();
     assert_eq!(kit.soon("release", guard.release()).await, Release::Unknown);
-    assert!(since.elapsed() < PATIENCE);
+    assert!(since.elapsed() < TIMEOUT);
 }
 
 pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
@@ -177,7 +177,7 @@ pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
     assert!(next.is_held() && next.fence() > guard.fence());
     kit.give_back(next).await;
     drop(guard);
-    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     kit.until("nothing is left", || server.is_clean()).await;
 }
 
@@ -193,5 +193,5 @@ pub async fn many_locks<R: Runtime>(kit: Kit<R>, server: Server) {
     let released = kit.soon("released", all(guards.into_iter().map(|guard| guard.release()))).await;
     assert!(released.iter().all(|release| *release == Release::Released), "{released:?}");
     assert_eq!(server.held(), 0);
-    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }

@@ -9,17 +9,17 @@ use std::thread;
 use std::time::Instant;
 
 use lock_proto::driver::etcd::OwnerError;
-use lock_proto::driver::{AcquireError, Client, Overran, ProclaimError};
+use lock_proto::driver::{AcquireError, Client, LeadError, ProclaimError};
 use lock_proto::etcd::{Config, ElectionEvent, Leader};
 use lock_proto::redis::{Answer, Blocked, Cause, Failure, Loss, Release, Renew};
 use lock_proto::{Breach, Fault};
-use lock_testkit::{Etcd, EtcdCluster, PATIENCE};
+use lock_testkit::{Etcd, EtcdCluster, TIMEOUT};
 
 use crate::kit::SLACK;
 use crate::{Kit, Runtime};
 
 const MS: Duration = Duration::from_millis(1);
-/// Longer than [`PATIENCE`]: nothing that ends within a test ends by this.
+/// Longer than [`TIMEOUT`]: nothing that ends within a test ends by this.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Nothing is left in the store once the clients are gone.
@@ -49,7 +49,7 @@ pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     assert!(guard.fence().unwrap() > before);
     drop(guard);
     for client in [first, second] {
-        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
     clean(&kit, &etcd).await;
 }
@@ -252,10 +252,10 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     let election = client.election("board").ttl(Duration::from_secs(1));
     // It is asked, and takes its time.
     let leadership = kit.soon("elected", election.campaign("one")).await.unwrap();
-    let resigner = leadership.resigner();
+    let resign_handle = leadership.resign_handle();
     let asked = thread::spawn(move || {
         thread::sleep(100 * MS);
-        resigner.resign();
+        resign_handle.resign();
     });
     let led = leadership.lead(|stop| {
         let etcd = &etcd;
@@ -274,10 +274,10 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
 
     // It is asked, and does not listen.
     let leadership = kit.soon("elected", election.campaign("two")).await.unwrap();
-    leadership.resigner().resign();
+    leadership.resign_handle().resign();
     let since = Instant::now();
     let led = kit.soon("the limit", leadership.lead(|_| core::future::pending::<()>())).await;
-    assert_eq!((led.output, led.release), (Err(Overran::Late), Release::Released));
+    assert_eq!((led.output, led.release), (Err(LeadError::Late), Release::Released));
     assert!(since.elapsed() >= Duration::from_secs(1), "{:?}", since.elapsed());
 
     // Renewals fail: it is asked, and then ended.
@@ -295,7 +295,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     let output = kit.cancelled(Duration::from_secs(2), led).await.map(|led| led.output);
     etcd.resume();
     assert!(raised);
-    assert!(matches!(output, None | Some(Err(Overran::Lost(Loss::Expired)))), "{output:?}");
+    assert!(matches!(output, None | Some(Err(LeadError::Lost(Loss::Expired)))), "{output:?}");
     drop((election, client));
     clean(&kit, &etcd).await;
 }
@@ -339,7 +339,7 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
         let AcquireError::Failed(Failure::TimedOut(report)) = failed else { panic!("{failed}") };
         let expected = Answer::Unreachable(Cause::Fault(Fault::Protocol(breach)));
         assert_eq!(&*report.nodes, [expected], "{report}");
-        assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
 }
 
@@ -362,7 +362,7 @@ pub async fn another_member_takes_over<R: Runtime>(kit: Kit<R>) {
     }
     assert!(guard.is_held(), "a session outlives a member");
     kit.give_back(guard).await;
-    assert_eq!(kit.soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     assert_eq!(cluster.etcdctl(&["get", "--prefix", ""]), "");
 }
 
@@ -377,7 +377,7 @@ pub async fn an_election_cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>)
         assert!(matches!(observation.next().await, Some(ElectionEvent::Leader(_))));
         leadership.proclaim("uno").await.unwrap();
         assert_eq!(theirs.leader().await.unwrap().map(|leader| leader.value), Some("uno".into()));
-        leadership.resigner().resign();
+        leadership.resign_handle().resign();
         let led = leadership.lead(async |stop| stop.raised().await).await;
         assert_eq!((led.output, led.release), (Ok(()), Release::Released));
     })

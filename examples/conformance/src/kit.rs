@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lock_proto::driver::{Client, Guard, Host, Settings};
 use lock_proto::redis::Release;
-use lock_testkit::PATIENCE;
+use lock_testkit::TIMEOUT;
 
 use crate::Runtime;
 
@@ -52,7 +52,7 @@ impl<R: Runtime> Kit<R> {
 
     /// Waits for a condition that others bring about.
     pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !condition() {
             assert!(Instant::now() < end, "not in time: {what}");
             self.sleep(Duration::from_millis(5)).await;
@@ -61,7 +61,7 @@ impl<R: Runtime> Kit<R> {
 
     /// Runs a future that must end soon.
     pub(crate) async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
-        self.cancelled(PATIENCE, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
+        self.cancelled(TIMEOUT, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
     }
 
     /// Runs a future for a while, then drops it.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use lock_proto::driver::etcd::OwnerError;
 use lock_proto::driver::{AcquireError, Client, ExtendError, Guard, Host as _, Shutdown};
 use lock_proto::redis::{Answer, Config, Endpoint, Failure, Loss, Protocol, Release, Renew, Target};
-use lock_testkit::{PATIENCE, Redis, Value};
+use lock_testkit::{Redis, TIMEOUT, Value};
 
 pub use crate::addresses::{a_name_of_the_system, a_name_whose_first_address_is_a_replica};
 use crate::kit::SLACK;
@@ -179,8 +179,8 @@ pub async fn a_shutdown_drains<R: Runtime>(kit: Kit<R>) {
     let lock = client.lock("a");
     let mut waiting = pin!(lock.acquire());
     assert!(kit.cancelled(Duration::from_millis(10), waiting.as_mut()).await.is_none());
-    let done = kit.soon("shutdown", client.shutdown(PATIENCE)).await;
-    assert_eq!(done, kit.soon("a second shutdown", client.shutdown(PATIENCE)).await);
+    let done = kit.soon("shutdown", client.shutdown(TIMEOUT)).await;
+    assert_eq!(done, kit.soon("a second shutdown", client.shutdown(TIMEOUT)).await);
     let Shutdown { unreleased, .. } = done;
     assert_eq!(unreleased, 0);
     assert!(!exists(&redis, "a") && !exists(&redis, "b"));

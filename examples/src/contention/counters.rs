@@ -10,7 +10,7 @@ use lock_proto::redis::{Endpoint, Target};
 use lock_testkit::{Connection, Value, http_get};
 
 /// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What servers have done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn address(target: &Target) -> Option<SocketAddr> {
 }
 
 fn redis(node: &Endpoint) -> Option<Spent> {
-    let mut connection = Connection::open(address(&node.target)?, PATIENCE).ok()?;
+    let mut connection = Connection::open(address(&node.target)?, TIMEOUT).ok()?;
     if let Some(password) = &node.password {
         let user = node.username.as_deref().unwrap_or("default");
         connection.command(&["AUTH", user, password.expose()]).ok()?;
@@ -147,7 +147,7 @@ fn redis_cpu(info: &str) -> Option<Duration> {
 }
 
 fn etcd(member: SocketAddr) -> Option<Spent> {
-    let page = http_get(member, "/metrics", PATIENCE).ok()?;
+    let page = http_get(member, "/metrics", TIMEOUT).ok()?;
     let sum = |name: &str| -> f64 {
         let figures = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
         figures

@@ -4,7 +4,7 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use lock_proto::driver::Settings;
-use lock_proto::redis::{DEFAULT_TTL, MAX_TTL, Poll, Wake};
+use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 
 use super::Failed;
 use crate::cli::runtime::Runtime;
@@ -153,7 +153,7 @@ impl Job {
                 // The pause is the default.
                 let config = if self.turns { config } else { config.turn(Duration::ZERO) };
                 let config = config
-                    .poll(Poll::fixed(self.poll))
+                    .poll(Backoff::fixed(self.poll))
                     .wake(self.wake)
                     // A quorum has no fencing tokens.
                     .fencing(self.fence)

@@ -16,7 +16,7 @@ const NAME: &str = "invoice:7";
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 10;
 const TTL: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(story: &Story) -> Result<(), Broken> {
     story.title("Part 2: a quorum of five servers");
@@ -29,7 +29,7 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
     let resource = Arc::new(Resource::default());
 
     let client = Client::connect_quorum(&urls)?;
-    let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+    let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
     story.check(guard.fence().is_none(), "the holder of a quorum gets no fencing token: its type says so");
     let workers: Vec<_> = (0..WORKERS).map(|_| tokio::spawn(work(urls.clone(), Arc::clone(&resource)))).collect();
 
@@ -73,7 +73,7 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
 async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Result<(), Broken> {
     let client = Client::connect_quorum(&urls)?;
     for _ in 0..ROUNDS {
-        let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+        let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
         guard.protect(resource.add_one(None)).await.output??;
     }
     client.shutdown(Duration::from_millis(300)).await;

@@ -17,7 +17,7 @@ const WORKERS: u64 = 4;
 const ROUNDS: u64 = 25;
 const TTL: Duration = Duration::from_millis(600);
 /// Nothing here should take longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(story: &Story) -> Result<(), Broken> {
     story.title("Part 1: one server, fencing tokens");
@@ -55,12 +55,12 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
 async fn work(url: String, resource: Arc<Resource>, fences: Arc<Mutex<Vec<u64>>>) -> Result<(), Broken> {
     let client = Client::connect(&url)?;
     for _ in 0..ROUNDS {
-        let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+        let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
         let fence = guard.fence().map(|fence| fence.get()).ok_or("a single server gives fencing tokens")?;
         fences.lock().unwrap_or_else(PoisonError::into_inner).push(fence);
         guard.protect(resource.add_one(Some(fence))).await.output??;
     }
-    client.shutdown(PATIENCE).await;
+    client.shutdown(TIMEOUT).await;
     Ok(())
 }
 
@@ -83,19 +83,19 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let client = Client::connect(&url)?;
-                let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+                let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
                 let fence = guard.fence().map(|fence| fence.get()).ok_or("a fencing token")?;
                 let read = resource.value();
                 tell.send(News::Holds(fence))?;
                 std::thread::sleep(TTL * 2);
-                woken.recv_timeout(PATIENCE)?;
+                woken.recv_timeout(TIMEOUT)?;
                 let believes = guard.is_held();
-                let loss = tokio::time::timeout(PATIENCE, guard.lost()).await?;
+                let loss = tokio::time::timeout(TIMEOUT, guard.lost()).await?;
                 // It should not even try, now that it knows. A program that does not ask would.
                 let write = resource.write(read + 1_000, Some(fence)).map_err(|stale| stale.to_string());
                 tell.send(News::Woke { believes, loss, write })?;
                 guard.release().await;
-                client.shutdown(PATIENCE).await;
+                client.shutdown(TIMEOUT).await;
                 Ok(())
             })
         }
@@ -104,7 +104,7 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
     story.tell(&format!("the sleeper holds the lock with the fencing token {old}, and falls asleep"));
 
     let client = Client::connect(&server.url())?;
-    let guard = client.lock(NAME).ttl(TTL).wait(PATIENCE).acquire().await?;
+    let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
     let fence = guard.fence().map(|fence| fence.get()).ok_or("a fencing token")?;
     story.tell(&format!("another worker got the lock when it ended, with the fencing token {fence}"));
     story.check(fence > old, "the new token is greater than the sleeper's");
@@ -121,7 +121,7 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
     story.tell(&format!("its late write is answered: {refusal}"));
     let summary = resource.summary();
     story.check(summary.refused == 1 && summary.value == before + 1, "the resource refused the stale write");
-    client.shutdown(PATIENCE).await;
+    client.shutdown(TIMEOUT).await;
     sleeper.join().map_err(|_| "the sleeper panicked")??;
     Ok(())
 }

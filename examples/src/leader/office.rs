@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use lock_proto::driver::Observer;
-use lock_proto::driver::etcd::{Led, Resigner, StopSignal};
+use lock_proto::driver::etcd::{LeadershipEnd, ResignHandle, StopSignal};
 use lock_proto::etcd::Config;
 use lock_proto::redis::Fence;
 use lock_tokio::Client;
@@ -34,11 +34,11 @@ pub(super) enum What {
     /// It leads.
     Elected(Fence),
     /// It has proclaimed this, and works.
-    AtWork { value: String, resigner: Resigner, observer: Observer },
+    AtWork { value: String, resign_handle: ResignHandle, observer: Observer },
     /// Its work came to its end, while it was still in office or not.
     Finished { in_office: bool },
     /// It leads no more.
-    Left(Led<()>),
+    Left(LeadershipEnd<()>),
     /// Something went wrong.
     Failed(Broken),
 }
@@ -134,7 +134,7 @@ async fn live(who: &'static str, name: &str, config: Config, desk: &Desk, tell: 
     tell(What::Elected(leadership.fence().ok_or("an office on etcd has a fencing token")?));
     let value = format!("{who}, at work");
     leadership.proclaim(value.clone()).await?;
-    tell(What::AtWork { value, resigner: leadership.resigner(), observer: leadership.observer() });
+    tell(What::AtWork { value, resign_handle: leadership.resign_handle(), observer: leadership.observer() });
     let observer = leadership.observer();
     // In two steps (requirement E10): asked to stop, the work comes to its end, and only then the office is given up.
     let led = leadership

@@ -5,7 +5,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_proto::driver::etcd::{Led, Observation, Resigner};
+use lock_proto::driver::etcd::{LeadershipEnd, Observation, ResignHandle};
 use lock_proto::driver::{AcquireError, Observer};
 use lock_proto::etcd::{Config, ElectionEvent, Endpoint};
 use lock_proto::redis::{Failure, Fence, Release};
@@ -20,7 +20,7 @@ use crate::story::Story;
 
 const CANDIDATES: [&str; 3] = ["alice", "bob", "carol"];
 /// Nothing here takes that long, the end of a lease included.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a leader may work.
 const IN_OFFICE: Duration = Duration::from_millis(500);
 
@@ -113,7 +113,7 @@ async fn run(story: &Story, client: &Client, config: &Config, name: &str) -> Res
 struct Term {
     who: &'static str,
     fence: Fence,
-    resigner: Resigner,
+    resign_handle: ResignHandle,
     observer: Observer,
 }
 
@@ -131,7 +131,7 @@ impl Stage<'_> {
             if let Some(place) = self.early.iter().position(|news| from.is_none_or(|who| news.who == who)) {
                 return Ok(self.early.remove(place));
             }
-            let news = time::timeout(PATIENCE, self.news.recv()).await?.ok_or("all candidates are gone")?;
+            let news = time::timeout(TIMEOUT, self.news.recv()).await?.ok_or("all candidates are gone")?;
             match news.what {
                 What::Failed(error) => return Err(format!("{}: {error}", news.who).into()),
                 What::Elected(_) | What::AtWork { .. } | What::Finished { .. } | What::Left(_) => self.early.push(news),
@@ -145,12 +145,12 @@ impl Stage<'_> {
             return Err("somebody told of an office without being elected".into());
         };
         self.story.tell(&format!("{who} is elected, with the fencing token {fence}"));
-        let What::AtWork { value, resigner, observer } = self.next(Some(who)).await?.what else {
+        let What::AtWork { value, resign_handle, observer } = self.next(Some(who)).await?.what else {
             return Err(format!("{who} was elected, and did not go to work").into());
         };
         self.story.tell(&format!("{who} proclaims \"{value}\""));
         watching.see(Some(&value)).await?;
-        Ok(Term { who, fence, resigner, observer })
+        Ok(Term { who, fence, resign_handle, observer })
     }
 
     /// The leader is asked to resign: first the work ends, then the office.
@@ -158,12 +158,12 @@ impl Stage<'_> {
         let who = term.who;
         time::sleep(IN_OFFICE).await;
         self.story.tell(&format!("{who} is asked to resign"));
-        term.resigner.resign();
+        term.resign_handle.resign();
         let finished = self.next(Some(who)).await?.what;
         let in_office = matches!(finished, What::Finished { in_office: true });
         self.story.check(in_office, &format!("{who} finished the work, and was in office until then"));
         let left = self.next(Some(who)).await?.what;
-        let in_order = matches!(left, What::Left(Led { output: Ok(()), release: Release::Released }));
+        let in_order = matches!(left, What::Left(LeadershipEnd { output: Ok(()), release: Release::Released }));
         self.story.check(in_order, &format!("only then {who} gave up the office"));
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Watching<'_> {
     /// Waits until it sees this value proclaimed; `None`: that nobody leads.
     async fn see(&mut self, expected: Option<&str>) -> Result<(), Broken> {
         loop {
-            let event = time::timeout(PATIENCE, self.observation.next()).await?;
+            let event = time::timeout(TIMEOUT, self.observation.next()).await?;
             let seen = match event.ok_or("the observation has ended")? {
                 ElectionEvent::Leader(leader) => Some(leader.value),
                 ElectionEvent::NoLeader => None,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use lock_proto::driver::etcd::{Campaigning, Overran};
+use lock_proto::driver::etcd::{Campaigning, LeadError};
 use lock_proto::etcd::{ElectionEvent, OwnerKey};
 use lock_proto::redis::{Fence, Loss, Release};
 use lock_tokio::Client;
@@ -35,7 +35,7 @@ pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
         // There is nothing to wind down here, so the work is to wait for the end.
         let led = leadership.lead(|_| stop.asked()).await;
         let lost = match (led.output, led.release) {
-            (Err(Overran::Lost(loss)), _) => loss,
+            (Err(LeadError::Lost(loss)), _) => loss,
             // Over before its time, which only the release has shown.
             (Ok(()), Release::Expired) => Loss::Gone,
             (Ok(()), Release::Taken) => Loss::Taken,

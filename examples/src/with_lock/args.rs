@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use lexopt::Arg::{Long, Short, Value};
 use lock_proto::driver::Settings;
 use lock_proto::etcd;
-use lock_proto::redis::{self, DEFAULT_TTL, Endpoint, Poll, Wait, Wake};
+use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Endpoint, Wait, Wake};
 
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, choice, text, time, usage, whole_seconds};
@@ -171,7 +171,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         (true, Some(runtime)) => Driven::ByTask(runtime, etcd_settings(&backends, ttl)?.into()),
         (false, runtime) => {
             let quarantine = quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
-            let config = redis_settings(&backends)?.poll(Poll::fixed(poll)).wake(wake).quarantine(quarantine);
+            let config = redis_settings(&backends)?.poll(Backoff::fixed(poll)).wake(wake).quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
             match runtime {
                 Some(runtime) => Driven::ByTask(runtime, config.into()),

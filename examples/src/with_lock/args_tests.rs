@@ -21,7 +21,7 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(args.command, None);
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
     let config = redis::Config::new([Endpoint::parse("redis://127.0.0.1:6379").unwrap()]);
-    let config = config.poll(Poll::fixed(Duration::from_millis(50))).wake(Wake::Notify);
+    let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
     assert_eq!(args.driven, Driven::ByTask(Runtime::Tokio, config.into()));
 }
 

@@ -10,7 +10,7 @@ use std::{env, fs, process, thread};
 use tempfile::TempDir;
 
 use crate::process::{Process, end_of, free_port};
-use crate::{PATIENCE, wait_until};
+use crate::{TIMEOUT, wait_until};
 
 /// How often other ports are tried: somebody may take the ones found between looking and using them.
 const PORTS_TO_TRY: u32 = 10;
@@ -312,7 +312,7 @@ impl Etcd {
     /// If the server does not answer, or has no such figure.
     #[must_use]
     pub fn metric(&self, name: &str, label: &str) -> u64 {
-        let page = crate::http::get(self.address(), "/metrics", PATIENCE);
+        let page = crate::http::get(self.address(), "/metrics", TIMEOUT);
         let page = page.unwrap_or_else(|e| panic!("the figures of etcd on port {}: {e}", self.port));
         let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
         let figures: Vec<f64> = lines
@@ -345,7 +345,7 @@ impl Etcd {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             self.launch();
             match self.wait_until_it_answers() {
@@ -419,7 +419,7 @@ impl Etcd {
     }
 
     fn wait_until_it_answers(&mut self) -> Result<(), String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while Instant::now() < end {
             if let Some(status) = self.process.ended() {
                 return Err(format!("it ended with {status}; its log ends with:\n{}", self.log_end()));
@@ -430,7 +430,7 @@ impl Etcd {
             thread::sleep(Duration::from_millis(5));
         }
         self.kill();
-        Err(format!("no answer within {PATIENCE:?}; its log ends with:\n{}", self.log_end()))
+        Err(format!("no answer within {TIMEOUT:?}; its log ends with:\n{}", self.log_end()))
     }
 
     /// Whether this member, and not somebody else's on the same port, answers, and has a leader: asked by the JSON gateway, which
@@ -503,7 +503,7 @@ impl EtcdCluster {
     #[must_use]
     pub fn leader(&self) -> usize {
         let mut found = None;
-        let is_there = wait_until(PATIENCE, || {
+        let is_there = wait_until(TIMEOUT, || {
             let leads = |member: &Etcd| {
                 // Endpoint, id, version, size, is leader, …
                 let status = member.try_etcdctl(&["endpoint", "status", "--command-timeout=1s"]);

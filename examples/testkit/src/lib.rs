@@ -36,7 +36,7 @@ pub use resp::{Connection, Value};
 pub use stopwatch::Stopwatch;
 
 /// How long a server may take to start, or to do anything else that takes milliseconds on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits until `condition` holds, looking every few milliseconds; `false` if it does not within `limit`.
 #[must_use = "a condition that never came true must fail the test"]

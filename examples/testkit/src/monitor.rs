@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::redis::Redis;
 use crate::resp::{Connection, Value};
-use crate::{PATIENCE, wait_until};
+use crate::{TIMEOUT, wait_until};
 
 /// One command as the server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Monitor {
         marks.0.command(&["ECHO", &mark]).expect("the monitored server answers");
         let is_mark = |line: &String| line.contains(&mark);
         let mut taken = Vec::new();
-        let seen = wait_until(PATIENCE, || {
+        let seen = wait_until(TIMEOUT, || {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(at) = lines.iter().position(is_mark) else { return false };
             taken = lines.drain(..=at).collect();

@@ -8,7 +8,7 @@ use std::{fs, io, thread};
 
 use tempfile::TempDir;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::monitor::Monitor;
 use crate::process::{Process, end_of, free_port};
 use crate::resp::{Connection, Value};
@@ -167,11 +167,11 @@ impl Redis {
     /// If the server does not answer.
     #[must_use]
     pub fn connect(&self) -> Connection {
-        self.try_connect(PATIENCE).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
+        self.try_connect(TIMEOUT).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
     }
 
-    fn try_connect(&self, patience: Duration) -> io::Result<Connection> {
-        let mut connection = Connection::open(self.address(), patience)?;
+    fn try_connect(&self, timeout: Duration) -> io::Result<Connection> {
+        let mut connection = Connection::open(self.address(), timeout)?;
         if let Some(password) = &self.spec.password {
             connection.command(&["AUTH", password])?;
         }
@@ -232,7 +232,7 @@ impl Redis {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         // The port may be in use for a moment by a connection of the past.
         while let Err(error) = self.launch() {
             assert!(Instant::now() < end, "redis-server does not start again: {error}\n{}", self.log_end());
@@ -279,7 +279,7 @@ impl Redis {
         self.process.start("REDIS_SERVER", "redis-server", "redis-server", |command| {
             command.arg(path);
         });
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while Instant::now() < end {
             if let Some(status) = self.process.ended() {
                 return Err(format!("it ended with {status}"));
@@ -291,7 +291,7 @@ impl Redis {
             thread::sleep(Duration::from_millis(3));
         }
         self.kill();
-        Err(format!("no answer within {PATIENCE:?}"))
+        Err(format!("no answer within {TIMEOUT:?}"))
     }
 
     fn answering_process(&self) -> Option<u32> {

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lock_testkit::{Etcd, EtcdCluster, PATIENCE, wait_until};
+use lock_testkit::{Etcd, EtcdCluster, TIMEOUT, wait_until};
 
 #[test]
 fn keys_leases_and_a_restart() {
@@ -51,7 +51,7 @@ fn a_cluster_elects_another_leader() {
     cluster.etcdctl(&["put", "a", "1"]);
     let first = cluster.leader();
     cluster.member(first).kill();
-    assert!(wait_until(PATIENCE, || cluster.leader() != first));
+    assert!(wait_until(TIMEOUT, || cluster.leader() != first));
     cluster.member(first).restart();
     assert_eq!(cluster.members()[first].get("a"), "1");
 }
@@ -63,7 +63,7 @@ fn a_paused_server_is_silent_and_then_goes_on() {
     etcd.pause();
     etcd.try_etcdctl(&["get", "a", "--command-timeout=200ms"]).expect_err("a stopped server answered");
     etcd.resume();
-    assert!(wait_until(PATIENCE, || etcd.get("a") == "1"));
+    assert!(wait_until(TIMEOUT, || etcd.get("a") == "1"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use lock_testkit::{PATIENCE, Redis, Value, wait_until};
+use lock_testkit::{Redis, TIMEOUT, Value, wait_until};
 
 #[test]
 fn data_survives_a_restart_only_when_asked_for() {
@@ -46,7 +46,7 @@ fn users_passwords_sockets_and_replicas() {
 
     let replica = Redis::builder().replica_of(&master).start();
     master.cli(&["SET", "k", "v"]);
-    assert!(wait_until(PATIENCE, || replica.cli(&["GET", "k"]) == "v"), "nothing was replicated");
+    assert!(wait_until(TIMEOUT, || replica.cli(&["GET", "k"]) == "v"), "nothing was replicated");
     assert!(replica.cli(&["SET", "k", "w"]).starts_with("(error) READONLY"));
 }
 

@@ -8,13 +8,13 @@ use lock_proto::redis::{
     Acquire, Cause, Config, Endpoint, Event, Form, Locks, LocksOutput, Loss, Release, Reply, Request, Value,
 };
 use lock_proto::{Breach, ClientId, Fault, LockId, NodeId};
-use lock_testkit::{PATIENCE, Redis};
+use lock_testkit::{Redis, TIMEOUT};
 use redis::ConnectionLike as _;
 
 /// The longest sleep: a thread's timer may stand still while the machine is suspended (requirement T4).
 const NAP: Duration = Duration::from_millis(500);
 /// How long a server may be silent.
-const TIMEOUT: Duration = Duration::from_millis(500);
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A hub, and a connection that is opened when something is to be sent.
 struct Embedded {
@@ -56,7 +56,7 @@ impl Embedded {
     /// Makes one request and waits for its answer.
     fn ask(&mut self, request: &Request) -> Reply {
         if self.connection.is_none() {
-            match self.client.get_connection_with_timeout(TIMEOUT) {
+            match self.client.get_connection_with_timeout(REQUEST_TIMEOUT) {
                 Ok(connection) => self.connection = Some(connection),
                 // Nothing was sent: a definite no.
                 Err(_) => return Reply::NotSent(Cause::Fault(Fault::Unreachable)),
@@ -64,7 +64,7 @@ impl Embedded {
             self.locks.handle_node_up(self.clock.now(), NodeId::new(0), None);
         }
         let connection = self.connection.as_mut().unwrap();
-        connection.set_read_timeout(Some(TIMEOUT)).unwrap();
+        connection.set_read_timeout(Some(REQUEST_TIMEOUT)).unwrap();
         let command = request.with_args(self.locks.identity(), Form::Source, |args| {
             let mut command = redis::Cmd::new();
             for arg in args {
@@ -104,7 +104,7 @@ impl Embedded {
 
     /// Works until this lock is told something.
     fn next(&mut self, lock: LockId) -> Event {
-        let end = self.clock.now() + PATIENCE;
+        let end = self.clock.now() + TIMEOUT;
         loop {
             self.carry_out();
             if let Some(place) = self.told.iter().position(|(own, _)| *own == lock) {

@@ -14,7 +14,7 @@ use lock_proto::etcd::{
 };
 use lock_proto::redis::{Acquire, Event, Loss, Release, Target};
 use lock_proto::{ClientId, ConnId, Fault, LockId, Secret};
-use lock_testkit::{Etcd, PATIENCE};
+use lock_testkit::{Etcd, TIMEOUT};
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::client::Grpc;
@@ -136,7 +136,7 @@ impl Embedded {
 
     /// Works until this lock is told something.
     async fn next(&mut self, lock: LockId) -> Event {
-        let end = self.clock.now() + PATIENCE;
+        let end = self.clock.now() + TIMEOUT;
         loop {
             self.carry_out();
             if let Some(place) = self.told.iter().position(|(own, _)| *own == lock) {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Poll, Protocol, Reply, Request, Spent,
+    Backoff, Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Protocol, Reply, Request, Retired,
 };
 use lock_proto::{CallId, ClientId, ConnId, Instant, NodeId, Role};
 
@@ -31,7 +31,7 @@ impl Rig {
             server_info: false,
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
-            reconnect: Poll::fixed(Duration::from_secs(1)),
+            reconnect: Backoff::fixed(Duration::from_secs(1)),
             limits: Limits::default(),
         };
         assert_eq!(config.endpoint.protocol, Protocol::Resp2);
@@ -54,7 +54,7 @@ impl Rig {
             let request = Request::Take {
                 key: self.key.clone(),
                 number: self.serial,
-                spent: Spent::default(),
+                retired: Retired::default(),
                 ttl_ms: 10_000,
                 fence_block: 0,
                 clean: true,

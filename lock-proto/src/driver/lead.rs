@@ -45,16 +45,16 @@ impl Observer {
 impl Leadership {
     /// Runs `work` while the office is held, then resigns.
     ///
-    /// `work` receives a signal that is raised when it should stop: because a [`Resigner`] asked
+    /// `work` receives a signal that is raised when it should stop: because a [`ResignHandle`] asked
     /// for it, or because renewals fail and the office will soon be lost. The office is given up
     /// only when `work` has completed, so that the next leader does not begin earlier. After a
-    /// [`Resigner`] has asked, `work` has one TTL of the lease to complete; then it is dropped. If
+    /// [`ResignHandle`] has asked, `work` has one TTL of the lease to complete; then it is dropped. If
     /// the office is lost, it is dropped at once.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` and resigns in the background.
-    pub async fn lead<W: Future>(self, work: impl FnOnce(StopSignal) -> W) -> Led<W::Output> {
+    pub async fn lead<W: Future>(self, work: impl FnOnce(StopSignal) -> W) -> LeadershipEnd<W::Output> {
         let signal = StopSignal { observer: self.guard.observer(), stop: Arc::clone(&self.stop) };
         let work = work(signal);
         let ttl = self.guard.ttl();
@@ -62,25 +62,25 @@ impl Leadership {
         let output = hold
             .run(work, |now| {
                 let late = || self.stop.since().is_some_and(|asked| now >= asked + ttl);
-                loss(&hold.ticket, now).map(Overran::Lost).or_else(|| late().then_some(Overran::Late))
+                loss(&hold.ticket, now).map(LeadError::Lost).or_else(|| late().then_some(LeadError::Late))
             })
             .await;
-        Led { output, release: self.resign().await }
+        LeadershipEnd { output, release: self.resign().await }
     }
 
     /// A handle to stop the work of [`lead`](Self::lead) from elsewhere.
     #[must_use]
-    pub fn resigner(&self) -> Resigner {
-        Resigner { signal: StopSignal { observer: self.guard.observer(), stop: Arc::clone(&self.stop) } }
+    pub fn resign_handle(&self) -> ResignHandle {
+        ResignHandle { signal: StopSignal { observer: self.guard.observer(), stop: Arc::clone(&self.stop) } }
     }
 }
 
 /// What [`Leadership::lead`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the work may have been ended by the loss of the office"]
-pub struct Led<T> {
+pub struct LeadershipEnd<T> {
     /// The output of the work, or why it was ended.
-    pub output: Result<T, Overran>,
+    pub output: Result<T, LeadError>,
     /// The outcome of the resignation.
     pub release: Release,
 }
@@ -88,7 +88,7 @@ pub struct Led<T> {
 /// Why the work of a leader was dropped before it completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Overran {
+pub enum LeadError {
     /// The office was lost.
     #[error("the office was lost: {0}")]
     Lost(#[source] Loss),
@@ -100,20 +100,20 @@ pub enum Overran {
 /// Stops the work of [`Leadership::lead`]. Cheap to clone, and keeps neither the office nor the
 /// client.
 #[derive(Clone)]
-pub struct Resigner {
+pub struct ResignHandle {
     signal: StopSignal,
 }
 
-impl Resigner {
+impl ResignHandle {
     /// Raises the [`StopSignal`]. The office is given up when the work has completed.
     pub fn resign(&self) {
         self.signal.ask();
     }
 }
 
-impl fmt::Debug for Resigner {
+impl fmt::Debug for ResignHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resigner").field("asked", &self.signal.stop.since()).finish_non_exhaustive()
+        f.debug_struct("ResignHandle").field("asked", &self.signal.stop.since()).finish_non_exhaustive()
     }
 }
 

@@ -100,7 +100,7 @@ pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Protected, Releasing};
 pub use host::Host;
-pub use lead::{Led, Overran, Resigner, StopSignal};
+pub use lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use lock::{Acquiring, Lock};
 pub use observer::Observer;
 pub use outcome::{AcquireError, Shutdown};

@@ -53,7 +53,7 @@ impl Transport for Etcd {
         loop {
             if let Some(output) = client.locks.poll_output() {
                 match output {
-                    LocksOutput::Send { call, request, patience } => client.links.send(now, call, request, patience),
+                    LocksOutput::Send { call, request, timeout } => client.links.send(now, call, request, timeout),
                     LocksOutput::Watch { watch, key, end, deletions: false } => {
                         client.links.watch(now, watch, key, end);
                     }
@@ -68,7 +68,7 @@ impl Transport for Etcd {
                         client.out.push_back(Output::Stopped { unreleased });
                     }
                 }
-            } else if let Some(output) = client.links.poll_told() {
+            } else if let Some(output) = client.links.poll_notification() {
                 match output {
                     ChannelOutput::Do(output) => client.out.push_back(output),
                     ChannelOutput::Reply { call, reply } => client.locks.handle_reply(now, call, &reply),
@@ -76,7 +76,7 @@ impl Transport for Etcd {
                     ChannelOutput::Changed { watch, revision, deleted, kv } => {
                         client.locks.handle_changed(now, watch, revision, deleted, &kv);
                     }
-                    ChannelOutput::Deaf { watch } => client.locks.handle_deaf(now, watch),
+                    ChannelOutput::Unsubscribed { watch } => client.locks.handle_unsubscribed(now, watch),
                     ChannelOutput::WatchRefused { watch, error } => {
                         client.locks.handle_watch_refused(now, watch, &error);
                     }
@@ -130,14 +130,14 @@ impl Client {
     /// The next thing to be done, in the order in which it was decided.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.poll_told().or_else(|| self.poll_request())
+        self.poll_notification().or_else(|| self.poll_request())
     }
 
-    /// The next output that is not a request. For a host that queues outputs: drain `poll_told` at once, and call
+    /// The next output that is not a request. For a host that queues outputs: drain `poll_notification` at once, and call
     /// [`poll_request`](Self::poll_request) when that queue is empty. Requests that are made meanwhile can then leave
     /// together.
     #[must_use = "an output that is not carried out stalls the client"]
-    pub fn poll_told(&mut self) -> Option<Output> {
+    pub fn poll_notification(&mut self) -> Option<Output> {
         self.out.pop_front()
     }
 

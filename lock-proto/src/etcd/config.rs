@@ -149,7 +149,7 @@ mod tests {
     use alloc::format;
     use alloc::string::ToString as _;
 
-    use crate::lock::{Drift, Poll};
+    use crate::lock::{Backoff, Drift};
 
     fn config() -> Config {
         Config::parse("etcd://h").unwrap()
@@ -177,7 +177,7 @@ mod tests {
             (config().release_within(Duration::ZERO), ["release_within", "1ms and 86400s", "0ns"]),
             (config().watch_quiet(ms(9)), ["watch_quiet", "10ms and 86400s", "9ms"]),
             (config().recheck(ms(9)), ["recheck", "10ms and 86400s", "9ms"]),
-            (config().reconnect(Poll::exponential(ms(5), ms(4))), ["reconnect.max", "5ms and 86400s", "4ms"]),
+            (config().reconnect(Backoff::exponential(ms(5), ms(4))), ["reconnect.max", "5ms and 86400s", "4ms"]),
             (config().drift(Drift { divisor: 9, margin: ms(2) }), ["drift.divisor", "10 and 4294967295", "9"]),
             (config().max_locks(0), ["max_locks", "1 and 100000000", "0"]),
         ] {

@@ -151,13 +151,13 @@ impl Locks {
     }
 
     /// The watch cannot be heard at present; it is opened again.
-    pub fn handle_deaf(&mut self, now: Instant, watch: WatchId) {
-        self.watcher_step(now, watch, |lock, ctx| lock.deaf(ctx, watch), Query::deaf);
+    pub fn handle_unsubscribed(&mut self, now: Instant, watch: WatchId) {
+        self.watcher_step(now, watch, |lock, ctx| lock.unsubscribed(ctx, watch), Query::unsubscribed);
     }
 
     /// The watch will not be opened. Whoever wanted it reads now and then instead; those readings will be refused as well, and say so.
     pub fn handle_watch_refused(&mut self, now: Instant, watch: WatchId, _: &ServerError) {
-        self.handle_deaf(now, watch);
+        self.handle_unsubscribed(now, watch);
     }
 
     // --- questions ---

@@ -31,10 +31,10 @@ pub enum LocksOutput {
         /// The request.
         request: Request,
         /// How long it may wait to be sent.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Watch a key from now on, until told otherwise: `handle_watching` when it is open, and again after each re-opening;
-    /// `handle_changed` for each change; `handle_deaf` while it cannot be heard. Never from an earlier revision: etcd parks such a
+    /// `handle_changed` for each change; `handle_unsubscribed` while it cannot be heard. Never from an earlier revision: etcd parks such a
     /// watch, and works that off every 100 ms only (requirement E5).
     Watch {
         /// To be given back with what happens.

@@ -28,7 +28,7 @@ pub enum Answer {
     Unknown(Cause),
     /// The node was started too recently to count in a quorum, or its address has begun to lead to another server: it may lack data.
     #[error("restarted too recently")]
-    TooYoung,
+    RecentlyRestarted,
     /// The address of the node led to a different server three times within a quarantine: a proxy that changes servers, or a server
     /// that crashes again and again.
     #[error("a different server at each connection")]

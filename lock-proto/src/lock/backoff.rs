@@ -1,19 +1,47 @@
-//! The pause before something that fails again and again is tried again.
+//! Pauses between attempts.
 
 use core::time::Duration;
 
-use super::tuning::Poll;
 use crate::jitter::{doubled, jitter};
 
-/// Failures in a row, and the pauses they ask for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Backoff {
-    pub(crate) failures: u32,
+/// How often a waiter tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Backoff {
+    /// Time between two attempts; a quarter of it is jitter.
+    pub every: Duration,
+    /// The interval doubles with each attempt up to this; equal to `every` for a fixed interval.
+    pub max: Duration,
 }
 
 impl Backoff {
+    /// The same interval each time.
+    #[must_use]
+    pub const fn fixed(every: Duration) -> Self {
+        Self { every, max: every }
+    }
+
+    /// An interval that doubles from `first` to `max`.
+    #[must_use]
+    pub const fn exponential(first: Duration, max: Duration) -> Self {
+        Self { every: first, max }
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::fixed(Duration::from_millis(50))
+    }
+}
+
+/// Failures in a row, and the pauses they ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Failures {
+    pub(crate) failures: u32,
+}
+
+impl Failures {
     /// Counts a failure. The count starts over if the connection or stream had lasted as long as the longest pause.
-    pub(crate) fn failed(&mut self, lasted: Duration, poll: Poll) {
+    pub(crate) fn failed(&mut self, lasted: Duration, poll: Backoff) {
         if lasted >= poll.max {
             self.failures = 0;
         }
@@ -22,7 +50,7 @@ impl Backoff {
 
     /// The pause before the next attempt. The first `free` failures cost none. Up to a quarter of it is taken off as
     /// jitter, a pure hash of `seed` and `n`.
-    pub(crate) fn pause(self, free: u32, poll: Poll, seed: u64, n: u64) -> Duration {
+    pub(crate) fn pause(self, free: u32, poll: Backoff, seed: u64, n: u64) -> Duration {
         let Some(times) = self.failures.checked_sub(free + 1) else { return Duration::ZERO };
         let pause = doubled(poll.every, times, poll.max);
         pause.saturating_sub(jitter(seed, n, pause / 4))

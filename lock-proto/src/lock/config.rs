@@ -4,7 +4,8 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::tuning::{Drift, MAX_NAME, Poll};
+use super::backoff::Backoff;
+use super::tuning::{Drift, MAX_NAME};
 use crate::error::{ConfigError, Invalid};
 use crate::id::NodeId;
 use crate::url::Target;
@@ -20,7 +21,7 @@ pub struct Config<T> {
     pub(crate) drift: Drift,
     pub(crate) at_risk: Option<Duration>,
     pub(crate) turn: Duration,
-    pub(crate) reconnect: Poll,
+    pub(crate) reconnect: Backoff,
     pub(crate) max_locks: u32,
     pub(crate) store: T,
 }
@@ -42,7 +43,7 @@ impl<T> Config<T> {
             drift: Drift::DEFAULT,
             at_risk: None,
             turn: Duration::from_millis(100),
-            reconnect: Poll::exponential(Duration::from_millis(10), Duration::from_secs(1)),
+            reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
             store,
         }
@@ -94,7 +95,7 @@ impl<T> Config<T> {
     }
 
     /// How soon a broken connection is opened again. Default: from 10 ms to 1 s, doubling.
-    pub const fn reconnect(mut self, reconnect: Poll) -> Self {
+    pub const fn reconnect(mut self, reconnect: Backoff) -> Self {
         self.reconnect = reconnect;
         self
     }

@@ -76,7 +76,7 @@ pub enum Blocked {
     Unreachable,
     /// Too few nodes of a quorum count, because the others were started too recently (requirement Q6).
     #[error("too few servers count: some were started too recently, and may have lost their data")]
-    TooYoung,
+    RecentlyRestarted,
     /// Too few nodes of a quorum count, because the addresses of others keep leading to different servers (requirement Q7).
     #[error("too few servers count: the addresses of some lead to one server after another")]
     UnstableIdentity,

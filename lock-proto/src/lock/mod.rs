@@ -27,7 +27,8 @@ mod waiters;
 pub(crate) use answer::MAX_TEXT;
 pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
-pub(crate) use backoff::Backoff;
+pub use backoff::Backoff;
+pub(crate) use backoff::Failures;
 pub use bytes::{ByteClient, Output};
 pub use client::Client;
 #[doc(hidden)]
@@ -48,5 +49,5 @@ pub(crate) use retry::Retry;
 pub use store::Store;
 pub(crate) use tenure::{Phase, Tenure, Terms};
 pub(crate) use tuning::check_name;
-pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MIN_TTL, Poll};
+pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MIN_TTL};
 pub use waiters::Waiter;

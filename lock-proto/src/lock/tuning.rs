@@ -22,35 +22,6 @@ pub const MIN_TTL: Duration = Duration::from_millis(50);
 /// The longest TTL.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// How often a waiter tries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Poll {
-    /// Time between two attempts; a quarter of it is jitter.
-    pub every: Duration,
-    /// The interval doubles with each attempt up to this; equal to `every` for a fixed interval.
-    pub max: Duration,
-}
-
-impl Poll {
-    /// The same interval each time.
-    #[must_use]
-    pub const fn fixed(every: Duration) -> Self {
-        Self { every, max: every }
-    }
-
-    /// An interval that doubles from `first` to `max`.
-    #[must_use]
-    pub const fn exponential(first: Duration, max: Duration) -> Self {
-        Self { every: first, max }
-    }
-}
-
-impl Default for Poll {
-    fn default() -> Self {
-        Self::fixed(Duration::from_millis(50))
-    }
-}
-
 /// How fast two clocks may drift apart: validity ends `ttl / divisor + margin` early (requirement T1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Drift {

@@ -61,7 +61,7 @@ impl<'a> Plain<'a> {
                 (key, *number, Kind::Take { ttl_ms: *ttl_ms, fence_block: *fence_block })
             }
             Request::Extend { key, number, ttl_ms, fence_block: 0 } => (key, *number, Kind::Extend { ttl_ms: *ttl_ms }),
-            Request::Release { key, number, spent: None, announce } => {
+            Request::Release { key, number, retired: None, announce } => {
                 (key, *number, Kind::Release { announce: *announce })
             }
             Request::Take { .. } | Request::Extend { .. } | Request::Release { .. } | Request::Announce { .. } => {

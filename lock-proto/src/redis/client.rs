@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::config::Config;
-use super::listener::{Heard, Listener};
+use super::listener::{Listener, WakeEvent};
 use super::lock::Redis;
 use super::locks::Locks;
 use super::output::LocksOutput;
@@ -255,9 +255,9 @@ impl Client {
         }
         for heard in heard {
             match heard {
-                Heard::Listening(key) => self.locks.handle_listening(now, node, &key),
-                Heard::Deaf(key) => self.locks.handle_deaf(now, node, &key),
-                Heard::Signal(key) => self.locks.handle_signal(now, node, &key),
+                WakeEvent::Subscribed(key) => self.locks.handle_subscribed(now, node, &key),
+                WakeEvent::Unsubscribed(key) => self.locks.handle_unsubscribed(now, node, &key),
+                WakeEvent::Signal(key) => self.locks.handle_signal(now, node, &key),
             }
         }
     }

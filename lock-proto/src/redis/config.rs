@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::MAX_NODES;
 use super::url::Endpoint;
 use crate::error::ConfigError;
-use crate::lock::{self, DAY, DEFAULT_TTL, MAX_TTL, MIN_TTL, Poll, check_targets};
+use crate::lock::{self, Backoff, DAY, DEFAULT_TTL, MAX_TTL, MIN_TTL, check_targets};
 
 /// The most fencing tokens that one script mints.
 pub const MAX_FENCE_BLOCK: u32 = 1_000;
@@ -46,7 +46,7 @@ pub struct Settings {
     pub(crate) fencing: bool,
     pub(crate) fence_block: u32,
     pub(crate) round_timeout: Option<Duration>,
-    pub(crate) poll: Poll,
+    pub(crate) poll: Backoff,
     pub(crate) wake: Wake,
     pub(crate) turn_pause: Duration,
     pub(crate) quarantine: Duration,
@@ -61,7 +61,7 @@ impl Config {
             fencing: true,
             fence_block: MAX_FENCE_BLOCK,
             round_timeout: None,
-            poll: Poll::default(),
+            poll: Backoff::default(),
             wake: Wake::default(),
             turn_pause: Duration::from_millis(5),
             quarantine: DEFAULT_TTL,
@@ -93,7 +93,7 @@ impl Config {
     }
 
     /// How often a waiter tries. Default: every 50 ms.
-    pub const fn poll(mut self, poll: Poll) -> Self {
+    pub const fn poll(mut self, poll: Backoff) -> Self {
         self.store.poll = poll;
         self
     }

@@ -47,11 +47,11 @@ pub(crate) struct Listener {
 
 /// What the wait told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum WakeEvent {
     /// From now on the node tells of this lock's release.
-    Listening(Key),
+    Subscribed(Key),
     /// The node does not tell of it any more.
-    Deaf(Key),
+    Unsubscribed(Key),
     /// A release.
     Signal(Key),
 }
@@ -66,7 +66,7 @@ impl Listener {
     }
 
     /// Brings the connection in line with what is wanted. `wake` is its pipe, `commands` the node's other one.
-    pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, heard: &mut Vec<Heard>) {
+    pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, heard: &mut Vec<WakeEvent>) {
         if self.wanted.is_empty() {
             if self.blocked.is_none() && !wake.is_closed() {
                 let since = *self.idle.get_or_insert(now);
@@ -89,7 +89,7 @@ impl Listener {
         match &self.blocked {
             None if self.up && !self.wanted.is_empty() => {
                 let keys: Vec<Key> = self.wanted.iter().take(MOST_KEYS).cloned().collect();
-                heard.extend(keys.iter().cloned().map(Heard::Listening));
+                heard.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
                 let wait = if self.client.is_some() { WAIT } else { WAIT_WITHOUT_UNBLOCK };
                 wake.block(now, keys.clone(), wait);
                 self.blocked = Some(keys);
@@ -129,16 +129,16 @@ impl Listener {
     }
 
     /// The connection is gone, and with it the wait.
-    pub(crate) fn down(&mut self, heard: &mut Vec<Heard>) {
+    pub(crate) fn down(&mut self, heard: &mut Vec<WakeEvent>) {
         self.up = false;
         self.client = None;
         self.unblocking = false;
         self.unblock_again = None;
-        heard.extend(self.blocked.take().into_iter().flatten().map(Heard::Deaf));
+        heard.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
     }
 
     /// The wait has ended: by a release, by its time, or because it was to change.
-    pub(crate) fn woken(&mut self, list: Option<&[u8]>, heard: &mut Vec<Heard>) {
+    pub(crate) fn woken(&mut self, list: Option<&[u8]>, heard: &mut Vec<WakeEvent>) {
         self.unblocking = false;
         self.unblock_again = None;
         let keys = self.blocked.take().unwrap_or_default();
@@ -146,12 +146,12 @@ impl Listener {
             // Whoever is woken tries, and asks again if that fails: most often it does not, and a wait that was begun anew would have to be
             // left again.
             self.wanted.remove(&key);
-            heard.push(Heard::Signal(key));
+            heard.push(WakeEvent::Signal(key));
         }
     }
 
     /// The server does not let us wait: polling alone, for a while.
-    pub(crate) fn refused(&mut self, now: Instant, error: &ServerError, wake: &mut Pipe, heard: &mut Vec<Heard>) {
+    pub(crate) fn refused(&mut self, now: Instant, error: &ServerError, wake: &mut Pipe, heard: &mut Vec<WakeEvent>) {
         let pause = match error.class {
             ErrorClass::Transient | ErrorClass::Reconnect => UNABLE,
             ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => REFUSED,
@@ -189,7 +189,7 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::lock::Poll;
+    use crate::lock::Backoff;
     use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
     use crate::{ClientId, NodeId, Role};
 
@@ -223,7 +223,7 @@ mod tests {
                     server_info: false,
                     connect_timeout: ms(2_000),
                     request_timeout: ms(500),
-                    reconnect: Poll::default(),
+                    reconnect: Backoff::default(),
                     limits: Limits::default(),
                 };
                 Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 42)
@@ -238,11 +238,11 @@ mod tests {
             names.iter().for_each(|name| rig.listener.want(key(name)));
             assert_eq!(rig.sync(), []);
             rig.listener.connected(client);
-            assert_eq!(rig.sync(), names.iter().map(|name| Heard::Listening(key(name))).collect::<Vec<_>>());
+            assert_eq!(rig.sync(), names.iter().map(|name| WakeEvent::Subscribed(key(name))).collect::<Vec<_>>());
             rig
         }
 
-        fn sync(&mut self) -> Vec<Heard> {
+        fn sync(&mut self) -> Vec<WakeEvent> {
             let mut heard = Vec::new();
             self.listener.sync(self.now, &mut self.wake, &mut self.commands, &mut heard);
             heard
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(self.wake, expected);
         }
 
-        fn woken(&mut self, list: Option<&Key>) -> Vec<Heard> {
+        fn woken(&mut self, list: Option<&Key>) -> Vec<WakeEvent> {
             let mut heard = Vec::new();
             self.listener.woken(list.map(Key::signal), &mut heard);
             heard
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a7_who_was_woken_is_waited_for_no_more() {
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
-        assert_eq!(rig.woken(Some(&key("a"))), [Heard::Signal(key("a"))]);
+        assert_eq!(rig.woken(Some(&key("a"))), [WakeEvent::Signal(key("a"))]);
         rig.blocks(&["b"], WAIT);
         assert_eq!(rig.woken(Some(&key("a"))), [], "nobody waits for it");
     }
@@ -383,7 +383,7 @@ mod tests {
             let mut rig = Rig::waiting(Some(7), &["a"]);
             let mut heard = vec![];
             rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut heard);
-            assert_eq!((heard, rig.wake.is_closed()), (vec![Heard::Deaf(key("a"))], true));
+            assert_eq!((heard, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));
             assert_eq!(rig.listener.deadline(), Some(rig.now + pause));
             rig.now = rig.now + (pause - ms(1));
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], true));

@@ -94,13 +94,13 @@ impl Locks {
     }
 
     /// From now on the node will tell of a release of this lock, as [`LocksOutput::Listen`] asked.
-    pub fn handle_listening(&mut self, now: Instant, node: NodeId, key: &Key) {
+    pub fn handle_subscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.key_step(now, key, |lock, ctx| lock.listens(ctx, node));
     }
 
     /// The node will not tell of releases any more: polling takes over.
-    pub fn handle_deaf(&mut self, now: Instant, node: NodeId, key: &Key) {
-        self.key_step(now, key, |lock, ctx| lock.deaf(ctx, node));
+    pub fn handle_unsubscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
+        self.key_step(now, key, |lock, ctx| lock.unsubscribed(ctx, node));
     }
 
     /// The node told of a release of this lock. A signal that nobody here waits for any more is handed on.

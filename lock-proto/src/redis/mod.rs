@@ -21,8 +21,8 @@ mod validity;
 mod verify;
 
 pub use crate::lock::{
-    Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant, Loss,
-    MAX_NAME, MAX_TTL, MIN_TTL, Output, Poll, Release, Renew, Report, ServerError, Token, Wait,
+    Acquire, Answer, Backoff, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant,
+    Loss, MAX_NAME, MAX_TTL, MIN_TTL, Output, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use crate::url::{Secret, Target, UrlError};
 pub use client::Client;
@@ -33,7 +33,7 @@ pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 pub use request::{
     FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,
 };
-pub use token::{CLIENT_PART, Spent};
+pub use token::{CLIENT_PART, Retired};
 pub use url::{Endpoint, Protocol};
 
 /// The most nodes that a quorum may have.

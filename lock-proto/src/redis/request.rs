@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::time::Duration;
 
 use super::script::{self, Script};
-use super::token::{CLIENT_PART, Spent};
+use super::token::{CLIENT_PART, Retired};
 use crate::id::ClientId;
 use crate::lock::{Cause, ErrorClass, Expiry, ServerError, Token};
 
@@ -111,7 +111,7 @@ pub enum Request {
         /// The attempt's number.
         number: u64,
         /// Which of the client's own numbers may be replaced.
-        spent: Spent,
+        retired: Retired,
         /// Life of the key, in ms.
         ttl_ms: u64,
         /// How many fencing tokens to mint at most; 0 for none.
@@ -139,7 +139,7 @@ pub enum Request {
         /// The number that is most likely there; it must be given back or never granted.
         number: u64,
         /// Which others of the client's own numbers may be deleted; `None` if no other can be there.
-        spent: Option<Spent>,
+        retired: Option<Retired>,
         /// Whether to wake a waiter.
         announce: bool,
     },
@@ -285,18 +285,18 @@ impl Request {
                 let block = second.format(*fence_block).as_bytes();
                 f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, ttl, block])
             }
-            Self::Take { key, number, spent, ttl_ms, fence_block, clean: _, waiting_ms } => {
-                let (token, spent) = (TokenText::new(client, *number), spent_text(*spent));
-                let [token, spent] = [token.as_bytes(), spent.as_bytes()];
+            Self::Take { key, number, retired, ttl_ms, fence_block, clean: _, waiting_ms } => {
+                let (token, retired) = (TokenText::new(client, *number), retired_text(*retired));
+                let [token, retired] = [token.as_bytes(), retired.as_bytes()];
                 let (lock, fence, waiting) = (key.lock(), identity.fence_key(), key.waiting());
                 let ttl = first.format(*ttl_ms).as_bytes();
                 let block = second.format(*fence_block).as_bytes();
                 let life = third.format(*waiting_ms).as_bytes();
                 match (*fence_block, *waiting_ms) {
-                    (0, 0) => f(&[verb, code, b"1", lock, token, spent, ttl]),
-                    (_, 0) => f(&[verb, code, b"2", lock, fence, token, spent, ttl, block]),
-                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, spent, ttl, block, life]),
-                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, spent, ttl, block, life]),
+                    (0, 0) => f(&[verb, code, b"1", lock, token, retired, ttl]),
+                    (_, 0) => f(&[verb, code, b"2", lock, fence, token, retired, ttl, block]),
+                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, retired, ttl, block, life]),
+                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, retired, ttl, block, life]),
                 }
             }
             Self::Extend { key, number, ttl_ms, fence_block } => {
@@ -308,15 +308,15 @@ impl Request {
                 let block = second.format(*fence_block).as_bytes();
                 f(&[verb, code, b"2", lock, identity.fence_key(), token, ttl, block])
             }
-            Self::Release { key, number, spent, announce } => {
-                let (token, spent) = (TokenText::new(client, *number), spent.map(spent_text));
-                let (token, spent) = (token.as_bytes(), spent.as_ref().map(Text::as_bytes));
+            Self::Release { key, number, retired, announce } => {
+                let (token, retired) = (TokenText::new(client, *number), retired.map(retired_text));
+                let (token, retired) = (token.as_bytes(), retired.as_ref().map(Text::as_bytes));
                 let (lock, waiting, signal) = (key.lock(), key.waiting(), key.signal());
-                match (*announce, spent) {
+                match (*announce, retired) {
                     (false, None) => f(&[verb, code, b"1", lock, token]),
-                    (false, Some(spent)) => f(&[verb, code, b"1", lock, token, spent]),
+                    (false, Some(retired)) => f(&[verb, code, b"1", lock, token, retired]),
                     (true, None) => f(&[verb, code, b"3", lock, waiting, signal, token]),
-                    (true, Some(spent)) => f(&[verb, code, b"3", lock, waiting, signal, token, spent]),
+                    (true, Some(retired)) => f(&[verb, code, b"3", lock, waiting, signal, token, retired]),
                 }
             }
             Self::Announce { key } => f(&[verb, code, b"1", key.signal()]),
@@ -407,10 +407,10 @@ impl TokenText {
     }
 }
 
-/// The three numbers of a [`Spent`] with blanks between them.
-fn spent_text(spent: Spent) -> Text<62> {
+/// The three numbers of a [`Retired`] with blanks between them.
+fn retired_text(retired: Retired) -> Text<62> {
     let mut text = Text::EMPTY;
-    for (blank, number) in [("", spent.upto), (" ", spent.after), (" ", spent.last)] {
+    for (blank, number) in [("", retired.upto), (" ", retired.after), (" ", retired.last)] {
         text.push(blank.as_bytes());
         text.push(itoa::Buffer::new().format(number).as_bytes());
     }

@@ -40,7 +40,7 @@ impl Script {
 /// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
 ///
 /// `KEYS`: the lock; the fence counter if a fence is wanted; the marker, if who asks will wait. `ARGV`: the token, the three numbers of
-/// [`Spent`](super::Spent) in one text, TTL in ms; how many fencing tokens are wanted, 0 or nothing for none; the life of the
+/// [`Retired`](super::Retired) in one text, TTL in ms; how many fencing tokens are wanted, 0 or nothing for none; the life of the
 /// marker in ms, if it is named. (Each argument costs the server more than its parsing where it is needed.)
 /// Answers `{1, 0}`, or `{1, first fencing token, how many, µs that the counter is ahead of the clock}` if fencing tokens are
 /// wanted, or `{0, PTTL of the holder}`.
@@ -72,7 +72,7 @@ pub const EXTEND: Script = Script {
 /// Delete the lock if it holds this token or a spent one of this client, then wake one waiter if any waits (requirements U1, A4, A7).
 ///
 /// `KEYS`: the lock; the marker and the signal list if the release is to be announced. `ARGV`: the token that is most likely there; the
-/// three numbers of [`Spent`](super::Spent) in one text if another may be there. Answers -2 if the token was deleted, -3 if it was and
+/// three numbers of [`Retired`](super::Retired) in one text if another may be there. Answers -2 if the token was deleted, -3 if it was and
 /// somebody waits, the number of the one that was deleted in its place, 0 if the key is absent, -1 if it is another's.
 ///
 /// Whether somebody waits costs no command of its own: the marker goes with the lock, and the count of deleted keys tells.

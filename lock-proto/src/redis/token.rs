@@ -9,11 +9,11 @@ pub const CLIENT_PART: usize = 33;
 
 /// Which numbers of this client's own tokens may be replaced or deleted under a name.
 ///
-/// Spent are the numbers that were given back or never granted: all up to `upto`, and those above `after` up to
+/// Retired are the numbers that were given back or never granted: all up to `upto`, and those above `after` up to
 /// `last`. The gap between `upto` and `after` keeps the tokens of holders that were told `Lost` but whose guard is still
 /// out: their key must live as long as it can (requirement H6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Spent {
+pub struct Retired {
     /// Every number up to this one is spent.
     pub upto: u64,
     /// Numbers above this one, up to `last`, are spent as well.
@@ -22,7 +22,7 @@ pub struct Spent {
     pub last: u64,
 }
 
-impl Spent {
+impl Retired {
     /// Every number up to `number`.
     #[must_use]
     pub const fn all_to(number: u64) -> Self {
@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn spent_leaves_the_gap_of_lost_holders() {
-        let spent = Spent { upto: 4, after: 6, last: 9 };
-        let inside: alloc::vec::Vec<u64> = (1..12).filter(|n| spent.contains(*n)).collect();
+        let retired = Retired { upto: 4, after: 6, last: 9 };
+        let inside: alloc::vec::Vec<u64> = (1..12).filter(|n| retired.contains(*n)).collect();
         assert_eq!(inside, [1, 2, 3, 4, 7, 8, 9]);
     }
 }

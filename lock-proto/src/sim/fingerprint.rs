@@ -158,7 +158,7 @@ const fn blocked(why: Blocked) -> u64 {
         Blocked::Held => 2,
         Blocked::HeldWithoutExpiry => 3,
         Blocked::Unreachable => 4,
-        Blocked::TooYoung => 5,
+        Blocked::RecentlyRestarted => 5,
         Blocked::UnstableIdentity => 6,
     }
 }

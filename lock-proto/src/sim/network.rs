@@ -9,9 +9,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::agenda::Agenda;
+use super::direction::Direction;
 use super::rng::Rng;
 use super::trace::MessageId;
-use super::way::Way;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::time::Instant;
@@ -22,7 +22,7 @@ pub(crate) trait Payload: Clone + Debug {
     fn size(&self) -> usize;
 
     /// It in few words, for pictures.
-    fn label(&self, way: Way) -> String;
+    fn label(&self, direction: Direction) -> String;
 }
 
 /// What travels over a connection.
@@ -103,7 +103,7 @@ pub(crate) struct Posted<P> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival<P> {
     pub(crate) link: u64,
-    pub(crate) way: Way,
+    pub(crate) direction: Direction,
     pub(crate) posted: Posted<P>,
     /// The sender's window was full, and has room again.
     pub(crate) frees: bool,
@@ -116,9 +116,9 @@ pub(crate) struct Network<P> {
     arrivals: Agenda<Arrival<P>>,
     /// How often a packet was handed over, or its time came.
     steps: u64,
-    cuts: BTreeSet<(usize, usize, Way)>,
+    cuts: BTreeSet<(usize, usize, Direction)>,
     latency: Range<Duration>,
-    slow: BTreeMap<(usize, usize, Way), Range<Duration>>,
+    slow: BTreeMap<(usize, usize, Direction), Range<Duration>>,
     window: usize,
     rng: Rng,
 }
@@ -186,8 +186,8 @@ impl<P: Payload> Network<P> {
     }
 
     /// How many bytes the sender's kernel still takes.
-    pub(crate) fn room(&self, link: &Link<P>, way: Way) -> usize {
-        self.window.saturating_sub(link.paths[way.index()].in_flight)
+    pub(crate) fn room(&self, link: &Link<P>, direction: Direction) -> usize {
+        self.window.saturating_sub(link.paths[direction.index()].in_flight)
     }
 
     /// How many of the next `len` bytes travel together: now and then fewer than all.
@@ -195,17 +195,17 @@ impl<P: Payload> Network<P> {
         if self.rng.one_in(4) { 1 + usize::try_from(self.rng.below(len as u64)).unwrap_or(0) } else { len }
     }
 
-    pub(crate) fn send(&mut self, now: Instant, id: u64, way: Way, posted: Posted<P>) {
+    pub(crate) fn send(&mut self, now: Instant, id: u64, direction: Direction, posted: Posted<P>) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        let latency = self.slow.get(&(link.client, link.node, way)).unwrap_or(&self.latency);
-        let at = (now + self.rng.duration(latency)).max(link.paths[way.index()].last);
-        let path = &mut link.paths[way.index()];
+        let latency = self.slow.get(&(link.client, link.node, direction)).unwrap_or(&self.latency);
+        let at = (now + self.rng.duration(latency)).max(link.paths[direction.index()].last);
+        let path = &mut link.paths[direction.index()];
         path.last = at;
         if let Packet::Data(data) = &posted.packet {
             path.in_flight += data.size();
         }
         self.steps += 1;
-        self.arrivals.plan(at, Arrival { link: id, way, posted, frees: false });
+        self.arrivals.plan(at, Arrival { link: id, direction, posted, frees: false });
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Instant> {
@@ -218,9 +218,9 @@ impl<P: Payload> Network<P> {
             let mut arrival = self.arrivals.due(now)?;
             self.steps += 1;
             let Some(link) = self.links.get_mut(&arrival.link) else { continue };
-            let path = &mut link.paths[arrival.way.index()];
+            let path = &mut link.paths[arrival.direction.index()];
             // Behind something that is held everything waits, or the order would be lost.
-            if self.cuts.contains(&(link.client, link.node, arrival.way)) || !path.held.is_empty() {
+            if self.cuts.contains(&(link.client, link.node, arrival.direction)) || !path.held.is_empty() {
                 path.held.push_back(arrival.posted);
                 continue;
             }
@@ -233,47 +233,47 @@ impl<P: Payload> Network<P> {
     }
 
     /// Loses what is under way on a connection, in these directions; the numbers of the messages.
-    pub(crate) fn lose(&mut self, id: u64, ways: &[Way]) -> Vec<MessageId> {
-        let under_way = self.arrivals.extract(|arrival| arrival.link == id && ways.contains(&arrival.way));
+    pub(crate) fn lose(&mut self, id: u64, directions: &[Direction]) -> Vec<MessageId> {
+        let under_way = self.arrivals.extract(|arrival| arrival.link == id && directions.contains(&arrival.direction));
         let mut lost: Vec<MessageId> = under_way.filter_map(|arrival| arrival.posted.message).collect();
         if let Some(link) = self.links.get_mut(&id) {
-            for way in ways {
-                let path = core::mem::replace(&mut link.paths[way.index()], Path::new());
+            for direction in directions {
+                let path = core::mem::replace(&mut link.paths[direction.index()], Path::new());
                 lost.extend(path.held.iter().filter_map(|posted| posted.message));
             }
         }
         lost
     }
 
-    pub(crate) fn cut(&mut self, client: usize, node: usize, way: Way) {
-        self.cuts.insert((client, node, way));
+    pub(crate) fn cut(&mut self, client: usize, node: usize, direction: Direction) {
+        self.cuts.insert((client, node, direction));
     }
 
-    pub(crate) const fn cuts(&self) -> &BTreeSet<(usize, usize, Way)> {
+    pub(crate) const fn cuts(&self) -> &BTreeSet<(usize, usize, Direction)> {
         &self.cuts
     }
 
     /// Ends cuts; what they held back goes on its way.
-    pub(crate) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Way) -> bool) {
-        self.cuts.retain(|(client, node, way)| !which(*client, *node, *way));
+    pub(crate) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Direction) -> bool) {
+        self.cuts.retain(|(client, node, direction)| !which(*client, *node, *direction));
         let all: Vec<u64> = self.links.iter().map(|(id, _)| id).collect();
         for id in all {
-            for way in Way::BOTH {
+            for direction in Direction::BOTH {
                 let Some(link) = self.links.get_mut(&id) else { continue };
-                if self.cuts.contains(&(link.client, link.node, way)) {
+                if self.cuts.contains(&(link.client, link.node, direction)) {
                     continue;
                 }
-                let path = &mut link.paths[way.index()];
+                let path = &mut link.paths[direction.index()];
                 let mut packets: Vec<Posted<P>> = core::mem::take(&mut path.held).into();
                 if packets.is_empty() {
                     continue;
                 }
                 // What is still under way was sent later than what was held, and must stay behind it.
                 (path.last, path.in_flight) = (now, 0);
-                let behind = self.arrivals.extract(|arrival| arrival.link == id && arrival.way == way);
+                let behind = self.arrivals.extract(|arrival| arrival.link == id && arrival.direction == direction);
                 packets.extend(behind.map(|arrival| arrival.posted));
                 for packet in packets {
-                    self.send(now, id, way, packet);
+                    self.send(now, id, direction, packet);
                 }
             }
         }
@@ -300,27 +300,27 @@ impl<P: Payload> Network<P> {
     }
 
     /// What is under way on a connection, this way, arrives so much later.
-    pub(crate) fn hold_up(&mut self, now: Instant, id: u64, way: Way, by: Duration) {
-        let held = self.arrivals.extract(|arrival| arrival.link == id && arrival.way == way);
+    pub(crate) fn hold_up(&mut self, now: Instant, id: u64, direction: Direction, by: Duration) {
+        let held = self.arrivals.extract(|arrival| arrival.link == id && arrival.direction == direction);
         let held: Vec<Arrival<P>> = held.collect();
         for arrival in held {
             self.arrivals.plan(now + by, arrival);
         }
         if let Some(link) = self.links.get_mut(&id) {
-            link.paths[way.index()].last = now + by;
+            link.paths[direction.index()].last = now + by;
         }
     }
 
     /// What is sent from now on over the connections that are open arrives at `until` or later.
-    pub(crate) fn stall(&mut self, client: usize, node: usize, way: Way, until: Instant) {
+    pub(crate) fn stall(&mut self, client: usize, node: usize, direction: Direction, until: Instant) {
         for (_, link) in self.links.0.iter_mut().filter(|(_, link)| link.client == client && link.node == node) {
-            let path = &mut link.paths[way.index()];
+            let path = &mut link.paths[direction.index()];
             path.last = path.last.max(until);
         }
     }
 
-    pub(crate) fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
-        self.slow.insert((client, node, way), latency);
+    pub(crate) fn slow(&mut self, client: usize, node: usize, direction: Direction, latency: Range<Duration>) {
+        self.slow.insert((client, node, direction), latency);
     }
 
     /// Forgets connections that both sides have closed and that carry nothing any more.

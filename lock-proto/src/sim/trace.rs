@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::check::Violation;
-use super::way::Way;
+use super::direction::Direction;
 use crate::id::LockId;
 use crate::time::Instant;
 
@@ -123,7 +123,7 @@ pub enum What {
         /// The node.
         node: usize,
         /// The direction.
-        way: Way,
+        direction: Direction,
     },
     /// Everything passes this way again.
     Healed {
@@ -132,7 +132,7 @@ pub enum What {
         /// The node.
         node: usize,
         /// The direction.
-        way: Way,
+        direction: Direction,
     },
     /// An acquisition moves on.
     Lock {

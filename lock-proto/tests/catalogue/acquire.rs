@@ -3,7 +3,7 @@
 use lock_proto::Machine;
 use lock_proto::Misuse;
 use lock_proto::redis::{Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, Loss, Release, Renew, Wait};
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 
 use super::*;
 
@@ -38,11 +38,11 @@ fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
         let mut w = World::redis(1).seed(seed).build();
         warm(&mut w, 0);
         w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
-        w.slow(0, 0, Way::ToNode, ms(3_000)..ms(3_001));
+        w.slow(0, 0, Direction::ToNode, ms(3_000)..ms(3_001));
         let sent = w.now();
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(10)));
         w.run_for(ms(1));
-        w.slow(0, 0, Way::ToNode, us(100)..us(200));
+        w.slow(0, 0, Direction::ToNode, us(100)..us(200));
         w.run_for((sent + ms(2_999)).since(w.now()));
         assert!(was_blocked(&w, 0, lock, Blocked::Held), "{:?}", w.events(0, lock));
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
@@ -88,7 +88,7 @@ fn catalogue_a3_grants_that_come_too_late_do_not_count() {
         let mut w = World::redis(nodes).seed(seed).config(move |c| c.drift(drift)).build();
         warm(&mut w, 0);
         for node in 0..nodes {
-            w.slow(0, node, Way::ToClient, ms(2)..ms(3));
+            w.slow(0, node, Direction::ToClient, ms(2)..ms(3));
         }
         let start = w.now();
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(10)).wait(Wait::Try));
@@ -114,7 +114,7 @@ fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
         let mut w = World::redis(3).seed(seed).config(|c| c.round_timeout(ms(50))).build();
         warm(&mut w, 0);
         for node in 1..3 {
-            w.slow(0, node, Way::ToClient, ms(200)..ms(250));
+            w.slow(0, node, Direction::ToClient, ms(200)..ms(250));
         }
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.expect(ms(5), "all have executed it", |w| (0..3).all(|node| w.get(node, "a").is_some()));
@@ -269,7 +269,7 @@ fn catalogue_a11_what_has_ended_is_never_extended() {
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)).renew(Renew::Manual));
         w.run_for(ms(700));
         // The extension is on its way when the network fails, and arrives when all is over.
-        w.cut(0, 0, Way::ToNode);
+        w.cut(0, 0, Direction::ToNode);
         w.extend(0, first);
         let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
         w.expect(secs(1), "the second holds", |w| w.is_held(1, second));

@@ -4,7 +4,7 @@ use lock_proto::Machine;
 use lock_proto::Misuse;
 use lock_proto::redis::{Acquire, Release, Wait};
 use lock_proto::sim::redis::Condition;
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         warm(&mut w, 0);
-        w.slow(0, 0, Way::ToNode, ms(20)..ms(25));
+        w.slow(0, 0, Direction::ToNode, ms(20)..ms(25));
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(2)));
         w.run_for(ms(10));
         w.abandon(0, lock);
@@ -86,11 +86,11 @@ fn catalogue_c4_a_take_that_lands_after_its_delete_is_found() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         warm(&mut w, 0);
-        w.slow(0, 0, Way::ToNode, secs(3)..ms(3_001));
+        w.slow(0, 0, Direction::ToNode, secs(3)..ms(3_001));
         let start = w.now();
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(4)).wait(Wait::Try));
         w.run_for(ms(1));
-        w.slow(0, 0, Way::ToNode, us(100)..us(200));
+        w.slow(0, 0, Direction::ToNode, us(100)..us(200));
         w.expect(secs(1), "it has failed", |w| w.is_over(0, lock));
         w.run_for((start + secs(2)).since(w.now()));
         assert_eq!((requests(&w, 0, "take", "a"), requests(&w, 0, "release", "a")), (0, 1), "{}", w.log());

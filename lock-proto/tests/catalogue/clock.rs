@@ -2,7 +2,7 @@
 
 use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 use lock_proto::{Instant, Misuse};
 
 use super::*;
@@ -34,7 +34,7 @@ fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
     for (seed, nodes) in (0..40).map(|seed| (seed, [1, 3][seed as usize % 2])) {
         let mut w = World::redis(nodes).clients(2).seed(seed).build();
         warm(&mut w, 0);
-        (0..nodes).for_each(|node| w.slow(0, node, Way::ToClient, ms(2)..ms(3)));
+        (0..nodes).for_each(|node| w.slow(0, node, Direction::ToClient, ms(2)..ms(3)));
         let first = w.acquire(0, Acquire::new("a").ttl(secs(2)));
         w.expect(ms(5), "it is executed", |w| (0..nodes).all(|node| w.get(node, "a").is_some()));
         w.pause_client(0);
@@ -110,7 +110,7 @@ fn catalogue_k4_a_renewal_counts_from_its_emission() {
         let renew = if manual { Renew::Manual } else { Renew::Auto };
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(9)).renew(renew));
         w.run_for(secs(1));
-        w.slow(0, 0, Way::ToClient, ms(400)..ms(401));
+        w.slow(0, 0, Direction::ToClient, ms(400)..ms(401));
         if manual {
             w.extend(0, lock);
         }

@@ -3,7 +3,7 @@
 use lock_proto::Instant;
 use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
         // All ways of being cut off: nothing of it is told by the network.
         match seed % 3 {
             0 => w.partition(0, 0),
-            1 => w.cut(0, 0, Way::ToClient),
-            _ => w.cut(0, 0, Way::ToNode),
+            1 => w.cut(0, 0, Direction::ToClient),
+            _ => w.cut(0, 0, Direction::ToNode),
         }
         w.expect(secs(5), "the second holds", |w| w.is_held(1, second));
         let told = w.events(0, first).iter().zip(w.event_times(0, first));
@@ -42,7 +42,7 @@ fn catalogue_l2_held_is_a_question_to_the_clock() {
         let until = w.machine(0).valid_until(lock).unwrap();
         w.run_for(ms(590));
         // From here on no timer of the process runs; the renewal's answer lies in its socket.
-        w.cut(0, 0, Way::ToClient);
+        w.cut(0, 0, Direction::ToClient);
         w.run_for(ms(210));
         w.pause_client(0);
         w.heal_all();

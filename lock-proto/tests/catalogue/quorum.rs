@@ -5,7 +5,7 @@ use lock_proto::redis::{
     Acquire, Answer, Client, Config, Endpoint, Failure, Protocol, Release, Renew, Target, Wait, script,
 };
 use lock_proto::sim::redis::NodeConfig;
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 use lock_proto::{ClientId, ConfigError, Instant, Invalid, Misuse};
 
 use super::*;
@@ -69,7 +69,7 @@ fn catalogue_q3_slow_answers_shorten_what_is_left() {
         let mut w = World::redis(nodes).seed(seed).clock(0, Duration::ZERO, 0).build();
         warm(&mut w, 0);
         for node in 0..nodes {
-            w.slow(0, node, Way::ToClient, ms(200)..ms(300));
+            w.slow(0, node, Direction::ToClient, ms(200)..ms(300));
         }
         let sent = w.now();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(10)));
@@ -135,8 +135,8 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
             // Another client's release has been here: the delete is executed at once, and the take is not known.
             command(&mut w, 0, &["SCRIPT", "LOAD", script::RELEASE.source]);
         }
-        w.slow(0, 0, Way::ToNode, ms(15)..ms(16));
-        w.slow(0, 0, Way::ToClient, ms(15)..ms(16));
+        w.slow(0, 0, Direction::ToNode, ms(15)..ms(16));
+        w.slow(0, 0, Direction::ToClient, ms(15)..ms(16));
         let lock = w.acquire(0, Acquire::new("a"));
         w.run_for(ms(2 * at));
         w.abandon(0, lock);
@@ -162,7 +162,7 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
         warm(&mut w, 0);
         (0..2).for_each(|node| rival(&mut w, node, secs(60)));
         w.on_node(2, "SCRIPT FLUSH", |node, _| node.flush_scripts());
-        w.slow(0, 2, Way::ToNode, ms(15)..ms(25));
+        w.slow(0, 2, Direction::ToNode, ms(15)..ms(25));
         // The second attempt is a script: the first has left its node in doubt.
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(300))));
         w.expect(ms(301), "the wait is over", |w| w.is_over(0, lock));
@@ -205,7 +205,7 @@ fn catalogue_q8_a_round_that_was_too_slow_says_so() {
     let mut w = World::redis(3).config(|c| c.round_timeout(ms(50))).build();
     warm(&mut w, 0);
     for node in 1..3 {
-        w.slow(0, node, Way::ToClient, ms(100)..ms(101));
+        w.slow(0, node, Direction::ToClient, ms(100)..ms(101));
     }
     let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
     w.expect(ms(60), "the round is over", |w| w.is_over(0, lock));

@@ -2,7 +2,7 @@
 
 use lock_proto::redis::{Acquire, Blocked, Event, Loss, Release, Renew};
 use lock_proto::sim::redis::Condition;
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn catalogue_u5_a_delete_whose_answer_was_lost_is_a_release() {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a"));
         warm(&mut w, 1);
-        w.cut(0, 0, Way::ToClient);
+        w.cut(0, 0, Direction::ToClient);
         w.release(0, lock);
         w.expect(ms(5), "it is executed", |w| w.get(0, "a").is_none());
         let next = next_in_between.then(|| hold(&mut w, 1, Acquire::new("a")));
@@ -118,7 +118,7 @@ fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a"));
         let old = token(&w, 0, lock);
-        w.cut(0, 0, Way::ToNode);
+        w.cut(0, 0, Direction::ToNode);
         w.release(0, lock);
         w.run_for(ms(1));
         w.abandon(0, lock);

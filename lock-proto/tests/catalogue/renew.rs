@@ -3,7 +3,7 @@
 use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Drift, Event, Loss, MIN_TTL, Release, Renew};
 use lock_proto::sim::redis::Condition;
-use lock_proto::sim::{Way, World};
+use lock_proto::sim::{Direction, World};
 use lock_proto::{Invalid, Misuse};
 
 use super::*;
@@ -94,8 +94,8 @@ fn catalogue_r6_a_late_renewal_answer_says_nothing() {
     for at in (890..1_030).step_by(5) {
         let mut w = World::redis(1).seed(at).build();
         warm(&mut w, 0);
-        w.slow(0, 0, Way::ToNode, ms(20)..ms(21));
-        w.slow(0, 0, Way::ToClient, ms(20)..ms(21));
+        w.slow(0, 0, Direction::ToNode, ms(20)..ms(21));
+        w.slow(0, 0, Direction::ToClient, ms(20)..ms(21));
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
         let start = w.event_times(0, lock).first().copied().unwrap();
         w.run_for((start + ms(at - 40)).since(w.now()));

@@ -92,7 +92,7 @@ fn catalogue_o1_the_error_names_every_node() {
         w.kill_node(2);
         w.restart_node(3, false);
         w.run_for(ms(50));
-        w.slow(0, 4, lock_proto::sim::Way::ToClient, ms(20)..ms(21));
+        w.slow(0, 4, lock_proto::sim::Direction::ToClient, ms(20)..ms(21));
         trouble(&mut w);
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         if which == 2 {
@@ -102,11 +102,11 @@ fn catalogue_o1_the_error_names_every_node() {
         }
         w.expect(secs(1), "it has failed", |w| w.is_over(0, lock));
         let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
-        let [granted, silent, down, young, last] = &*report.nodes else { panic!("{report}") };
+        let [granted, silent, down, recently_restarted, last] = &*report.nodes else { panic!("{report}") };
         assert!(matches!(granted, Answer::Granted), "{report}");
         assert!(matches!(silent, Answer::Silent), "{report}");
         assert!(matches!(down, Answer::Unreachable(_)), "{report}");
-        assert!(matches!(young, Answer::TooYoung), "{report}");
+        assert!(matches!(recently_restarted, Answer::RecentlyRestarted), "{report}");
         assert!(said(last), "{report}");
         let text = report.to_string();
         assert!((0..5).all(|node| text.contains(&format!("node {node}: "))), "{text}");

@@ -1,14 +1,14 @@
 //! Cases P: waking waiters.
 
-use lock_proto::redis::{Acquire, Poll, Release, Wake};
+use lock_proto::redis::{Acquire, Backoff, Release, Wake};
 use lock_proto::sim::redis::User;
-use lock_proto::sim::{Builder, Way, World};
+use lock_proto::sim::{Builder, Direction, World};
 
 use super::*;
 
 /// A world in which polling comes far too late to help.
 fn woken(clients: usize, seed: u64) -> Builder {
-    World::redis(1).clients(clients).seed(seed).config(|c| c.poll(Poll::fixed(secs(1))))
+    World::redis(1).clients(clients).seed(seed).config(|c| c.poll(Backoff::fixed(secs(1))))
 }
 
 /// Case P1: the try fails, the holder releases and announces it, and only then the waiter listens; it sleeps on. First listen, then try
@@ -47,7 +47,7 @@ fn catalogue_p2_a_lost_signal_costs_time_only() {
         let second = w.acquire(1, Acquire::new("a"));
         w.run_for(ms(100));
         assert_eq!(w.node(0).blocked_count(), 1);
-        w.cut(1, 0, Way::ToClient);
+        w.cut(1, 0, Direction::ToClient);
         give_back(&mut w, 0, first);
         assert_eq!(w.node(0).blocked_count(), 0, "the signal has been given out");
         w.drop_connections(1, 0);

@@ -10,7 +10,7 @@ use crate::world::{Fate, Kind, LATENCY};
 /// different ways.
 #[test]
 fn e3_what_lands_during_a_reading_is_not_missed() {
-    let mut w = owed::with_a_watched_debt(1, ms(3_000));
+    let mut w = owed::with_a_watched_cleanup(1, ms(3_000));
     w.run_for(ms(980));
     w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(100)));
     w.break_watches(0);

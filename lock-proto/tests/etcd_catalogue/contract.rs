@@ -143,7 +143,7 @@ fn m7_quiet_locks_cost_nothing() {
 /// What never left is no debt; what may have arrived is one.
 #[test]
 fn m8_not_sent_is_a_definite_no() {
-    for (not_sent, debts) in [(true, 0), (false, 1)] {
+    for (not_sent, cleanups) in [(true, 0), (false, 1)] {
         let mut w = World::new(1);
         warm(&mut w, 0);
         let cause = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
@@ -152,7 +152,7 @@ fn m8_not_sent_is_a_definite_no() {
         let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.run_for(secs(1));
         assert!(failure(&w, 0, attempt).is_some());
-        assert_eq!(w.count(0, Kind::Look).min(1), debts, "{}", w.describe());
+        assert_eq!(w.count(0, Kind::Look).min(1), cleanups, "{}", w.describe());
         w.end();
     }
 }

@@ -133,7 +133,7 @@ fn m5_facts_that_nobody_asked_for_are_dropped() {
                 let watch = WatchId::new(1_000 + n);
                 hub.handle_watching(now, watch, 1);
                 hub.handle_changed(now, watch, i64::MAX, true, &own);
-                hub.handle_deaf(now, watch);
+                hub.handle_unsubscribed(now, watch);
                 let error = ServerError { class: ErrorClass::Refused, text: "no".into() };
                 hub.handle_watch_refused(now, watch, &error);
                 hub.handle_timeout(now);

@@ -233,7 +233,7 @@ fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
     let lock = w.acquire(1, Acquire::new("a"));
     its_turn(&mut w, lock, ms(10));
     let own = w.watch_on(1, &w.queue("a")[0].key);
-    w.verb(1, |hub, now| hub.handle_deaf(now, own));
+    w.verb(1, |hub, now| hub.handle_unsubscribed(now, own));
     w.release(1, lock);
     assert_eq!(w.watched(1).len(), 1);
     w.hold(0, Acquire::new("a"));

@@ -16,7 +16,7 @@ fn busy() -> Reply {
 }
 
 /// A client that owes a key under its shared lease: a create that was given up lands later. Two seconds on, the key is watched.
-pub(super) fn with_a_watched_debt(clients: usize, late: Duration) -> World {
+pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
     let mut w = World::new(clients);
     warm(&mut w, 0);
     w.fate(0, Kind::Create, Fate::Late(late));
@@ -35,7 +35,7 @@ pub(super) fn with_a_watched_debt(clients: usize, late: Duration) -> World {
 #[test]
 fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
     for stage in ["leasing", "entering", "waiting", "held"] {
-        let mut w = with_a_watched_debt(2, secs(60));
+        let mut w = with_a_watched_cleanup(2, secs(60));
         if stage == "waiting" {
             w.hold(1, Acquire::new("a"));
         }
@@ -62,7 +62,7 @@ fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
 /// Nor do the signs of life of the one say anything about the other.
 #[test]
 fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
-    let mut w = with_a_watched_debt(1, secs(60));
+    let mut w = with_a_watched_cleanup(1, secs(60));
     let shared = w.lease(0);
     let lock = w.hold(0, Acquire::new("a").ttl(secs(3)));
     let own = w.lease(0);
@@ -220,7 +220,7 @@ fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
 /// A create that may yet land is remembered while its lease has the lock again, although a debt under another lease is paid meanwhile.
 #[test]
 fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
-    let mut w = with_a_watched_debt(1, secs(4));
+    let mut w = with_a_watched_cleanup(1, secs(4));
     let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
     w.fate(0, Kind::Delete, Fate::Slow(LATENCY, ms(300)));
     w.release(0, own);
@@ -238,7 +238,7 @@ fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
 /// What lands is deleted once, and the news of that delete is no reason for another.
 #[test]
 fn e3_what_lands_is_deleted_once() {
-    let mut w = with_a_watched_debt(1, secs(4));
+    let mut w = with_a_watched_cleanup(1, secs(4));
     w.run_for(secs(4));
     assert_eq!((w.count(0, Kind::Delete), w.queue("a").len()), (1, 0), "{}", w.describe());
     w.end();
@@ -396,7 +396,7 @@ fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
 /// What may still land hangs on a lease that is revoked, and is not waited for.
 #[test]
 fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
-    let mut w = with_a_watched_debt(1, secs(6));
+    let mut w = with_a_watched_cleanup(1, secs(6));
     w.shut_down(0, secs(30));
     w.run_for(ms(10));
     assert_eq!((w.clients[0].stopped, w.store.leases.len()), (Some(0), 0), "{}", w.describe());
@@ -435,7 +435,7 @@ fn u2_a_release_is_answered_when_the_time_of_a_shutdown_is_over() {
 /// Extended by hand, a lease of its own, while that of the name's debt is not confirmed.
 #[test]
 fn h3_an_extension_fails_by_its_own_lease_only() {
-    let mut w = with_a_watched_debt(1, secs(60));
+    let mut w = with_a_watched_cleanup(1, secs(60));
     let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
     let signs = w.count(0, Kind::KeepAlive);
     w.fate(0, Kind::KeepAlive, Fate::Answer(busy()));

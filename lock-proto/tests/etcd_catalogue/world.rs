@@ -248,7 +248,7 @@ impl World {
         for watch in ids {
             let Some(known) = self.clients[client].watches.get_mut(&watch) else { continue };
             known.open = false;
-            self.verb(client, |hub, now| hub.handle_deaf(now, watch));
+            self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
             self.plan(LATENCY, client, Happening::Open { watch });
         }
     }
@@ -384,7 +384,7 @@ impl World {
             }
             Happening::Open { watch } => {
                 if known.deaf && known.watches.contains_key(&watch) {
-                    return self.verb(client, |hub, now| hub.handle_deaf(now, watch));
+                    return self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
                 known.open = true;
@@ -449,11 +449,11 @@ impl World {
         while let Some(output) = self.clients[client].hub.poll_output() {
             let known = &mut self.clients[client];
             match output {
-                LocksOutput::Send { call, request, patience } => {
+                LocksOutput::Send { call, request, timeout } => {
                     known.requests.push((self.now, request.clone()));
                     assert!(known.calls.insert(call), "{call:?} twice");
                     known.in_flight.insert(call);
-                    self.send(client, call, request, patience);
+                    self.send(client, call, request, timeout);
                 }
                 LocksOutput::Watch { watch, key, end, .. } => {
                     known.watches_opened.push(key.clone());
@@ -477,10 +477,10 @@ impl World {
         }
     }
 
-    fn send(&mut self, client: usize, call: CallId, request: Request, patience: Duration) {
+    fn send(&mut self, client: usize, call: CallId, request: Request, timeout: Duration) {
         let known = &mut self.clients[client];
         if known.cut || known.dead {
-            return self.plan(patience, client, Happening::GiveUp { call });
+            return self.plan(timeout, client, Happening::GiveUp { call });
         }
         let kind = Kind::of(&request);
         let fate = match known.fates.iter().position(|(of, _)| *of == kind) {
@@ -489,7 +489,7 @@ impl World {
         };
         // E13: a late answer is waited for.
         if !matches!(fate, Some(Fate::Slow(..))) {
-            self.plan(patience, client, Happening::GiveUp { call });
+            self.plan(timeout, client, Happening::GiveUp { call });
         }
         match fate {
             None => self.plan(LATENCY, client, Happening::Execute { call, request, back: Some(LATENCY) }),

@@ -138,8 +138,8 @@ impl Process {
         while let Some(output) = self.hub.poll_output() {
             self.say(now, &output);
             match output {
-                LocksOutput::Send { call, request, patience } => {
-                    self.requests.push_back(Sent { call, request, until: (clock + patience).as_nanos() });
+                LocksOutput::Send { call, request, timeout } => {
+                    self.requests.push_back(Sent { call, request, until: (clock + timeout).as_nanos() });
                 }
                 LocksOutput::Watch { watch, key, end, .. } => {
                     let new = self.watches.insert(watch, Watch { key, end, told: None });

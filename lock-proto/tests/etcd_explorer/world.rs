@@ -246,7 +246,7 @@ impl World {
         for id in open {
             if let Some(watch) = process.watches.get_mut(&id) {
                 watch.told = None;
-                process.hub.handle_deaf(clock, id);
+                process.hub.handle_unsubscribed(clock, id);
                 process.drain(self.now, &mut self.fences);
             }
         }

@@ -79,7 +79,7 @@ impl Node {
         let ms = now / 1_000_000;
         let there = self.keys.get(request.key()).copied();
         match request {
-            Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms } => {
+            Request::Take { key, number, retired, ttl_ms, fence_block, clean, waiting_ms } => {
                 if *waiting_ms > 0 {
                     self.markers.insert(key.clone(), ms + waiting_ms);
                 }
@@ -94,7 +94,7 @@ impl Node {
                     if plain {
                         return (Reply::Busy { expires: Expiry::Unknown }, None);
                     }
-                    if value.client != client || !spent.contains(value.number) {
+                    if value.client != client || !retired.contains(value.number) {
                         return (Reply::Busy { expires: Expiry::In(left) }, None);
                     }
                 }
@@ -113,11 +113,12 @@ impl Node {
                 }
                 Some(_) => (Reply::Taken, None),
             },
-            Request::Release { key, number, spent, announce } => match there {
+            Request::Release { key, number, retired, announce } => match there {
                 None => (Reply::Absent, None),
                 Some(value)
                     if value.client == client
-                        && (value.number == *number || spent.is_some_and(|spent| spent.contains(value.number))) =>
+                        && (value.number == *number
+                            || retired.is_some_and(|retired| retired.contains(value.number))) =>
                 {
                     self.keys.remove(key);
                     let awaited = *announce && self.markers.remove(key).is_some();
@@ -127,10 +128,10 @@ impl Node {
                     (Reply::Deleted { number: value.number, awaited }, Some((client, value.number)))
                 }
                 Some(value) => {
-                    // Spent numbers are left out of a request only if none can be there: none but what lands even after it was
+                    // Retired numbers are left out of a request only if none can be there: none but what lands even after it was
                     // looked for, which ends at its TTL.
                     let older = value.client == client && value.number < *number && !value.by_ghost;
-                    let missed = older && spent.is_none();
+                    let missed = older && retired.is_none();
                     assert!(!missed, "{request:?} finds {value:?}");
                     (Reply::Taken, None)
                 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::time::Duration;
 use lock_proto::redis::{
-    Acquire, Cause, Config, Endpoint, Event, Identity, Key, Limits, Locks, LocksOutput, Loss, Pipe, PipeConfig,
-    PipeOutput, Poll, Protocol, Renew, Reply, Request, ServerError, ServerInfo, Target, Wait,
+    Acquire, Backoff, Cause, Config, Endpoint, Event, Identity, Key, Limits, Locks, LocksOutput, Loss, Pipe,
+    PipeConfig, PipeOutput, Protocol, Renew, Reply, Request, ServerError, ServerInfo, Target, Wait,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
@@ -68,7 +68,7 @@ pub(crate) enum Fact {
     Reply(CallId, Reply),
     Up(usize, Box<Result<ServerInfo, ServerError>>),
     Listening(usize, Key),
-    Deaf(usize, Key),
+    Unsubscribed(usize, Key),
     Signal(usize, Key),
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, Serve
         server_info: true,
         connect_timeout: Duration::from_secs(1),
         request_timeout: Duration::from_secs(1),
-        reconnect: Poll::fixed(Duration::from_secs(1)),
+        reconnect: Backoff::fixed(Duration::from_secs(1)),
         limits: Limits::default(),
     };
     let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
@@ -214,8 +214,8 @@ impl Process {
         match fact {
             Fact::Reply(call, reply) => self.hub.handle_reply(at, call, &reply),
             Fact::Up(n, server) => self.hub.handle_node_up(at, node(n), Some(&*server)),
-            Fact::Listening(n, key) => self.hub.handle_listening(at, node(n), &key),
-            Fact::Deaf(n, key) => self.hub.handle_deaf(at, node(n), &key),
+            Fact::Listening(n, key) => self.hub.handle_subscribed(at, node(n), &key),
+            Fact::Unsubscribed(n, key) => self.hub.handle_unsubscribed(at, node(n), &key),
             Fact::Signal(n, key) => {
                 self.told.insert(key.clone());
                 self.hub.handle_signal(at, node(n), &key);

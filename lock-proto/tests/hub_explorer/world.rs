@@ -242,7 +242,7 @@ impl World {
         let gone: Vec<_> = process.blocked.iter().filter(|(at, _)| *at == n).cloned().collect();
         for (n, key) in gone {
             process.blocked.remove(&(n, key.clone()));
-            process.facts.push_back(Fact::Deaf(n, key));
+            process.facts.push_back(Fact::Unsubscribed(n, key));
         }
     }
 

@@ -27,7 +27,7 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     // The SET arrives now, and nobody wants the lock.
     hub.at(9_004);
     let (look, request) = hub.one();
-    assert!(matches!(request, Request::Release { spent: Some(_), .. }), "{request:?}");
+    assert!(matches!(request, Request::Release { retired: Some(_), .. }), "{request:?}");
     hub.reply(9_005, look, &deleted(1));
     assert_eq!(hub.locks.next_deadline(), None);
 }

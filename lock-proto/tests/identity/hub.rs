@@ -250,17 +250,17 @@ fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
     let loading = Answer::Rejected(ServerError::classify("LOADING later"));
     assert_eq!(hub.answers(1)[2], loading);
     for (at, run_id, answer) in [
-        (1_000, "d", Answer::TooYoung),
-        (2_000, "e", Answer::TooYoung),
+        (1_000, "d", Answer::RecentlyRestarted),
+        (2_000, "e", Answer::RecentlyRestarted),
         (11_000, "f", Answer::UnstableIdentity),
         // Two within ten seconds, the third longer ago.
-        (21_001, "g", Answer::TooYoung),
+        (21_001, "g", Answer::RecentlyRestarted),
     ] {
         hub.up(at, 2, run_id);
         assert_eq!(hub.answers(at + 1)[2], answer, "{run_id}");
     }
     // The quarantine ends, timed from the last change.
-    assert_eq!(hub.answers(31_000)[2], Answer::TooYoung);
+    assert_eq!(hub.answers(31_000)[2], Answer::RecentlyRestarted);
     assert_eq!(hub.answers(31_001)[2], loading);
     // Who waits for such nodes is told so.
     for (at, run_id) in [(40_000, "h"), (40_001, "i"), (40_002, "j")] {
@@ -298,8 +298,8 @@ fn q7_the_youth_of_a_known_server_is_timed_by_the_clients_clock() {
         hub.up(0, 1, "b");
         hub.up_with(0, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(1)))));
         hub.up_with(5, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(uptime)))));
-        for (at, young) in [(8_999, true), (9_000, false)] {
-            assert_eq!(hub.answers(at)[2] == Answer::TooYoung, young, "{uptime} s, at {at} ms");
+        for (at, recently_restarted) in [(8_999, true), (9_000, false)] {
+            assert_eq!(hub.answers(at)[2] == Answer::RecentlyRestarted, recently_restarted, "{uptime} s, at {at} ms");
         }
     }
 }

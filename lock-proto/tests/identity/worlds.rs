@@ -118,7 +118,7 @@ fn changed_under_a_holder(seed: u64, change: fn(&mut World)) {
     let tried = w.acquire(1, want().wait(Wait::Try));
     w.expect(secs(1), "the attempt is over", |w| w.is_over(1, tried));
     let [.., Event::Failed(Failure::TimedOut(report))] = w.events(1, tried) else { panic!("{:?}", w.events(1, tried)) };
-    assert_eq!(report.nodes[1], Answer::TooYoung, "seed {seed}: {report}\n{}", w.log());
+    assert_eq!(report.nodes[1], Answer::RecentlyRestarted, "seed {seed}: {report}\n{}", w.log());
     // In time it counts again.
     let second = w.acquire(1, want());
     w.expect(secs(5), "the second has it", |w| w.is_held(1, second));

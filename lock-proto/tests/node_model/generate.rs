@@ -196,7 +196,7 @@ impl Generator {
         all.map(str::to_owned).collect()
     }
 
-    fn spent(&mut self) -> String {
+    fn retired(&mut self) -> String {
         let small = ["0", "1", "2", "3", "4"];
         [self.pick(&small), self.pick(&small), self.pick(&small)].join(" ")
     }
@@ -206,14 +206,14 @@ impl Generator {
     }
 
     fn take(&mut self) -> Vec<String> {
-        let (token, spent, key, ttl) = (self.token(), self.spent(), self.key(), self.ttl());
+        let (token, retired, key, ttl) = (self.token(), self.retired(), self.key(), self.ttl());
         let (fence, block) = (self.pick(&["f", "f", "f", "k0"]), self.pick(&["1", "64"]));
         let (marker, life) = (self.pick(&["k1", "k2", "marker"]), self.ttl());
         match self.rng.below(6) {
-            0 => self.call(&script::TAKE, &[key], &[&token, &spent, &ttl]),
-            1 => self.call(&script::TAKE, &[key, marker], &[&token, &spent, &ttl, "0", &life]),
-            2 | 3 => self.call(&script::TAKE, &[key, fence, marker], &[&token, &spent, &ttl, block, &life]),
-            _ => self.call(&script::TAKE, &[key, fence], &[&token, &spent, &ttl, block]),
+            0 => self.call(&script::TAKE, &[key], &[&token, &retired, &ttl]),
+            1 => self.call(&script::TAKE, &[key, marker], &[&token, &retired, &ttl, "0", &life]),
+            2 | 3 => self.call(&script::TAKE, &[key, fence, marker], &[&token, &retired, &ttl, block, &life]),
+            _ => self.call(&script::TAKE, &[key, fence], &[&token, &retired, &ttl, block]),
         }
     }
 
@@ -227,8 +227,8 @@ impl Generator {
     }
 
     fn release(&mut self) -> Vec<String> {
-        let (token, spent, key) = (self.token(), self.spent(), self.key());
-        let argv = if self.rng.one_in(2) { &[&*token, &*spent][..] } else { &[&*token] };
+        let (token, retired, key) = (self.token(), self.retired(), self.key());
+        let argv = if self.rng.one_in(2) { &[&*token, &*retired][..] } else { &[&*token] };
         if self.rng.one_in(3) {
             self.call(&script::RELEASE, &[key], argv)
         } else {

@@ -44,19 +44,19 @@ const FENCES: Range<u64> = 1 << 56..1 << 57;
 const CALLS: Range<u64> = 1 << 50..1 << 51;
 const WATCHES: Range<u64> = 1 << 52..1 << 53;
 
-type Way = Vec<(State, Option<Action>)>;
+type Path = Vec<(State, Option<Action>)>;
 
 struct Found {
     states: usize,
     /// Nothing was left to be searched.
     exhausted: bool,
     /// What was found of the model's properties, each with a way there.
-    ways: Vec<(&'static str, Way)>,
+    paths: Vec<(&'static str, Path)>,
 }
 
 impl Found {
-    fn way(&self, property: &str) -> Option<&Way> {
-        self.ways.iter().find(|(name, _)| *name == property).map(|(_, way)| way)
+    fn path(&self, property: &str) -> Option<&Path> {
+        self.paths.iter().find(|(name, _)| *name == property).map(|(_, path)| path)
     }
 }
 
@@ -67,19 +67,19 @@ fn search(name: &str, model: &Queue, steps: usize) -> Found {
     let target = steps.saturating_add(2);
     let checker = model.clone().checker().target_max_depth(target).spawn_bfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
-    let mut ways: Vec<_> = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_vec())).collect();
-    ways.sort_by_key(|(name, _)| *name);
+    let mut paths: Vec<_> = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_vec())).collect();
+    paths.sort_by_key(|(name, _)| *name);
     let (transitions, seconds) = (checker.state_count(), start.elapsed().as_secs_f64());
     println!("{name}: {states} states, {transitions} transitions, depth {}, {seconds:.1} s", depth - 1);
-    for (what, way) in &ways {
-        println!("  {what}: after {} steps", way.len() - 1);
+    for (what, path) in &paths {
+        println!("  {what}: after {} steps", path.len() - 1);
     }
-    Found { states, exhausted: depth < target, ways }
+    Found { states, exhausted: depth < target, paths }
 }
 
-fn tell(rule: &str, way: &Way) -> String {
+fn tell(rule: &str, path: &Path) -> String {
     let mut text = String::new();
-    for (n, (state, action)) in way.iter().enumerate() {
+    for (n, (state, action)) in path.iter().enumerate() {
         match action {
             Some(action) => text += &format!("{:>3}  {}\n", n + 1, describe(state, *action)),
             None => text += &format!("  => not so: {rule}. {}\n", state.broken.as_deref().unwrap_or_default()),
@@ -93,30 +93,30 @@ fn keeps(name: &str, model: &Queue, steps: usize, floor: usize) -> Found {
     let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
     let found = search(name, model, steps.saturating_add(deeper));
     for rule in PROMISES {
-        if let Some(way) = found.way(rule) {
-            panic!("{name}:\n{}", tell(rule, way));
+        if let Some(path) = found.path(rule) {
+            panic!("{name}:\n{}", tell(rule, path));
         }
     }
     for what in SOMETIMES {
-        assert!(found.way(what).is_some(), "{name}: never {what}");
+        assert!(found.path(what).is_some(), "{name}: never {what}");
     }
     assert!(found.states >= floor, "{name}: {} states, and not {floor}", found.states);
     found
 }
 
 /// The shortest way to break the promise `rule` has `steps` choices; the right protocol goes all those ways unharmed.
-fn breaks(name: &str, model: &Queue, steps: usize, rule: &str) -> Way {
+fn breaks(name: &str, model: &Queue, steps: usize, rule: &str) -> Path {
     for (steps, variant) in [(steps, Variant::Ours), (steps - 1, model.variant)] {
         let found = search(name, &Queue { variant, ..model.clone() }, steps);
         for rule in PROMISES {
-            assert!(found.way(rule).is_none(), "{name}: {variant:?} breaks sooner: {rule}");
+            assert!(found.path(rule).is_none(), "{name}: {variant:?} breaks sooner: {rule}");
         }
     }
     let found = search(name, model, steps);
-    let way = found.way(rule).unwrap_or_else(|| panic!("{name}: not found within {steps} choices"));
-    println!("{}", tell(rule, way));
-    assert_eq!(way.len() - 1, steps);
-    way.clone()
+    let path = found.path(rule).unwrap_or_else(|| panic!("{name}: not found within {steps} choices"));
+    println!("{}", tell(rule, path));
+    assert_eq!(path.len() - 1, steps);
+    path.clone()
 }
 
 fn fair(wishes: &[u8]) -> Queue {
@@ -126,20 +126,20 @@ fn fair(wishes: &[u8]) -> Queue {
 #[test]
 fn s6_two_clients_searched_to_the_end() {
     let found = keeps("two clients", &fair(&[1, 1]), usize::MAX / 2, 1_500);
-    assert!(found.exhausted && found.way("everybody gets it").is_some());
+    assert!(found.exhausted && found.path("everybody gets it").is_some());
 }
 
 #[test]
 fn s6_two_clients_and_one_comes_again_searched_to_the_end() {
     let found = keeps("two clients, one comes again", &fair(&[2, 1]), usize::MAX / 2, 9_000);
-    assert!(found.exhausted && found.way("everybody gets it").is_some());
+    assert!(found.exhausted && found.path("everybody gets it").is_some());
 }
 
 #[test]
 fn s6_three_clients_searched_to_the_end() {
     let model = Queue { prompt: true, ..fair(&[1, 1, 1]) };
     let found = keeps("three clients", &model, usize::MAX / 2, 30_000);
-    assert!(found.exhausted && found.way("everybody gets it").is_some());
+    assert!(found.exhausted && found.path("everybody gets it").is_some());
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn s6_a_request_or_a_reply_is_lost() {
 fn s6_a_client_dies_and_something_is_lost() {
     let budget = Budget { losses: 1, crashes: 1, ..Budget::default() };
     let found = keeps("a loss and a crash", &Queue { budget, prompt: true, ..fair(&[1, 1]) }, 14, 10_000);
-    assert!(found.way(HEIR).is_some());
+    assert!(found.path(HEIR).is_some());
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn s6_the_key_of_a_waiter_is_deleted_by_hand() {
 fn s4_no_look_at_the_own_key() {
     let budget = Budget { tampers: 1, ..Budget::default() };
     let model = Queue { budget, variant: Variant::NoOwnKeyCheck, prompt: true, ..fair(&[2, 1]) };
-    let way = breaks("no look at the own key", &model, 11, FIRST);
-    assert!(way.iter().any(|(_, action)| matches!(action, Some(Action::Tamper(_)))), "only that breaks it");
+    let path = breaks("no look at the own key", &model, 11, FIRST);
+    assert!(path.iter().any(|(_, action)| matches!(action, Some(Action::Tamper(_)))), "only that breaks it");
 }
 
 /// A delete that is not guarded by the revision removes the key of a later acquisition (requirement E6).
@@ -175,7 +175,7 @@ fn s4_no_look_at_the_own_key() {
 fn s4_an_unlock_that_is_not_guarded_by_the_revision() {
     let budget = Budget { losses: 1, ..Budget::default() };
     let model = Queue { budget, variant: Variant::BlindUnlock, prompt: true, ..fair(&[2, 1]) };
-    let way = breaks("an unguarded unlock", &model, 10, OWN);
-    let last = way.iter().rev().find_map(|(_, action)| *action);
+    let path = breaks("an unguarded unlock", &model, 10, OWN);
+    let last = path.iter().rev().find_map(|(_, action)| *action);
     assert!(matches!(last, Some(Action::Ghost(_))), "by something that is executed late: {last:?}");
 }

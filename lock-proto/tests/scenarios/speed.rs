@@ -6,9 +6,9 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_proto::redis::{Poll, Renew, Wait, Wake};
+use lock_proto::redis::{Backoff, Renew, Wait, Wake};
 use lock_proto::sim::scenario::{Action, Pace, Step, Store};
-use lock_proto::sim::{Keep, Plan, Scenario, Way};
+use lock_proto::sim::{Direction, Keep, Plan, Scenario};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -22,7 +22,7 @@ fn short(seed: u64) -> Plan {
     plan.setup.latency = ms(1)..ms(5);
     let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
     (store.ttl, store.round) = (Duration::from_secs(5), ms(50));
-    (store.poll, store.wake) = (Poll::fixed(ms(50)), Wake::Notify);
+    (store.poll, store.wake) = (Backoff::fixed(ms(50)), Wake::Notify);
     let wish = |tag: u32| Action::Acquire {
         client: tag as usize % 3,
         tag,
@@ -37,7 +37,7 @@ fn short(seed: u64) -> Plan {
     let mut steps: Vec<Step> = (0..20).map(|i| Step { at: ms(u64::from(i) * 2_900), action: wish(i) }).collect();
     for (i, action) in [
         Action::Reset { client: 0, node: 1 },
-        Action::Cut { client: 1, node: 2, way: Way::ToNode },
+        Action::Cut { client: 1, node: 2, direction: Direction::ToNode },
         Action::Heal { client: 1, node: 2 },
         Action::PauseClient(2),
         Action::ResumeClient(2),

@@ -4,7 +4,7 @@ use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 
 use lock_proto::redis::{
-    Acquire, Cause, Config, Endpoint, Event, Locks, LocksOutput, Poll, Release, Reply, Request, Wake,
+    Acquire, Backoff, Cause, Config, Endpoint, Event, Locks, LocksOutput, Release, Reply, Request, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
@@ -57,7 +57,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    fn patience(&self) -> Option<Instant> {
+    fn timeout(&self) -> Option<Instant> {
         self.replies.iter().map(|(sent, _)| sent).chain(&self.requests).map(|sent| sent.until).min()
     }
 
@@ -126,7 +126,7 @@ impl Client {
         let config = Config::new((0..nodes).map(endpoint))
             .wake(Wake::Poll)
             .round_timeout(TTL / 20)
-            .poll(Poll::fixed(TTL / 2))
+            .poll(Backoff::fixed(TTL / 2))
             .fence_block(1)
             .release_within(TTL * 2);
         // One seed: that their jitter is the same must do no harm.
@@ -185,8 +185,8 @@ impl Client {
     }
 
     /// The true time at which its patience with a node ends.
-    pub(crate) fn patience(&self, node: usize) -> Option<u64> {
-        self.conns[node].patience().map(|at| self.true_time(at))
+    pub(crate) fn timeout(&self, node: usize) -> Option<u64> {
+        self.conns[node].timeout().map(|at| self.true_time(at))
     }
 
     /// Which of its acquisitions holds the lock at the true time `now`: its guard compares the clock (requirement T3).
@@ -314,11 +314,13 @@ impl Client {
 
 pub(crate) fn tell_request(request: &Request) -> String {
     match request {
-        Request::Take { number, spent, .. } => format!("take #{} (spent: to #{})", short(*number), short(spent.last)),
+        Request::Take { number, retired, .. } => {
+            format!("take #{} (spent: to #{})", short(*number), short(retired.last))
+        }
         Request::Extend { number, .. } => format!("renew #{}", short(*number)),
-        Request::Release { number, spent, .. } => {
-            let spent = spent.map(|spent| format!(" and what is spent, to #{}", short(spent.last)));
-            format!("delete #{}{}", short(*number), spent.unwrap_or_default())
+        Request::Release { number, retired, .. } => {
+            let retired = retired.map(|retired| format!(" and what is spent, to #{}", short(retired.last)));
+            format!("delete #{}{}", short(*number), retired.unwrap_or_default())
         }
         _ => format!("{request:?}"),
     }

@@ -93,7 +93,7 @@ impl Node {
         let same = variant == Variant::SameToken;
         let written = |number: u64| if same { crate::NUMBERS.start } else { number };
         match request {
-            Request::Take { number, spent, ttl_ms, fence_block, .. } => {
+            Request::Take { number, retired, ttl_ms, fence_block, .. } => {
                 let until = ms + ttl_ms;
                 if let Some(value) = &mut self.value {
                     let own = value.client == client;
@@ -101,7 +101,7 @@ impl Node {
                         value.until = value.until.max(until);
                         return (Reply::Granted { fence: self.mint(*fence_block) }, Done::default());
                     }
-                    if !own || !(same || spent.contains(value.number)) {
+                    if !own || !(same || retired.contains(value.number)) {
                         let left = core::time::Duration::from_millis(value.until - ms);
                         return (Reply::Busy { expires: Expiry::In(left) }, Done::default());
                     }
@@ -130,11 +130,11 @@ impl Node {
                 };
                 (reply, Done::default())
             }
-            Request::Release { number, spent, .. } => {
+            Request::Release { number, retired, .. } => {
                 let Some(value) = self.value else { return (Reply::Absent, Done::default()) };
                 let own = value.client == client;
-                let spent = spent.is_some_and(|spent| spent.contains(value.number));
-                if variant != Variant::BlindRelease && !(own && (spent || value.number == written(*number))) {
+                let retired = retired.is_some_and(|retired| retired.contains(value.number));
+                if variant != Variant::BlindRelease && !(own && (retired || value.number == written(*number))) {
                     return (Reply::Taken, Done::default());
                 }
                 self.value = None;

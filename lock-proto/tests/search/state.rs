@@ -123,8 +123,8 @@ impl State {
     pub(crate) fn next(&self) -> Option<u64> {
         let clients = self.clients.iter().filter(|client| client.is_awake());
         let clients = clients.flat_map(|client| {
-            let patience = (0..self.nodes.len()).filter_map(|n| client.patience(n));
-            client.next().into_iter().chain(patience)
+            let timeout = (0..self.nodes.len()).filter_map(|n| client.timeout(n));
+            client.next().into_iter().chain(timeout)
         });
         let keys = self.nodes.iter().filter_map(|node| node.value.map(|value| value.gone_at()));
         clients.chain(keys).filter(|at| *at > self.now).min()
@@ -134,7 +134,7 @@ impl State {
     pub(crate) fn overdue(&self, now: u64) -> Vec<(usize, usize)> {
         let awake = self.clients.iter().filter(|client| client.is_awake());
         let conns = awake.flat_map(|client| (0..client.conns.len()).map(move |n| (client, n)));
-        let late = conns.filter(|(client, n)| client.patience(*n).is_some_and(|at| at <= now));
+        let late = conns.filter(|(client, n)| client.timeout(*n).is_some_and(|at| at <= now));
         late.map(|(client, n)| (client.index, n)).collect()
     }
 

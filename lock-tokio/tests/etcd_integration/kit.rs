@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Instant;
 
-use lock_testkit::{Etcd, EtcdCluster, PATIENCE};
+use lock_testkit::{Etcd, EtcdCluster, TIMEOUT};
 use lock_tokio::etcd::Config;
 use lock_tokio::redis::{Blocked, Failure, Release, Report};
 use lock_tokio::{AcquireError, Acquiring, Client, Guard};
 use tokio::time::{sleep, timeout};
 
-/// A session that does not end by itself within [`PATIENCE`].
+/// A session that does not end by itself within [`TIMEOUT`].
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
 
 /// Milliseconds.
@@ -39,17 +39,17 @@ pub(crate) fn client(etcd: &Etcd) -> Client {
 
 /// A client of all members, with a session that a change of leader does not outlive even on a busy machine.
 pub(crate) fn cluster_config(cluster: &EtcdCluster) -> Config {
-    Config::parse(&cluster.url()).unwrap().session_ttl(ms(6000)).release_within(PATIENCE)
+    Config::parse(&cluster.url()).unwrap().session_ttl(ms(6000)).release_within(TIMEOUT)
 }
 
 /// Runs a future that must end soon.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// Waits for a condition that others bring about.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < end, "not in time: {what}");
         sleep(ms(5)).await;
@@ -63,7 +63,7 @@ pub(crate) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Outp
 
 /// Polls an acquisition until it says why it waits.
 pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while waiting.blocked() != Some(why) {
         if let Ok(ended) = timeout(ms(3), &mut *waiting).await {
             panic!("it waits no longer: {ended:?}");
@@ -84,7 +84,7 @@ pub(crate) async fn give_back(guard: Guard) {
 
 /// Ends a client, of which nothing may be left then.
 pub(crate) async fn shut_down(client: Client) {
-    assert_eq!(soon("shutdown", client.shutdown(PATIENCE)).await.unreleased, 0);
+    assert_eq!(soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
 
 /// Why an acquisition failed.
@@ -143,7 +143,7 @@ impl Etcdctl {
     /// The next line that it prints.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("etcdctl prints nothing more")
+        self.lines.recv_timeout(TIMEOUT).expect("etcdctl prints nothing more")
     }
 
     pub(crate) fn has_said_nothing(&self) -> bool {

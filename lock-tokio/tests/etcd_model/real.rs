@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::codec::Prost;
 
 /// How long anything may take that takes milliseconds on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One thread beside the test's: it moves the messages of streams.
 pub(crate) fn runtime() -> Runtime {
@@ -159,8 +159,8 @@ impl RealStream {
 
 fn within<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime
-        .block_on(async { tokio::time::timeout(PATIENCE, future).await })
-        .unwrap_or_else(|_| panic!("etcd does not answer within {PATIENCE:?}"))
+        .block_on(async { tokio::time::timeout(TIMEOUT, future).await })
+        .unwrap_or_else(|_| panic!("etcd does not answer within {TIMEOUT:?}"))
 }
 
 fn with_token<T>(message: T, token: Option<&str>) -> tonic::Request<T> {

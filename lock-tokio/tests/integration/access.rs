@@ -1,7 +1,7 @@
 //! Passwords and access rules: which commands and keys a client needs, and what it does without some of them.
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Config, Failure, Poll, Release, Wake};
+use lock_tokio::redis::{Backoff, Config, Failure, Release, Wake};
 use lock_tokio::{AcquireError, Client};
 
 use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, until, with};
@@ -22,7 +22,7 @@ fn user(redis: &Redis, keys: &[&str], commands: &[&str]) -> Config {
     rule.extend(commands.iter().map(|command| format!("+{command}")));
     assert_eq!(redis.command(&rule).to_string(), "OK");
     redis.cli(&["ACL", "LOG", "RESET"]);
-    Config::new([endpoint(&redis.url_with("app", "secret"))]).poll(Poll::fixed(ms(20))).release_within(ms(300))
+    Config::new([endpoint(&redis.url_with("app", "secret"))]).poll(Backoff::fixed(ms(20))).release_within(ms(300))
 }
 
 /// Waits for a lock that another client holds, takes it, extends it, and gives it back. What failed, if something did.

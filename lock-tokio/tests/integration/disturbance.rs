@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Answer, Blocked, ErrorClass, Poll};
+use lock_tokio::redis::{Answer, Backoff, Blocked, ErrorClass};
 
 use crate::crowd::Crowd;
 use crate::kit::{
@@ -47,7 +47,7 @@ async fn script_flush_under_load() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_kill_under_load() {
     let redis = Redis::start();
-    let quick = || with(config(&redis).reconnect(Poll::fixed(ms(5))));
+    let quick = || with(config(&redis).reconnect(Backoff::fixed(ms(5))));
     let clients = [quick(), quick()];
     let mut operator = redis.connect();
     let mut crowd = Crowd::gather(&clients, 32, 8);
@@ -77,7 +77,7 @@ async fn client_kill_with_one_name() {
 async fn maxmemory_reached() {
     for fencing in [true, false] {
         let redis = Redis::start();
-        let client = with(config(&redis).fencing(fencing).poll(Poll::fixed(ms(20))));
+        let client = with(config(&redis).fencing(fencing).poll(Backoff::fixed(ms(20))));
         let guard = take(&client, "held", ms(900)).await;
         redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
         let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
@@ -105,7 +105,7 @@ async fn a_server_is_demoted_and_promoted_back() {
     // Nobody there: it keeps its data, and waits for its master.
     let nowhere = Redis::start().port().to_string();
     let holder = with(named(&redis, "holder"));
-    let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(50))));
+    let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(50))));
     let ttl = ms(4000);
     let guard = take(&holder, "a", ttl).await;
     let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
@@ -134,7 +134,7 @@ async fn a_waiter_listens_again_after_a_change_of_role() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     let nowhere = Redis::start().port().to_string();
-    let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(50))));
+    let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(50))));
     let waiting = tokio::spawn(waiter.lock("a").ttl(LONG_TTL).acquire());
     until("it listens", || listens(&redis, "waiter")).await;
     redis.cli(&["REPLICAOF", "127.0.0.1", &nowhere]);
@@ -152,7 +152,7 @@ async fn a_waiter_listens_as_soon_as_the_server_lets_it() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(50))));
+    let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(50))));
     let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::Held).await;
     let waiting = tokio::spawn(waiting);

@@ -6,7 +6,7 @@ use std::fs;
 use lock_testkit::{Redis, Stopwatch};
 use lock_tokio::Client;
 use lock_tokio::lock_proto::{Breach, Fault};
-use lock_tokio::redis::{Answer, Blocked, Cause, Config, Loss, Poll};
+use lock_tokio::redis::{Answer, Backoff, Blocked, Cause, Config, Loss};
 use tokio::time::{Instant, sleep};
 
 use crate::kit::{LONG_TTL, blocked, clean, endpoint, give_back, ms, soon, take, timed_out, with};
@@ -25,7 +25,7 @@ fn resident() -> u64 {
 }
 
 fn impatient(url: &str) -> Config {
-    Config::new([endpoint(url)]).request_timeout(ms(200)).poll(Poll::fixed(ms(20)))
+    Config::new([endpoint(url)]).request_timeout(ms(200)).poll(Backoff::fixed(ms(20)))
 }
 
 /// Meets a server of this kind: the error names the fault, within the wait; and then a real server takes over.

@@ -2,7 +2,7 @@
 
 use lock_testkit::Redis;
 use lock_tokio::AcquireError;
-use lock_tokio::redis::{Blocked, Failure, Loss, Poll, Release};
+use lock_tokio::redis::{Backoff, Blocked, Failure, Loss, Release};
 
 use crate::kit::{
     LONG_TTL, blocked, clean, client, config, exists, give_back, ms, put_data, soon, take, timed_out, with,
@@ -40,7 +40,7 @@ async fn data_of_another_type_is_no_lock() {
 async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
-    let client = with(config(&redis).poll(Poll::fixed(ms(20))));
+    let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
     let mut waiting = client.lock("a").acquire();
     blocked(&mut waiting, Blocked::Held).await;
     redis.cli(&["DEL", "a"]);
@@ -113,7 +113,7 @@ async fn refuses_to_count_on(redis: &Redis, counter: &str, spoiled: &[&str]) {
 async fn a_key_without_expiry() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody"]);
-    let client = with(config(&redis).poll(Poll::fixed(ms(20))));
+    let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
     let report = timed_out(soon("a try", client.lock("a").try_once().acquire()).await);
     assert!(report.is_busy() && report.to_string().contains("without expiry"), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();

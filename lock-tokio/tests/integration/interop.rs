@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use lock_testkit::{PATIENCE, Redis, Value, wait_until};
-use lock_tokio::redis::{Answer, Blocked, Expiry, Loss, Poll, Release};
+use lock_testkit::{Redis, TIMEOUT, Value, wait_until};
+use lock_tokio::redis::{Answer, Backoff, Blocked, Expiry, Loss, Release};
 use tokio::time::sleep;
 
 use crate::crowd::Section;
@@ -16,7 +16,7 @@ use crate::quorum::{quorum, trusting};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_client_and_ours_exclude_each_other() {
     let redis = Redis::start();
-    let client = with(config(&redis).poll(Poll::fixed(ms(20))));
+    let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
     let mut plain = Plain::new(&redis, "7c9e6679-7425-40de-944b");
     let guard = take(&client, "a", LONG_TTL).await;
     assert!(!plain.try_take("a", 60_000));
@@ -79,7 +79,7 @@ async fn plain_clients_and_ours_in_turns() {
             thread::spawn(move || {
                 let mut plain = Plain::new(&redis, value);
                 for _ in 0..VISITS {
-                    assert!(wait_until(PATIENCE, || plain.try_take("a", 60_000)), "the plain client gets no turn");
+                    assert!(wait_until(TIMEOUT, || plain.try_take("a", 60_000)), "the plain client gets no turn");
                     let inside = section.enter();
                     thread::sleep(ms(1));
                     drop(inside);
@@ -113,7 +113,7 @@ async fn plain_clients_and_ours_in_turns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_quorum_client_and_ours_exclude_each_other() {
     let servers = Arc::new(trusting(5));
-    let client = with(quorum(&servers).poll(Poll::fixed(ms(20))));
+    let client = with(quorum(&servers).poll(Backoff::fixed(ms(20))));
     let mut other = Redlock::new(&servers, "other");
 
     let guard = take(&client, "a", LONG_TTL).await;

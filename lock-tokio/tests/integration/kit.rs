@@ -3,14 +3,14 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_testkit::{PATIENCE, Redis, Value};
+use lock_testkit::{Redis, TIMEOUT, Value};
 use lock_tokio::redis::{
     Blocked, Config, Endpoint, FENCE_NAME, Failure, Release, Report, SIGNAL_SUFFIX, WAITING_SUFFIX,
 };
 use lock_tokio::{AcquireError, Acquiring, Client, Guard};
 use tokio::time::{sleep, timeout};
 
-/// Longer than [`PATIENCE`]: nothing that ends within a test ends by this.
+/// Longer than [`TIMEOUT`]: nothing that ends within a test ends by this.
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
 
 /// Milliseconds.
@@ -44,12 +44,12 @@ pub(crate) fn client(redis: &Redis) -> Client {
 
 /// Runs a future that must end soon.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// Waits for a condition that others bring about.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < end, "not in time: {what}");
         sleep(ms(3)).await;
@@ -58,7 +58,7 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Polls an acquisition until it says why it waits.
 pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while waiting.blocked() != Some(why) {
         if let Ok(ended) = timeout(ms(3), &mut *waiting).await {
             panic!("it waits no longer: {ended:?}");

@@ -128,7 +128,7 @@ async fn nodes_restarted_empty_are_kept_out() {
     let (holder, other) = (with(asking(&servers, quarantine)), with(asking(&servers, quarantine)));
     // The servers are new themselves.
     let report = timed_out(soon("a try", holder.lock("a").ttl(quarantine).try_once().acquire()).await);
-    assert!(report.nodes.contains(&Answer::TooYoung), "{report}");
+    assert!(report.nodes.contains(&Answer::RecentlyRestarted), "{report}");
     let guard = take(&holder, "a", quarantine).await;
     let observer = guard.observer();
     let start = std::time::Instant::now();
@@ -140,7 +140,7 @@ async fn nodes_restarted_empty_are_kept_out() {
         assert!(!report.nodes.contains(&Answer::Granted), "{report}");
         // The first tries may be asked before this client has seen the restarts, and answered by the holder's token. On a busy
         // machine the restarts may take as long as the quarantine.
-        if report.nodes.contains(&Answer::TooYoung) || start.elapsed() > quarantine {
+        if report.nodes.contains(&Answer::RecentlyRestarted) || start.elapsed() > quarantine {
             break;
         }
     }

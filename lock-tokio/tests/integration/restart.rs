@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use lock_testkit::{PATIENCE, Redis};
-use lock_tokio::redis::{Answer, Blocked, Loss, Poll, Release};
+use lock_testkit::{Redis, TIMEOUT};
+use lock_tokio::redis::{Answer, Backoff, Blocked, Loss, Release};
 use tokio::time::sleep;
 
 use crate::crowd::Crowd;
@@ -57,7 +57,7 @@ async fn a_waiter_lives_through_a_restart() {
     for with_data in [true, false] {
         let mut redis = Redis::builder().append_only().start();
         redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
-        let waiter = with(named(&redis, "waiter").poll(Poll::fixed(ms(20))));
+        let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(20))));
         let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
         blocked(&mut waiting, Blocked::Held).await;
         redis.kill();
@@ -103,7 +103,7 @@ async fn a_server_killed_during_an_acquire() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_during_a_release() {
     let mut redis = Redis::builder().append_only().start();
-    let client = with(config(&redis).release_within(PATIENCE));
+    let client = with(config(&redis).release_within(TIMEOUT));
     let (told, dropped) = (take(&client, "told", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
     redis.pause();
     let releasing = tokio::spawn(told.release());

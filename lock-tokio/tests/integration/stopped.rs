@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Answer, Blocked, Poll, Release};
+use lock_tokio::redis::{Answer, Backoff, Blocked, Release};
 
 use crate::kit::{LONG_TTL, blocked, clean, client, config, exists, give_back, ms, soon, take, timed_out, until, with};
 
@@ -27,7 +27,7 @@ async fn a_short_stop_costs_a_holder_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
     let redis = Redis::start();
-    let (holder, waiter) = (client(&redis), with(config(&redis).poll(Poll::fixed(ms(20)))));
+    let (holder, waiter) = (client(&redis), with(config(&redis).poll(Backoff::fixed(ms(20)))));
     let ttl = ms(600);
     let guard = take(&holder, "a", ttl).await;
     let mut for_ever = waiter.lock("a").ttl(ttl).acquire();

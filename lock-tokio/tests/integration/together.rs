@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Poll, Release, WAITING_SUFFIX};
+use lock_tokio::redis::{Backoff, Release, WAITING_SUFFIX};
 use lock_tokio::{Client, Guard};
 use tokio::task::JoinSet;
 
@@ -55,7 +55,7 @@ async fn p4_forty_locks_take_three_commands() {
 async fn p4_each_lock_has_an_end_of_its_own() {
     let redis = Redis::start();
     let far = Duration::from_secs(3600);
-    let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Poll::fixed(far))));
+    let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Backoff::fixed(far))));
     // What is wrong with the first lock is answered otherwise than what is wrong with another one.
     let orders: [&[&str]; 2] =
         [&["data", "gone", "taken", "awaited", "last"], &["kept", "gone", "taken", "awaited", "data", "last"]];

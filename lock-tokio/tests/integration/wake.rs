@@ -5,18 +5,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use std::{env, thread};
 
-use lock_testkit::{PATIENCE, Redis};
+use lock_testkit::{Redis, TIMEOUT};
 use lock_tokio::Client;
-use lock_tokio::redis::{Config, Poll};
+use lock_tokio::redis::{Backoff, Config};
 use tokio::time::sleep;
 
 use crate::kit::{LONG_TTL, clean, endpoint, give_back, listens, ms, named, soon, take, until, with};
 use crate::quorum::{quorum, trusting};
 
 /// Polling that never helps within a test.
-const NEVER: Poll = Poll::fixed(Duration::from_secs(300));
+const NEVER: Backoff = Backoff::fixed(Duration::from_secs(300));
 
-fn waiter(redis: &Redis, name: &str, poll: Poll) -> Client {
+fn waiter(redis: &Redis, name: &str, poll: Backoff) -> Client {
     with(named(redis, name).poll(poll))
 }
 
@@ -26,7 +26,7 @@ async fn a_release_wakes_the_waiter() {
     let redis = Redis::start();
     let poll = Duration::from_secs(1);
     let names = ["even", "odd"];
-    let clients = names.map(|name| waiter(&redis, name, Poll::fixed(poll)));
+    let clients = names.map(|name| waiter(&redis, name, Backoff::fixed(poll)));
     let mut guard = take(&clients[1], "a", LONG_TTL).await;
     let mut times = Vec::new();
     for round in 0..20 {
@@ -168,7 +168,7 @@ async fn a_process_that_waits() {
     at.client_name = Some(name.into());
     // Should the test die, this ends by itself.
     thread::spawn(|| {
-        thread::sleep(4 * PATIENCE);
+        thread::sleep(4 * TIMEOUT);
         std::process::exit(1);
     });
     let _guard = with(Config::new([at]).poll(NEVER)).lock("a").ttl(LONG_TTL).acquire().await;
@@ -197,7 +197,7 @@ async fn a_waiter_that_is_killed_stalls_nobody() {
 async fn a_waiter_that_is_stopped_stalls_nobody_for_long() {
     let redis = Redis::start();
     let holder = waiter(&redis, "holder", NEVER);
-    let next = waiter(&redis, "next", Poll::fixed(ms(100)));
+    let next = waiter(&redis, "next", Backoff::fixed(ms(100)));
     let guard = take(&holder, "a", LONG_TTL).await;
     let stopped = Process::start(&redis, "stopped");
     until("the first listens", || listens(&redis, "stopped")).await;

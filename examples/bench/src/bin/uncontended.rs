@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use lock_bench::{Measured, measure, median};
 use lock_proto::ClientId;
-use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, Request, Spent, script};
+use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, Request, Retired, script};
 use lock_testkit::Redis;
 use tokio::sync::{Notify, oneshot};
 
@@ -155,10 +155,10 @@ fn bare(redis: &Redis, span: Duration, tasks: usize) -> Measured {
 /// The two commands of a cycle without fencing.
 fn commands(task: usize) -> [Vec<u8>; 2] {
     let identity = Identity::new(ClientId::from_bits(1), b"");
-    let (key, number, spent) = (Key::new(b"", format!("bare:{task}").as_bytes()), 1, Spent::all_to(0));
+    let (key, number, retired) = (Key::new(b"", format!("bare:{task}").as_bytes()), 1, Retired::all_to(0));
     let take =
-        Request::Take { key: key.clone(), number, spent, ttl_ms: 10_000, fence_block: 0, clean: true, waiting_ms: 0 };
-    let release = Request::Release { key, number, spent: None, announce: true };
+        Request::Take { key: key.clone(), number, retired, ttl_ms: 10_000, fence_block: 0, clean: true, waiting_ms: 0 };
+    let release = Request::Release { key, number, retired: None, announce: true };
     [take, release].map(|request| {
         let mut bytes = Vec::new();
         request.with_args(&identity, Form::Sha1, |args| command(&mut bytes, args));

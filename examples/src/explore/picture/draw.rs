@@ -1,7 +1,7 @@
 //! The run as a picture, drawn out.
 
 use lock_proto::Instant;
-use lock_proto::sim::Way;
+use lock_proto::sim::Direction;
 use lock_proto::sim::trace::{Fate, Lane, Message, State, Trace, What};
 
 use super::axis::{Axis, length};
@@ -145,10 +145,10 @@ impl Scene<'_> {
         for (cut, y) in self.story.cuts.iter().zip(&layout.cuts) {
             let Some(y) = *y else { continue };
             let (from, to) = (self.axis.x(cut.span.from), self.axis.x(cut.span.to));
-            let arrow = match cut.way {
+            let arrow = match cut.direction {
                 None => "⇹",
-                Some(Way::ToNode) => "↛",
-                Some(Way::ToClient) => "↚",
+                Some(Direction::ToNode) => "↛",
+                Some(Direction::ToClient) => "↚",
             };
             let node = self.servers.name(Lane::Node(cut.node));
             let text = format!("✂ client {} {arrow} {node}", cut.client);

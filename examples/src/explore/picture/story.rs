@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use lock_proto::sim::Way;
+use lock_proto::sim::Direction;
 use lock_proto::sim::trace::{Lane, Point, State, Trace, What};
 use lock_proto::{Instant, LockId};
 
@@ -133,7 +133,7 @@ pub(super) struct Cut {
     pub(super) client: usize,
     pub(super) node: usize,
     /// `None`: both.
-    pub(super) way: Option<Way>,
+    pub(super) direction: Option<Direction>,
     pub(super) span: Span,
 }
 
@@ -201,7 +201,7 @@ struct Teller {
     /// Of each acquisition that is not over, where it stands in the story.
     live: BTreeMap<(usize, LockId), usize>,
     still: BTreeMap<Lane, (State, Instant)>,
-    cut: Vec<(usize, usize, Way, Instant)>,
+    cut: Vec<(usize, usize, Direction, Instant)>,
 }
 
 impl Teller {
@@ -209,13 +209,13 @@ impl Teller {
         match what {
             What::State { lane, state } => self.state(at, *lane, *state),
             What::Clock { lane: Lane::Client(client), by } => self.clock(at, *client, *by),
-            What::Cut { client, node, way } => {
-                if !self.cut.iter().any(|(c, n, w, _)| (c, n, w) == (client, node, way)) {
-                    self.cut.push((*client, *node, *way, at));
+            What::Cut { client, node, direction } => {
+                if !self.cut.iter().any(|(c, n, w, _)| (c, n, w) == (client, node, direction)) {
+                    self.cut.push((*client, *node, *direction, at));
                 }
             }
-            What::Healed { client, node, way } => {
-                while let Some(i) = self.cut.iter().position(|(c, n, w, _)| (c, n, w) == (client, node, way)) {
+            What::Healed { client, node, direction } => {
+                while let Some(i) = self.cut.iter().position(|(c, n, w, _)| (c, n, w) == (client, node, direction)) {
                     let cut = self.cut.remove(i);
                     self.healed(cut, at);
                 }
@@ -287,12 +287,14 @@ impl Teller {
         }
     }
 
-    fn healed(&mut self, (client, node, way, from): (usize, usize, Way, Instant), to: Instant) {
+    fn healed(&mut self, (client, node, direction, from): (usize, usize, Direction, Instant), to: Instant) {
         let span = Span { from, to };
-        let other = |cut: &&mut Cut| (cut.client, cut.node, cut.span) == (client, node, span) && cut.way != Some(way);
+        let other = |cut: &&mut Cut| {
+            (cut.client, cut.node, cut.span) == (client, node, span) && cut.direction != Some(direction)
+        };
         match self.story.cuts.iter_mut().find(other) {
-            Some(cut) => cut.way = None,
-            None => self.story.cuts.push(Cut { client, node, way: Some(way), span }),
+            Some(cut) => cut.direction = None,
+            None => self.story.cuts.push(Cut { client, node, direction: Some(direction), span }),
         }
     }
 

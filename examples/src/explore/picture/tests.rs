@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use lock_proto::sim::trace::{Entry, Fate, Lane, Message, Point, State, Trace, What};
-use lock_proto::sim::{Outcome, Plan, Rule, Scenario, Violation, Way};
+use lock_proto::sim::{Direction, Outcome, Plan, Rule, Scenario, Violation};
 use lock_proto::{Instant, LockId};
 
 use super::axis::Axis;
@@ -113,18 +113,18 @@ fn an_id_that_is_used_again_is_another_acquisition() {
 
 #[test]
 fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
-    let cut = |way| What::Cut { client: 0, node: 1, way };
-    let heal = |way| What::Healed { client: 0, node: 1, way };
+    let cut = |direction| What::Cut { client: 0, node: 1, direction };
+    let heal = |direction| What::Healed { client: 0, node: 1, direction };
     let story = Story::of(&trace(
         1,
         2,
         100,
         vec![
-            (10, cut(Way::ToNode)),
-            (10, cut(Way::ToClient)),
-            (20, heal(Way::ToNode)),
-            (20, heal(Way::ToClient)),
-            (30, cut(Way::ToNode)),
+            (10, cut(Direction::ToNode)),
+            (10, cut(Direction::ToClient)),
+            (20, heal(Direction::ToNode)),
+            (20, heal(Direction::ToClient)),
+            (30, cut(Direction::ToNode)),
             (40, state(Lane::Node(0), State::Paused)),
             (50, state(Lane::Node(0), State::Down)),
             (60, state(Lane::Node(0), State::Running)),
@@ -132,8 +132,8 @@ fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
             (80, state(Lane::Node(1), State::Down)),
         ],
     ));
-    let cuts: Vec<_> = story.cuts.iter().map(|cut| (cut.way, cut.span)).collect();
-    assert_eq!(cuts, [(None, span(10, 20)), (Some(Way::ToNode), span(30, 100))]);
+    let cuts: Vec<_> = story.cuts.iter().map(|cut| (cut.direction, cut.span)).collect();
+    assert_eq!(cuts, [(None, span(10, 20)), (Some(Direction::ToNode), span(30, 100))]);
     let stills: Vec<_> = story.stills.iter().map(|still| (still.lane, still.state, still.span)).collect();
     assert_eq!(
         stills,
@@ -197,8 +197,8 @@ fn every_kind_of_entry_and_message_is_drawn() {
             (111, lock(1, 1, "b", Point::Asked)),
             (112, What::Clock { lane: Lane::Node(1), by: 5_000_000_000 }),
             (113, What::Clock { lane: Lane::Client(1), by: -20_000_000 }),
-            (114, What::Cut { client: 1, node: 0, way: Way::ToNode }),
-            (120, What::Healed { client: 1, node: 0, way: Way::ToNode }),
+            (114, What::Cut { client: 1, node: 0, direction: Direction::ToNode }),
+            (120, What::Healed { client: 1, node: 0, direction: Direction::ToNode }),
             (121, state(Lane::Node(1), State::Down)),
             (122, write(Some(41), false)),
             (123, write(None, true)),

@@ -47,7 +47,7 @@ impl Engine for Etcd {
 
     fn poll_notification(&mut self) -> Option<Notification> {
         loop {
-            match self.client.poll_told()? {
+            match self.client.poll_notification()? {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
                 Output::Election { query, event } => return Some(Notification::Election(query, event)),
                 output @ (Output::Connect { .. }

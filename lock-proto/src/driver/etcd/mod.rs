@@ -23,7 +23,7 @@ use alloc::boxed::Box;
 use core::pin::Pin;
 
 pub use super::election::{Campaigning, Election, Leadership, ProclaimError};
-pub use super::lead::{Led, Overran, Resigner, StopSignal};
+pub use super::lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use super::query::Observation;
 pub use owner::OwnerError;
 

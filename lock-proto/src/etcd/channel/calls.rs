@@ -30,7 +30,7 @@ pub(super) struct Call {
     pub(super) request: Request,
     asked: Instant,
     /// How long it may wait to be sent.
-    patience: Duration,
+    timeout: Duration,
     /// It has come back once: for lack of a valid token, or because the transaction that it was in was refused. It leaves alone.
     pub(super) came_back: bool,
     /// Its place among those that wait: should it come back, it is before all that came after it.
@@ -104,10 +104,10 @@ impl Calls {
         Self { most, allowed: most, ..Self::default() }
     }
 
-    pub(super) fn ask(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
+    pub(super) fn ask(&mut self, now: Instant, call: CallId, request: Request, timeout: Duration) {
         self.place += 1;
-        let call = Call { call, request, asked: now, patience, came_back: false, place: self.place };
-        self.wait(call, now + patience);
+        let call = Call { call, request, asked: now, timeout, came_back: false, place: self.place };
+        self.wait(call, now + timeout);
     }
 
     fn wait(&mut self, call: Call, deadline: Instant) {
@@ -213,7 +213,7 @@ impl Calls {
 
     /// It was not executed, and waits again.
     pub(super) fn again(&mut self, now: Instant, flying: Flying) {
-        let deadline = now + flying.call.patience;
+        let deadline = now + flying.call.timeout;
         self.wait(Call { came_back: true, ..flying.call }, deadline);
     }
 

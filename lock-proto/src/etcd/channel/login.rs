@@ -83,7 +83,7 @@ impl Channel {
 
     fn up(&mut self) {
         self.phase = Phase::Up;
-        self.trouble = None;
+        self.last_error = None;
     }
 
     /// The login is refused: so is everything that waits. What comes later tries anew, after a pause as if every endpoint had

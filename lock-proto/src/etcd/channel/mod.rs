@@ -28,7 +28,7 @@ use super::seam::WatchId;
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{Backoff, Cause, ErrorClass, ServerError};
+use crate::lock::{Cause, ErrorClass, Failures, ServerError};
 use crate::time::Instant;
 
 /// How often the silence that is allowed may double: etcd itself gives a request up after seven seconds.
@@ -56,11 +56,11 @@ pub struct Channel {
     /// The endpoint that is used, or will be tried next.
     endpoint: u16,
     /// Failures since the last connection that lasted.
-    backoff: Backoff,
+    backoff: Failures,
     /// When the connection was opened.
     since: Instant,
     /// Why the last one failed, until the next one is up.
-    trouble: Option<Cause>,
+    last_error: Option<Cause>,
     /// While answers are expected: since when nothing has arrived.
     silent_since: Option<Instant>,
     /// How many connections in a row ended because nothing arrived on them.
@@ -99,9 +99,9 @@ impl Channel {
             phase: Phase::Closed,
             generation: 0,
             endpoint,
-            backoff: Backoff::default(),
+            backoff: Failures::default(),
             since: Instant::ZERO,
-            trouble: None,
+            last_error: None,
             silent_since: None,
             silences: 0,
             slowest: Duration::ZERO,
@@ -123,19 +123,19 @@ impl Channel {
     ///
     /// While two calls with writes are under way, those that come later wait for an answer, but for two milliseconds at most, and then leave
     /// together in one transaction. Each is answered as if it had gone alone (requirement E11).
-    pub fn send(&mut self, now: Instant, call: CallId, request: Request, patience: Duration) {
+    pub fn send(&mut self, now: Instant, call: CallId, request: Request, timeout: Duration) {
         self.clock(now);
         if self.calls.len() + self.keep_alives.len() >= self.config.limit {
             return self.not_sent(call, Fault::Backlog.into());
         }
         if let Request::KeepAlive { lease } = request {
-            self.keep_alives.ask(call, lease, self.now + patience);
+            self.keep_alives.ask(call, lease, self.now + timeout);
         } else {
-            self.calls.ask(self.now, call, request, patience);
+            self.calls.ask(self.now, call, request, timeout);
         }
         if let Phase::BackingOff { until } = &mut self.phase {
             // The other half is for the attempt: a lease with a short TTL cannot wait for a long pause.
-            *until = (*until).min(self.now + patience / 2);
+            *until = (*until).min(self.now + timeout / 2);
         }
         self.wake();
     }
@@ -172,7 +172,7 @@ impl Channel {
         self.clock(now);
         self.hang_up();
         self.phase = Phase::Closed;
-        self.backoff = Backoff::default();
+        self.backoff = Failures::default();
         self.settle(&Fault::NotNeeded.into());
         while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
             self.not_sent(call, Fault::NotNeeded.into());
@@ -264,7 +264,7 @@ impl Channel {
         self.clock(now);
         let now = self.now;
         while let Some(call) = self.calls.pop_due(now).or_else(|| self.keep_alives.pop_due(now)) {
-            let cause = self.trouble.clone().unwrap_or_else(|| Fault::TimedOut.into());
+            let cause = self.last_error.clone().unwrap_or_else(|| Fault::TimedOut.into());
             self.not_sent(call, cause);
         }
         if self.keep_alives.pause.is_some_and(|until| until <= now) {
@@ -298,12 +298,12 @@ impl Channel {
 
     /// The next thing to do or to know. Told is first what has happened, then requests are handed out.
     pub fn poll_output(&mut self) -> Option<ChannelOutput> {
-        self.poll_told().or_else(|| self.poll_request().map(ChannelOutput::Do))
+        self.poll_notification().or_else(|| self.poll_request().map(ChannelOutput::Do))
     }
 
     /// The next thing to do or to know, without handing out any request. For whoever has a queue of outputs between this one and the
-    /// host: empty `poll_told` at once, and call [`poll_request`](Self::poll_request) when that queue is empty.
-    pub fn poll_told(&mut self) -> Option<ChannelOutput> {
+    /// host: empty `poll_notification` at once, and call [`poll_request`](Self::poll_request) when that queue is empty.
+    pub fn poll_notification(&mut self) -> Option<ChannelOutput> {
         self.out.pop_front()
     }
 
@@ -452,7 +452,7 @@ impl Channel {
         self.phase = if pause.is_zero() { Phase::Closed } else { Phase::BackingOff { until: self.now + pause } };
         self.endpoint = (self.endpoint + 1) % self.config.endpoints.max(1);
         self.settle(&cause);
-        self.trouble = Some(cause);
+        self.last_error = Some(cause);
         self.wake();
     }
 

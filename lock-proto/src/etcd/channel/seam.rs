@@ -8,7 +8,7 @@ use crate::etcd::output::Output;
 use crate::etcd::request::Reply;
 use crate::etcd::seam::WatchId;
 use crate::id::CallId;
-use crate::lock::{Poll, ServerError};
+use crate::lock::{Backoff, ServerError};
 use crate::url::Secret;
 
 /// What a [`Channel`](super::Channel) connects to, and how. [`Config::channel`](crate::etcd::Config::channel) makes one.
@@ -28,7 +28,7 @@ pub struct ChannelConfig {
     pub watch_quiet: Duration,
     /// The pause before a connection is opened again once all endpoints have failed, and before a stream is; a quarter is jitter. What
     /// had lasted for `max` starts anew with `every`.
-    pub reconnect: Poll,
+    pub reconnect: Backoff,
     /// How many requests may be unanswered, and how many watches wanted, at a time. Beyond that a request is [`Reply::NotSent`], and a
     /// watch refused as [`ErrorClass::Transient`](crate::lock::ErrorClass::Transient).
     pub limit: usize,
@@ -66,7 +66,7 @@ pub enum ChannelOutput {
         kv: KeyValue,
     },
     /// The watch cannot be heard at present: changes may be missed from now on until the next `Watching`. It is opened again by itself.
-    Deaf {
+    Unsubscribed {
         /// Which one.
         watch: WatchId,
     },

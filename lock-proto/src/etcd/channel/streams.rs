@@ -13,7 +13,7 @@ use crate::etcd::status::Meaning;
 use crate::fault::Fault;
 use crate::id::CallId;
 use crate::jitter::mix;
-use crate::lock::{Backoff, Cause, ErrorClass, Poll};
+use crate::lock::{Backoff, Cause, ErrorClass, Failures};
 use crate::time::Instant;
 
 /// A stream that ends this often in a row, at once each time, is a reason to try another endpoint.
@@ -39,7 +39,7 @@ pub(super) struct KeepAlives {
     pub(super) stream: Option<StreamId>,
     /// Not to be opened before that.
     pub(super) pause: Option<Instant>,
-    pub(super) backoff: Backoff,
+    pub(super) backoff: Failures,
     opened: Instant,
 }
 
@@ -83,12 +83,12 @@ impl KeepAlives {
         let lease = u64::try_from(response.id).ok().filter(|id| *id > 0).map(LeaseId::from_bits)?;
         let first = *self.by_lease.range((lease, 0)..=(lease, u64::MAX)).next()?;
         self.by_lease.remove(&first);
-        self.backoff = Backoff::default();
+        self.backoff = Failures::default();
         self.flight.remove(&first.1).map(|ask| ask.call)
     }
 
     /// The stream is no more. What was sent on it is to be settled by `pop_flight`.
-    pub(super) fn lost(&mut self, now: Instant, poll: Poll) {
+    pub(super) fn lost(&mut self, now: Instant, poll: Backoff) {
         if self.stream.take().is_some() {
             self.backoff.failed(now.since(self.opened), poll);
         }
@@ -98,7 +98,7 @@ impl KeepAlives {
     pub(super) fn disconnected(&mut self) {
         self.stream = None;
         self.pause = None;
-        self.backoff = Backoff::default();
+        self.backoff = Failures::default();
     }
 
     /// One that has waited too long to be sent.

@@ -14,7 +14,7 @@ use crate::etcd::message::{
 };
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
-use crate::lock::Poll;
+use crate::lock::Backoff;
 use crate::url::Secret;
 use alloc::format;
 use alloc::vec;
@@ -37,7 +37,7 @@ fn config(endpoints: u16) -> ChannelConfig {
         connect_timeout: 2 * SECOND,
         request_timeout: SECOND,
         watch_quiet: 10 * SECOND,
-        reconnect: Poll::exponential(10 * MS, SECOND),
+        reconnect: Backoff::exponential(10 * MS, SECOND),
         limit: 1000,
     }
 }
@@ -89,10 +89,10 @@ impl Rig {
         self.send_for(request, SECOND)
     }
 
-    fn send_for(&mut self, request: Request, patience: Duration) -> CallId {
+    fn send_for(&mut self, request: Request, timeout: Duration) -> CallId {
         self.serial += 1;
         let call = CallId::new(NodeId::new(0), self.serial);
-        self.channel.send(self.now, call, request, patience);
+        self.channel.send(self.now, call, request, timeout);
         call
     }
 
@@ -112,7 +112,7 @@ impl Rig {
     }
 
     fn told(&mut self) -> Vec<ChannelOutput> {
-        core::iter::from_fn(|| self.channel.poll_told()).collect()
+        core::iter::from_fn(|| self.channel.poll_notification()).collect()
     }
 
     fn requests(&mut self) -> Vec<Output> {

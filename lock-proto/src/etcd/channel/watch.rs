@@ -25,7 +25,7 @@ use crate::etcd::message::{
 use crate::etcd::rpc::StreamId;
 use crate::etcd::seam::WatchId;
 use crate::etcd::status::denial;
-use crate::lock::{Backoff, ServerError};
+use crate::lock::{Failures, ServerError};
 use crate::time::Instant;
 
 /// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).
@@ -45,7 +45,7 @@ pub(super) struct Wanted {
 struct Watch {
     wanted: Wanted,
     state: State,
-    backoff: Backoff,
+    backoff: Failures,
     /// The login that was current when it was first asked for, or with which it last worked. A later login that it is denied with
     /// settles the matter.
     proven: u64,
@@ -99,7 +99,7 @@ pub(super) struct Watches {
     wire: i64,
     /// The stream is not to be opened before that.
     pause: Option<Instant>,
-    backoff: Backoff,
+    backoff: Failures,
 }
 
 /// What a message means for the stream as a whole.
@@ -120,7 +120,7 @@ impl Watches {
     // Verbs.
 
     pub(super) fn want(&mut self, watch: WatchId, wanted: Wanted, login: u64) {
-        let new = Watch { wanted, state: State::New, backoff: Backoff::default(), proven: login };
+        let new = Watch { wanted, state: State::New, backoff: Failures::default(), proven: login };
         if let Some(old) = self.wanted.insert(watch, new) {
             self.forget(watch, old.state);
         }
@@ -193,7 +193,7 @@ impl Watches {
         if message.canceled {
             let lasted = match watch.state {
                 State::Open { since, .. } => {
-                    out.push_back(ChannelOutput::Deaf { watch: id });
+                    out.push_back(ChannelOutput::Unsubscribed { watch: id });
                     now.since(since)
                 }
                 State::New | State::Asked { .. } | State::Pausing { .. } => Duration::ZERO,
@@ -233,9 +233,9 @@ impl Watches {
             match watch.state {
                 State::Open { since, .. } => {
                     if now.since(since) >= config.reconnect.max {
-                        watch.backoff = Backoff::default();
+                        watch.backoff = Failures::default();
                     }
-                    out.push_back(ChannelOutput::Deaf { watch: *id });
+                    out.push_back(ChannelOutput::Unsubscribed { watch: *id });
                 }
                 State::New | State::Asked { .. } | State::Pausing { .. } => {}
             }
@@ -254,7 +254,7 @@ impl Watches {
     pub(super) fn disconnected(&mut self, now: Instant, config: &ChannelConfig, out: &mut VecDeque<ChannelOutput>) {
         self.lost(now, config, out);
         self.pause = None;
-        self.backoff = Backoff::default();
+        self.backoff = Failures::default();
     }
 
     /// The stream was ended for lack of a valid token. Those that a later login did not help either are refused.

@@ -16,7 +16,7 @@ use crate::time::Instant;
 
 /// A request about the key that was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DebtCall {
+pub(super) struct CleanupCall {
     serial: u64,
     emitted: Instant,
     kind: Kind,
@@ -34,7 +34,7 @@ enum Kind {
     Delete,
 }
 
-impl DebtCall {
+impl CleanupCall {
     const fn new(serial: u64, emitted: Instant, kind: Kind) -> Self {
         Self { serial, emitted, kind, overtaken: false }
     }
@@ -66,15 +66,15 @@ enum Todo {
 
 /// What is owed under one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Debt {
+pub(super) struct Cleanup {
     pub(super) session: SessionId,
     todo: Todo,
     /// The key may be there when it is left, whatever comes: a create may yet land, or an end was not confirmed.
     unsettled: bool,
-    retry: Retry<DebtCall>,
+    retry: Retry<CleanupCall>,
 }
 
-impl Debt {
+impl Cleanup {
     const fn new(session: SessionId) -> Self {
         Self { session, todo: Todo::Rest, unsettled: false, retry: Retry::new(None) }
     }
@@ -125,59 +125,59 @@ impl Debt {
 }
 
 impl Lock {
-    fn debt(&mut self, session: SessionId) -> &mut Debt {
-        let place = self.store.debts.iter().position(|debt| debt.session == session).unwrap_or_else(|| {
-            self.store.debts.push(Debt::new(session));
-            self.store.debts.len() - 1
+    fn cleanup(&mut self, session: SessionId) -> &mut Cleanup {
+        let place = self.store.cleanups.iter().position(|cleanup| cleanup.session == session).unwrap_or_else(|| {
+            self.store.cleanups.push(Cleanup::new(session));
+            self.store.cleanups.len() - 1
         });
-        &mut self.store.debts[place]
+        &mut self.store.cleanups[place]
     }
 
     /// The key is there, its last change is `modified`, and it must go.
-    pub(super) fn owe_key(&mut self, ctx: &mut Context, session: SessionId, modified: i64) {
-        self.owe(ctx, session, Todo::Delete(modified));
+    pub(super) fn schedule_key(&mut self, ctx: &mut Context, session: SessionId, modified: i64) {
+        self.schedule(ctx, session, Todo::Delete(modified));
     }
 
     /// The key was there, and nobody wants it any more.
-    pub(super) fn owe_look(&mut self, ctx: &mut Context, session: SessionId) {
-        self.owe(ctx, session, Todo::Look);
+    pub(super) fn schedule_look(&mut self, ctx: &mut Context, session: SessionId) {
+        self.schedule(ctx, session, Todo::Look);
     }
 
-    fn owe(&mut self, ctx: &mut Context, session: SessionId, todo: Todo) {
-        let debt = self.debt(session);
-        debt.set(ctx, todo);
-        debt.retry.set_due(None);
-        debt.retry.succeeded();
+    fn schedule(&mut self, ctx: &mut Context, session: SessionId, todo: Todo) {
+        let cleanup = self.cleanup(session);
+        cleanup.set(ctx, todo);
+        cleanup.retry.set_due(None);
+        cleanup.retry.succeeded();
         self.work(ctx, session);
     }
 
     /// A request is under way for a key that nobody wants any more.
-    pub(super) fn owe_call(&mut self, ctx: &mut Context, session: SessionId, call: DebtCall) {
-        let debt = self.debt(session);
-        debt.set(ctx, Todo::Look);
-        debt.retry.sent(DebtCall { emitted: ctx.now, ..call });
+    pub(super) fn schedule_call(&mut self, ctx: &mut Context, session: SessionId, call: CleanupCall) {
+        let cleanup = self.cleanup(session);
+        cleanup.set(ctx, Todo::Look);
+        cleanup.retry.sent(CleanupCall { emitted: ctx.now, ..call });
     }
 
     /// The key is there, or may yet be, and an attempt goes on that will find out.
-    pub(super) fn owe_unsettled(&mut self, ctx: &Context, session: SessionId) {
+    pub(super) fn schedule_unsettled(&mut self, ctx: &Context, session: SessionId) {
         if !ctx.session(session).is_some_and(|found| found.is_gone()) {
-            self.debt(session).unsettled = true;
+            self.cleanup(session).unsettled = true;
         }
     }
 
     /// The key is wanted again: what is owed rests until it is left.
-    pub(super) fn rest_debt(&mut self, ctx: &mut Context, session: SessionId) {
-        let Some(debt) = self.store.debts.iter_mut().find(|debt| debt.session == session) else { return };
+    pub(super) fn rest_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
+        let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.session == session) else { return };
         // What has not been found out yet may be there still when the key is left.
-        debt.unsettled |= matches!(debt.todo, Todo::Look | Todo::Delete(_));
-        debt.set(ctx, Todo::Rest);
-        self.store.debts.retain(|debt| debt.session != session || debt.unsettled);
+        cleanup.unsettled |= matches!(cleanup.todo, Todo::Look | Todo::Delete(_));
+        cleanup.set(ctx, Todo::Rest);
+        self.store.cleanups.retain(|cleanup| cleanup.session != session || cleanup.unsettled);
     }
 
     /// The key is left, and it is not known whether it is there.
-    pub(super) fn wake_debt(&mut self, ctx: &mut Context, session: SessionId) {
-        if self.store.debts.iter().any(|debt| debt.session == session && debt.todo == Todo::Rest) {
-            self.owe_look(ctx, session);
+    pub(super) fn wake_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
+        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Rest) {
+            self.schedule_look(ctx, session);
         }
     }
 
@@ -185,11 +185,11 @@ impl Lock {
     fn work(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.key.clone(), ctx.now);
-        let debt = self.debt(session);
-        if !debt.retry.is_ready(now) {
+        let cleanup = self.cleanup(session);
+        if !cleanup.retry.is_ready(now) {
             return;
         }
-        let (kind, request) = match &mut debt.todo {
+        let (kind, request) = match &mut cleanup.todo {
             Todo::Look => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
             Todo::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
             Todo::Watch { watch: watch @ None, .. } => {
@@ -207,30 +207,31 @@ impl Lock {
 
     fn ask(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, request: Request) {
         let serial = ctx.send(session, request);
-        self.debt(session).retry.sent(DebtCall::new(serial, ctx.now, kind));
+        self.cleanup(session).retry.sent(CleanupCall::new(serial, ctx.now, kind));
     }
 
-    pub(super) fn debts_due(&mut self, ctx: &mut Context) {
-        let due = |debt: &&Debt| debt.deadline().is_some_and(|at| at <= ctx.now);
-        let sessions: alloc::vec::Vec<_> = self.store.debts.iter().filter(due).map(|debt| debt.session).collect();
+    pub(super) fn cleanups_due(&mut self, ctx: &mut Context) {
+        let due = |cleanup: &&Cleanup| cleanup.deadline().is_some_and(|at| at <= ctx.now);
+        let sessions: alloc::vec::Vec<_> =
+            self.store.cleanups.iter().filter(due).map(|cleanup| cleanup.session).collect();
         for session in sessions {
             self.work(ctx, session);
         }
     }
 
-    pub(super) fn debt_answered(&mut self, ctx: &mut Context, place: usize, reply: &Reply) {
-        let Some(debt) = self.store.debts.get_mut(place) else { return };
-        let Some(call) = debt.retry.answered(|_| true) else { return };
-        let session = debt.session;
+    pub(super) fn cleanup_answered(&mut self, ctx: &mut Context, place: usize, reply: &Reply) {
+        let Some(cleanup) = self.store.cleanups.get_mut(place) else { return };
+        let Some(call) = cleanup.retry.answered(|_| true) else { return };
+        let session = cleanup.session;
         match reply {
             Reply::Done(Found::Queue { own, done, others, .. }) => {
                 // A delete that was not done is tried again at once, but not in a circle.
                 if call.kind == Kind::Delete && own.is_some() {
-                    debt.retry.failed(ctx.now);
+                    cleanup.retry.failed(ctx.now);
                 } else {
-                    debt.retry.succeeded();
+                    cleanup.retry.succeeded();
                 }
-                debt.retry.set_due(debt.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
+                cleanup.retry.set_due(cleanup.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
                 let deleted = *done && call.kind == Kind::Delete;
                 if let Some(kept) = self.store.kept.as_mut().filter(|_| deleted) {
                     kept.released(ctx.now, ctx.now.since(call.emitted));
@@ -240,26 +241,26 @@ impl Lock {
                 }
                 self.seen(ctx, session, call.kind, *own);
                 if own.is_none() && call.overtaken {
-                    self.read_debt(ctx, place);
+                    self.read_cleanup(ctx, place);
                 }
             }
             // A create or a write that was not executed leaves what was there before.
-            Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !debt.unsettled => {
-                debt.set(ctx, Todo::Nothing);
+            Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
+                cleanup.set(ctx, Todo::Nothing);
             }
             Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 if let Reply::Unknown(_) = reply {
-                    debt.unsettled |= call.kind == Kind::Create;
+                    cleanup.unsettled |= call.kind == Kind::Create;
                     for release in self.releases.iter_mut().map(|release| &mut release.store) {
                         let ours = release.session == session && call.emitted < release.valid_until;
                         release.maybe |= ours && call.kind == Kind::Delete;
                     }
                 }
-                debt.retry.failed(ctx.now + ctx.pause(debt.retry.tries()));
+                cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
                 // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
-                    debt.set(ctx, Todo::Nothing);
+                    cleanup.set(ctx, Todo::Nothing);
                 }
             }
         }
@@ -272,8 +273,8 @@ impl Lock {
         let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
         let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
-        let debt = self.debt(session);
-        let todo = match (own, debt.todo) {
+        let cleanup = self.cleanup(session);
+        let todo = match (own, cleanup.todo) {
             (Some(own), _) => Todo::Delete(own.modified),
             // Long enough for most, but no time is long enough to be sure.
             (None, Todo::Watch { until: Some(until), watch }) if until <= ctx.now => {
@@ -281,10 +282,10 @@ impl Lock {
                 Todo::Watch { watch, until: None }
             }
             (None, watch @ Todo::Watch { .. }) => watch,
-            (None, _) if debt.unsettled && !lost => Todo::Watch { watch: None, until },
+            (None, _) if cleanup.unsettled && !lost => Todo::Watch { watch: None, until },
             (None, _) => Todo::Nothing,
         };
-        debt.set(ctx, todo);
+        cleanup.set(ctx, todo);
         // A read that a waiter of ours has been waiting for comes first; it knows best what to do about the key.
         if kind != Kind::Look || own.is_none() || !self.clears(session) {
             self.work(ctx, session);
@@ -297,37 +298,37 @@ impl Lock {
     }
 
     /// Reads the key that is watched. What happened before the watch was open is not told.
-    pub(super) fn read_debt(&mut self, ctx: &mut Context, place: usize) {
-        let Some(debt) = self.store.debts.get_mut(place).filter(|debt| !debt.is_busy()) else { return };
-        let (session, queue) = (debt.session, self.key.clone());
+    pub(super) fn read_cleanup(&mut self, ctx: &mut Context, place: usize) {
+        let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| !cleanup.is_busy()) else { return };
+        let (session, queue) = (cleanup.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
         self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
     }
 
-    pub(super) fn debt_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {
+    pub(super) fn cleanup_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {
         if gone {
             return;
         }
-        let Some(debt) = self.store.debts.get_mut(place) else { return };
-        if let Some(call) = debt.retry.call() {
-            debt.retry.sent(DebtCall { overtaken: true, ..call });
+        let Some(cleanup) = self.store.cleanups.get_mut(place) else { return };
+        if let Some(call) = cleanup.retry.call() {
+            cleanup.retry.sent(CleanupCall { overtaken: true, ..call });
             return;
         }
-        let Todo::Watch { .. } = debt.todo else { return };
-        let session = debt.session;
-        self.owe(ctx, session, Todo::Delete(kv.mod_revision));
+        let Todo::Watch { .. } = cleanup.todo else { return };
+        let session = cleanup.session;
+        self.schedule(ctx, session, Todo::Delete(kv.mod_revision));
     }
 
     /// The lease is lost: its keys go with it.
-    pub(super) fn debts_lost(&mut self, ctx: &mut Context, session: SessionId) {
+    pub(super) fn cleanups_lost(&mut self, ctx: &mut Context, session: SessionId) {
         let gone = ctx.session(session).is_none_or(|found| found.is_gone());
-        for debt in self.store.debts.iter_mut().filter(|debt| debt.session == session) {
+        for cleanup in self.store.cleanups.iter_mut().filter(|cleanup| cleanup.session == session) {
             // A delete under way still answers a release, unless there can be nothing to delete.
-            if gone || debt.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
-                debt.retry.forget_call();
-                debt.set(ctx, Todo::Nothing);
+            if gone || cleanup.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
+                cleanup.retry.forget_call();
+                cleanup.set(ctx, Todo::Nothing);
             }
-            debt.unsettled = false;
+            cleanup.unsettled = false;
         }
         if gone {
             self.deleted(ctx, session, false, false);
@@ -336,9 +337,9 @@ impl Lock {
     }
 
     fn drop_paid(&mut self) {
-        self.store
-            .debts
-            .retain(|debt| debt.is_busy() || debt.unsettled || !matches!(debt.todo, Todo::Nothing | Todo::Rest));
+        self.store.cleanups.retain(|cleanup| {
+            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.todo, Todo::Nothing | Todo::Rest)
+        });
     }
 
     // --- releases ---

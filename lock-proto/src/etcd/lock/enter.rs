@@ -67,7 +67,7 @@ impl Lock {
             return;
         };
         let (value, alone) = (head.terms.value.clone(), head.wait == Wait::Try);
-        if self.store.debts.iter().any(|debt| debt.session == session && debt.is_busy()) {
+        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.is_busy()) {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
@@ -78,7 +78,7 @@ impl Lock {
         }
         let (expects, long) = kept.and_then(|kept| kept.expects(session)).unzip();
         let long = long.unwrap_or(false);
-        self.rest_debt(ctx, session);
+        self.rest_cleanup(ctx, session);
         let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
         let serial = ctx.send(session, request);
         self.contention =
@@ -155,7 +155,7 @@ impl Lock {
                 match older {
                     None => self.win(ctx, session, *own, *revision, value, None),
                     Some(older) if self.key.is_foreign(&older.key) => {
-                        self.owe_key(ctx, session, own.modified);
+                        self.schedule_key(ctx, session, own.modified);
                         self.contention = Contention::Idle;
                         self.fail_foreign(ctx, &older.key);
                     }
@@ -177,7 +177,7 @@ impl Lock {
             // A try that finds the queue occupied.
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
                 self.contention = Contention::Idle;
-                self.wake_debt(ctx, session);
+                self.wake_cleanup(ctx, session);
                 if self.key.is_foreign(&older.key) {
                     return self.fail_foreign(ctx, &older.key);
                 }
@@ -196,9 +196,9 @@ impl Lock {
                 self.store.answer = answer(reply);
                 self.contention = Contention::Idle;
                 match what {
-                    What::Create => self.wake_debt(ctx, session),
-                    What::Adopt => self.owe_look(ctx, session),
-                    What::Search(own) => self.owe_key(ctx, session, own.modified),
+                    What::Create => self.wake_cleanup(ctx, session),
+                    What::Adopt => self.schedule_look(ctx, session),
+                    What::Search(own) => self.schedule_key(ctx, session, own.modified),
                 }
                 self.fail_all(ctx, Failure::Refused);
             }
@@ -206,7 +206,7 @@ impl Lock {
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
                 // A create may yet land; a key that was created, or was to be adopted, is there.
                 if what != What::Create || matches!(reply, Reply::Unknown(_)) {
-                    self.owe_unsettled(ctx, session);
+                    self.schedule_unsettled(ctx, session);
                 }
                 if !matches!(reply, Reply::Done(_)) {
                     self.store.answer = answer(reply);

@@ -23,7 +23,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use cleanup::{Debt, DebtCall};
+use cleanup::{Cleanup, CleanupCall};
 pub(crate) use context::{Context, Shared, Watched, Watcher};
 use enter::{Enter, Step, What};
 use hold::{Hold, WriteCall};
@@ -75,7 +75,7 @@ pub struct Bid {
 /// What is remembered of one name in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Etcd {
-    debts: Vec<Debt>,
+    cleanups: Vec<Cleanup>,
     /// What was last heard, for reports.
     answer: Answer,
     /// The watches of the last wait.
@@ -139,7 +139,7 @@ impl Store for Etcd {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { debts: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
+        Self { cleanups: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
     }
 
     // --- contending ---
@@ -166,14 +166,18 @@ impl Store for Etcd {
         match mem::take(&mut lock.contention) {
             Contention::Idle | Contention::Leasing(_) => {}
             Contention::Entering(Enter { session, step }) => match step {
-                Step::Asked { serial, what: What::Create, .. } => lock.owe_call(ctx, session, DebtCall::create(serial)),
-                Step::Asked { serial, what: What::Adopt, .. } => lock.owe_call(ctx, session, DebtCall::put(serial)),
-                Step::Asked { what: What::Search(own), .. } => lock.owe_key(ctx, session, own.modified),
-                Step::Clearing | Step::Paused(_) => lock.wake_debt(ctx, session),
+                Step::Asked { serial, what: What::Create, .. } => {
+                    lock.schedule_call(ctx, session, CleanupCall::create(serial))
+                }
+                Step::Asked { serial, what: What::Adopt, .. } => {
+                    lock.schedule_call(ctx, session, CleanupCall::put(serial))
+                }
+                Step::Asked { what: What::Search(own), .. } => lock.schedule_key(ctx, session, own.modified),
+                Step::Clearing | Step::Paused(_) => lock.wake_cleanup(ctx, session),
             },
             Contention::Waiting(mut contender) => {
                 contender.close(ctx);
-                lock.owe_key(ctx, contender.session, contender.modified());
+                lock.schedule_key(ctx, contender.session, contender.modified());
             }
         }
     }
@@ -268,9 +272,9 @@ impl Store for Etcd {
         let session = ended.remains.session;
         match ended.remains.left {
             _ if ctx.session(session).is_none_or(|found| found.is_lost()) => {}
-            Left::Key(modified) => lock.owe_key(ctx, session, modified),
+            Left::Key(modified) => lock.schedule_key(ctx, session, modified),
             // An earlier create may yet land, now that the key is gone.
-            Left::Nothing | Left::Write(_) => lock.wake_debt(ctx, session),
+            Left::Nothing | Left::Write(_) => lock.wake_cleanup(ctx, session),
         }
     }
 
@@ -280,8 +284,8 @@ impl Store for Etcd {
         match ended.remains.left {
             _ if ctx.is_gone(session) => {}
             Left::Nothing => {}
-            Left::Key(modified) => lock.owe_key(ctx, session, modified),
-            Left::Write(serial) => lock.owe_call(ctx, session, DebtCall::put(serial)),
+            Left::Key(modified) => lock.schedule_key(ctx, session, modified),
+            Left::Write(serial) => lock.schedule_call(ctx, session, CleanupCall::put(serial)),
         }
     }
 
@@ -309,7 +313,7 @@ impl Store for Etcd {
             Contention::Waiting(_) => lock.look(ctx),
             Contention::Idle | Contention::Leasing(_) => {}
         }
-        lock.debts_due(ctx);
+        lock.cleanups_due(ctx);
         lock.close_kept_due(ctx);
     }
 
@@ -326,9 +330,9 @@ impl Store for Etcd {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let debts = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "cleanup"));
+        let cleanups = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
         let kept = self.kept.as_ref().map(|kept| (kept.until, "watches that are kept"));
-        [debts, kept].into_iter().flatten().min_by_key(|(at, _)| *at)
+        [cleanups, kept].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn shut_down(lock: &mut Lock, ctx: &mut Context) {
@@ -337,11 +341,11 @@ impl Store for Etcd {
 
     /// What could still land hangs on a lease that is revoked next.
     fn is_drained(&self, _: &Context) -> bool {
-        self.debts.iter().all(Debt::is_only_a_watch)
+        self.cleanups.iter().all(Cleanup::is_only_a_watch)
     }
 
     fn is_over(&self) -> bool {
-        self.debts.is_empty() && self.kept.is_none()
+        self.cleanups.is_empty() && self.kept.is_none()
     }
 
     // --- the client ---
@@ -363,7 +367,7 @@ impl Store for Etcd {
     }
 
     fn request(call: CallId, request: Request, timeout: Duration) -> LocksOutput {
-        LocksOutput::Send { call, request, patience: timeout }
+        LocksOutput::Send { call, request, timeout }
     }
 
     fn event(lock: LockId, event: Event) -> LocksOutput {
@@ -451,7 +455,7 @@ impl Lock {
 
     /// The sessions that its keys hang on, and whether each must stay alive for it.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
-        let all = self.guarded().chain(self.store.debts.iter().map(|debt| debt.session));
+        let all = self.guarded().chain(self.store.cleanups.iter().map(|cleanup| cleanup.session));
         all.map(|session| (session, self.needs(session)))
     }
 
@@ -473,7 +477,7 @@ impl Lock {
 
     fn needs(&self, session: SessionId) -> bool {
         self.guarded().any(|own| own == session)
-            || self.store.debts.iter().any(|debt| debt.session == session && !debt.is_for_good())
+            || self.store.cleanups.iter().any(|cleanup| cleanup.session == session && !cleanup.is_for_good())
     }
 
     /// The key that this acquisition holds.
@@ -485,8 +489,8 @@ impl Lock {
     // --- facts ---
 
     pub(crate) fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
-        if let Some(place) = self.store.debts.iter().position(|debt| debt.awaits(serial)) {
-            return self.debt_answered(ctx, place, reply);
+        if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.awaits(serial)) {
+            return self.cleanup_answered(ctx, place, reply);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.awaits(serial)) {
             return self.hold_answered(ctx, serial, reply);
@@ -501,7 +505,7 @@ impl Lock {
     /// Something happened to a session that this name depends on.
     pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, news: &News) {
         if let News::Lost(_) | News::Refused(_) = news {
-            self.debts_lost(ctx, session);
+            self.cleanups_lost(ctx, session);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
             return match news {
@@ -544,8 +548,8 @@ impl Lock {
         if let Some(watched) = self.watched(watch) {
             watched.open = Some(revision);
         }
-        if let Some(place) = self.store.debts.iter().position(|debt| debt.watches(watch)) {
-            return self.read_debt(ctx, place);
+        if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
+            return self.read_cleanup(ctx, place);
         }
         self.look_after(ctx);
         if let Contention::Waiting(contender) = &mut self.contention {
@@ -556,8 +560,8 @@ impl Lock {
 
     /// A watched key has changed.
     pub(crate) fn changed(&mut self, ctx: &mut Context, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
-        if let Some(place) = self.store.debts.iter().position(|debt| debt.watches(watch)) {
-            return self.debt_changed(ctx, place, kv, gone);
+        if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
+            return self.cleanup_changed(ctx, place, kv, gone);
         }
         if let Some(kept) = self.store.kept.as_mut().filter(|kept| kept.is(watch)) {
             return kept.told(watch, revision, gone);
@@ -573,7 +577,7 @@ impl Lock {
     }
 
     /// The watch is not open at present.
-    pub(crate) fn deaf(&mut self, ctx: &mut Context, watch: WatchId) {
+    pub(crate) fn unsubscribed(&mut self, ctx: &mut Context, watch: WatchId) {
         if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
             return self.close_kept(ctx);
         }

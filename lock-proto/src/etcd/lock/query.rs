@@ -158,7 +158,7 @@ impl Query {
         self.read(ctx)
     }
 
-    pub(crate) fn deaf(&mut self, ctx: &mut Context) -> bool {
+    pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) -> bool {
         if let Some(watch) = &mut self.watch {
             watch.open = None;
         }

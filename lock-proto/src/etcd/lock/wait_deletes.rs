@@ -202,7 +202,7 @@ impl Lock {
         let Some(lease) = ctx.lease(session) else { return };
         self.store.answer = Answer::Taken(Expiry::Unknown);
         if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {
-            self.owe_key(ctx, session, own.modified);
+            self.schedule_key(ctx, session, own.modified);
             self.contention = Contention::Idle;
             self.end_try(ctx);
             return;
@@ -296,7 +296,7 @@ impl Lock {
                     Some(older) if self.key.is_foreign(&older.key) => {
                         contender.close(ctx);
                         let modified = own.modified;
-                        self.owe_key(ctx, session, modified);
+                        self.schedule_key(ctx, session, modified);
                         self.contention = Contention::Idle;
                         return self.fail_foreign(ctx, &older.key);
                     }
@@ -338,7 +338,7 @@ impl Lock {
                 contender.close(ctx);
                 let modified = contender.own.modified;
                 self.store.answer = answer(reply);
-                self.owe_key(ctx, session, modified);
+                self.schedule_key(ctx, session, modified);
                 self.contention = Contention::Idle;
                 self.fail_all(ctx, Failure::Refused);
             }
@@ -366,7 +366,7 @@ impl Lock {
                 ctx.close_watch(watch.id);
             }
             self.close_kept(ctx);
-            return self.owe_key(ctx, session, own.modified);
+            return self.schedule_key(ctx, session, own.modified);
         };
         self.blocked = None;
         self.tries = 0;

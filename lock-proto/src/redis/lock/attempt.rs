@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::cleanup::{Debt, Take};
+use super::cleanup::{Cleanup, Take};
 use super::context::{Context, NodeSet};
 use super::redlock::{Hopeless, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold};
@@ -40,13 +40,13 @@ impl Lock {
         self.contention = Contention::Idle;
         let Some(&head) = self.waiters.head() else { return };
         // Whatever came before is spent; from here on the new number is alive.
-        let spent = self.spent(ctx);
+        let retired = self.retired(ctx);
         ctx.number += 1;
         let number = ctx.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
-        if let Some(listening) = &mut self.store.listening {
-            listening.hinted = false;
+        if let Some(subscription) = &mut self.store.subscription {
+            subscription.hinted = false;
         }
         let nodes = ctx.shared.nodes.len();
         let fence_block = ctx.fence_block();
@@ -56,16 +56,16 @@ impl Lock {
             if let Some(answer) = ctx.excluded(node) {
                 return Vote::No(answer);
             }
-            if self.store.debts.get(node).is_some_and(Debt::awaits_take) {
+            if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) {
                 return Vote::Waiting;
             }
-            let clean = first && self.store.debts.get(node).is_none_or(Debt::is_clear);
+            let clean = first && self.store.cleanups.get(node).is_none_or(Cleanup::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
             let waiting_ms = self.marker_ms(ctx, node);
             if waiting_ms > 0 {
                 marked.insert(node);
             }
-            let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean, waiting_ms };
+            let request = Request::Take { key, number, retired, ttl_ms, fence_block, clean, waiting_ms };
             Vote::Asked { serial: ctx.send(node, request) }
         };
         let votes = (0..nodes).map(ask).collect();
@@ -87,7 +87,7 @@ impl Lock {
     // A7
     fn marker_ms(&mut self, ctx: &Context, node: NodeId) -> u64 {
         let single = !ctx.config.is_quorum();
-        let listens = self.store.listening.as_mut().filter(|listening| listening.node == node);
+        let listens = self.store.subscription.as_mut().filter(|subscription| subscription.node == node);
         if ctx.config.store.wake == Wake::Poll
             || self.tries <= 1
             || !(single || listens.is_some())
@@ -95,8 +95,8 @@ impl Lock {
         {
             return 0;
         }
-        if let Some(listening) = listens {
-            listening.marked = true;
+        if let Some(subscription) = listens {
+            subscription.marked = true;
         }
         millis_up((ctx.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
     }
@@ -116,7 +116,7 @@ impl Lock {
 
     /// An attempt on one node in the round under way, beside those that left when it began.
     fn ask_again(&mut self, ctx: &mut Context, node: NodeId) {
-        let spent = self.spent(ctx);
+        let retired = self.retired(ctx);
         let waiting_ms = self.marker_ms(ctx, node);
         let Contention::Trying(round) = &mut self.contention else { return };
         if waiting_ms > 0 {
@@ -124,7 +124,7 @@ impl Lock {
         }
         let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
         let fence_block = ctx.fence_block();
-        let request = Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms };
+        let request = Request::Take { key, number, retired, ttl_ms, fence_block, clean: false, waiting_ms };
         let serial = ctx.send(node, request);
         if let Some(vote) = round.votes.get_mut(node.index()) {
             *vote = Vote::Asked { serial };
@@ -134,7 +134,8 @@ impl Lock {
     /// An earlier attempt on the node has its answer at last: the head may try there again.
     fn late_answer(&mut self, ctx: &mut Context, node: NodeId) {
         let reachable = self.lacks_nodes() && self.why_blocked(ctx.quorum()) == Blocked::Held;
-        let unmarked = self.store.listening.is_some_and(|listening| listening.node == node && listening.is_unmarked());
+        let unmarked =
+            self.store.subscription.is_some_and(|subscription| subscription.node == node && subscription.is_unmarked());
         match &mut self.contention {
             Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Waiting) => {
                 self.ask_again(ctx, node);
@@ -164,7 +165,7 @@ impl Lock {
                     if let Some(vote) = round.votes.get_mut(node.index()) {
                         *vote = Vote::No(answer);
                     }
-                    self.store.debts.of(node).found(take.number);
+                    self.store.cleanups.of(node).found(take.number);
                 }
                 (Some(_) | None, _) => round.answer(node, until, reply),
             }
@@ -181,9 +182,9 @@ impl Lock {
             if let Some(answer) = before {
                 *answer = answer_to_take(reply);
             }
-            if let Some(debt) = self.store.debts.get_mut(node) {
-                let send = debt.straggled(take.number, reply);
-                self.settle_debt(ctx, node, send);
+            if let Some(cleanup) = self.store.cleanups.get_mut(node) {
+                let send = cleanup.straggled(take.number, reply);
+                self.run_cleanup(ctx, node, send);
             }
             self.late_answer(ctx, node);
         }
@@ -211,7 +212,7 @@ impl Lock {
             // consumed the marker. Passing the signal on makes another waiter try, and set the marker again.
             self.pass_signal_on(ctx);
         }
-        self.stop_listening(ctx);
+        self.unsubscribe(ctx);
         let Some(waiter) = self.waiters.pop() else {
             // Everybody left; the round was kept for a head that is gone.
             self.end_round(ctx, &round, true);
@@ -237,7 +238,7 @@ impl Lock {
         for index in 0..round.votes.len() {
             let node = NodeId::new(index as u16);
             if let Some(take) = round.take(node) {
-                self.store.debts.of(node).take_sent(take);
+                self.store.cleanups.of(node).take_sent(take);
             }
         }
     }
@@ -250,7 +251,7 @@ impl Lock {
             let node = NodeId::new(index as u16);
             let here = match vote {
                 Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
-                Vote::Waiting | Vote::No(_) => self.store.debts.get(node).is_some_and(Debt::has_found),
+                Vote::Waiting | Vote::No(_) => self.store.cleanups.get(node).is_some_and(Cleanup::has_found),
             };
             if here {
                 landed.insert(node);
@@ -258,7 +259,7 @@ impl Lock {
         }
         let nodes = if announce { self.with_wake_node(ctx, landed) } else { landed };
         for node in nodes.iter() {
-            self.owe(ctx, node, round.number, announce);
+            self.schedule(ctx, node, round.number, announce);
         }
     }
 
@@ -281,16 +282,16 @@ impl Lock {
         let blocked = self.why_blocked(quorum);
         self.notify_blocked(ctx, blocked);
         let mut signalled = false;
-        if let Some(listening) = &mut self.store.listening
-            && listening.told
+        if let Some(subscription) = &mut self.store.subscription
+            && subscription.told
         {
             // Another client won; requeue.
-            listening.told = false;
+            subscription.told = false;
             signalled = true;
-            ctx.listen(listening.node, &self.key, true);
+            ctx.listen(subscription.node, &self.key, true);
         }
         if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
-            self.start_listening(ctx);
+            self.subscribe(ctx);
         }
         let until = self.next_attempt(ctx, &round, blocked, signalled);
         self.contention = Contention::Paused { until };

@@ -14,7 +14,7 @@ use crate::id::NodeId;
 use crate::jitter::doubled;
 use crate::lock::{Cause, ErrorClass};
 use crate::redis::request::Reply;
-use crate::redis::token::Spent;
+use crate::redis::token::Retired;
 use crate::redis::validity::Ttl;
 use crate::time::Instant;
 
@@ -65,7 +65,7 @@ enum Step {
 
 /// The attempts on one node that are without an answer, and the delete that it is owed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Debt {
+pub(crate) struct Cleanup {
     takes: Vec<Take>,
     /// The longest TTL of the attempts that ended Unknown; zero if none did.
     ghost_ttl: Duration,
@@ -90,7 +90,7 @@ pub(crate) enum Send {
     No,
 }
 
-impl Debt {
+impl Cleanup {
     /// Nothing is out, nothing is owed, nothing can appear.
     pub(crate) fn is_clear(&self) -> bool {
         self.takes.is_empty()
@@ -116,12 +116,12 @@ impl Debt {
     /// deleted and looked for (requirement A4). Numbers are never used twice (A2), and the node executes in order what one connection
     /// sends, so nothing else can appear before the answer either. (But for what lands even after it was looked for: that ends at its
     /// TTL, here as elsewhere.) Whatever goes wrong with the delete, it is repeated with all that is spent (U1).
-    pub(crate) fn to_find(&self, spent: Spent) -> (u64, Option<Spent>) {
+    pub(crate) fn to_find(&self, retired: Retired) -> (u64, Option<Retired>) {
         if self.number > 0 && self.is_clear() {
             (self.number, None)
         } else {
             // A number that is alive or lost is not what is looked for.
-            (if spent.contains(self.number) { self.number } else { 0 }, Some(spent))
+            (if retired.contains(self.number) { self.number } else { 0 }, Some(retired))
         }
     }
 
@@ -168,14 +168,14 @@ impl Debt {
         // If a delete under way does not find it, it is repeated.
         let covered = granted && matches!(self.step, Step::Sent(delete) if number <= delete.covers);
         if (granted && !covered) || matches!(reply, Reply::Unknown(_)) {
-            return self.owe(0, false);
+            return self.schedule(0, false);
         }
         let settles = !granted && matches!(self.step, Step::Settling { covers } if self.is_settled(covers));
         if settles { Send::Now } else { Send::No }
     }
 
     /// Something of a spent number may be here: delete it.
-    pub(crate) fn owe(&mut self, number: u64, announce: bool) -> Send {
+    pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
         self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
         self.retries = 0;
@@ -289,48 +289,48 @@ impl Debt {
 
 /// The debts of all nodes. Only those that are not clear take room: a lock that is held quietly has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Debts(Vec<(NodeId, Debt)>);
+pub(crate) struct Cleanups(Vec<(NodeId, Cleanup)>);
 
-impl Debts {
-    pub(crate) fn get(&self, node: NodeId) -> Option<&Debt> {
-        self.0.iter().find(|(at, _)| *at == node).map(|(_, debt)| debt)
+impl Cleanups {
+    pub(crate) fn get(&self, node: NodeId) -> Option<&Cleanup> {
+        self.0.iter().find(|(at, _)| *at == node).map(|(_, cleanup)| cleanup)
     }
 
-    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut Debt> {
-        self.0.iter_mut().find(|(at, _)| *at == node).map(|(_, debt)| debt)
+    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut Cleanup> {
+        self.0.iter_mut().find(|(at, _)| *at == node).map(|(_, cleanup)| cleanup)
     }
 
     /// The debt of `node`, a clear one if there is none yet.
-    pub(crate) fn of(&mut self, node: NodeId) -> &mut Debt {
+    pub(crate) fn of(&mut self, node: NodeId) -> &mut Cleanup {
         let place = self.0.iter().position(|(at, _)| *at == node).unwrap_or_else(|| {
             if self.0.is_empty() {
                 // More than one is rare.
                 self.0 = Vec::with_capacity(1);
             }
-            self.0.push((node, Debt::default()));
+            self.0.push((node, Cleanup::default()));
             self.0.len() - 1
         });
         &mut self.0[place].1
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Debt> {
-        self.0.iter().map(|(_, debt)| debt)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Cleanup> {
+        self.0.iter().map(|(_, cleanup)| cleanup)
     }
 
     /// The nodes that a delete has to be sent to now.
     pub(crate) fn due(&self, now: Instant) -> NodeSet {
-        self.nodes(|debt| debt.timeout(now) == Send::Now)
+        self.nodes(|cleanup| cleanup.timeout(now) == Send::Now)
     }
 
     /// The nodes with a delete under way.
     pub(crate) fn deleting(&self) -> NodeSet {
-        self.nodes(Debt::is_deleting)
+        self.nodes(Cleanup::is_deleting)
     }
 
-    fn nodes(&self, which: impl Fn(&Debt) -> bool) -> NodeSet {
+    fn nodes(&self, which: impl Fn(&Cleanup) -> bool) -> NodeSet {
         let mut nodes = NodeSet::default();
-        for (node, debt) in &self.0 {
-            if which(debt) {
+        for (node, cleanup) in &self.0 {
+            if which(cleanup) {
                 nodes.insert(*node);
             }
         }
@@ -342,14 +342,14 @@ impl Debts {
         if self.0.is_empty() {
             return;
         }
-        self.0.retain(|(_, debt)| !debt.is_clear());
+        self.0.retain(|(_, cleanup)| !cleanup.is_clear());
         if self.0.is_empty() {
             self.0 = Vec::new();
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.iter().all(|(_, debt)| debt.is_clear())
+        self.0.iter().all(|(_, cleanup)| cleanup.is_clear())
     }
 }
 
@@ -374,22 +374,22 @@ mod tests {
     }
 
     /// A debt with these attempts unanswered, whose delete of all up to 5 is under way.
-    fn deleting(takes: &[u64]) -> Debt {
-        let mut debt = Debt::default();
-        takes.iter().for_each(|number| debt.take_sent(take(*number)));
-        assert_eq!(debt.owe(5, true), Send::Now);
-        debt.delete_sent(100, ms(0), 5, false);
-        debt
+    fn deleting(takes: &[u64]) -> Cleanup {
+        let mut cleanup = Cleanup::default();
+        takes.iter().for_each(|number| cleanup.take_sent(take(*number)));
+        assert_eq!(cleanup.schedule(5, true), Send::Now);
+        cleanup.delete_sent(100, ms(0), 5, false);
+        cleanup
     }
 
-    fn answered(debt: &mut Debt, now: u64, reply: &Reply) -> Send {
-        let delete = debt.delete(100).unwrap();
-        debt.answered(ms(now), delete, reply)
+    fn answered(cleanup: &mut Cleanup, now: u64, reply: &Reply) -> Send {
+        let delete = cleanup.delete(100).unwrap();
+        cleanup.answered(ms(now), delete, reply)
     }
 
-    fn straggled(debt: &mut Debt, number: u64, reply: &Reply) -> Send {
-        debt.settle(number, reply).unwrap();
-        debt.straggled(number, reply)
+    fn straggled(cleanup: &mut Cleanup, number: u64, reply: &Reply) -> Send {
+        cleanup.settle(number, reply).unwrap();
+        cleanup.straggled(number, reply)
     }
 
     fn rejected(class: ErrorClass) -> Reply {
@@ -398,146 +398,146 @@ mod tests {
 
     #[test]
     fn a4_the_delete_is_repeated_after_the_last_attempt_that_it_covers() {
-        let mut debt = deleting(&[4, 5, 6]);
-        assert_eq!(answered(&mut debt, 10, &DELETED), Send::No);
-        assert_eq!(straggled(&mut debt, 4, &BUSY), Send::No);
+        let mut cleanup = deleting(&[4, 5, 6]);
+        assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::No);
+        assert_eq!(straggled(&mut cleanup, 4, &BUSY), Send::No);
         // The attempt with the number 6 is alive: it is not waited for.
-        assert_eq!(straggled(&mut debt, 5, &BUSY), Send::Now);
+        assert_eq!(straggled(&mut cleanup, 5, &BUSY), Send::Now);
     }
 
     #[test]
     fn a4_a_straggler_that_landed_is_deleted_at_once() {
-        let mut debt = deleting(&[5]);
-        assert_eq!(answered(&mut debt, 10, &Reply::Absent), Send::No);
-        assert_eq!(straggled(&mut debt, 5, &Reply::Granted { fence: None }), Send::Now);
+        let mut cleanup = deleting(&[5]);
+        assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::No);
+        assert_eq!(straggled(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
         // While a delete is under way, it is only if that one did not find it.
         for (found, then) in [(DELETED, Send::No), (Reply::Absent, Send::Now), (Reply::Taken, Send::Now)] {
-            let mut debt = deleting(&[5]);
-            assert_eq!(straggled(&mut debt, 5, &Reply::Granted { fence: None }), Send::No);
-            assert!(debt.has_found() && debt.may_have_landed());
-            assert_eq!(answered(&mut debt, 10, &found), then, "{found:?}");
-            assert!(!debt.has_found());
+            let mut cleanup = deleting(&[5]);
+            assert_eq!(straggled(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
+            assert!(cleanup.has_found() && cleanup.may_have_landed());
+            assert_eq!(answered(&mut cleanup, 10, &found), then, "{found:?}");
+            assert!(!cleanup.has_found());
         }
     }
 
     /// A delete of older numbers is under way when a newer one is granted: its answer says nothing of that.
     #[test]
     fn a4_a_delete_says_nothing_of_what_it_does_not_cover() {
-        let mut debt = deleting(&[]);
-        debt.found(6);
-        assert_eq!(answered(&mut debt, 10, &Reply::Taken), Send::No);
-        assert!(debt.has_found() && debt.may_have_landed() && !debt.is_clear());
+        let mut cleanup = deleting(&[]);
+        cleanup.found(6);
+        assert_eq!(answered(&mut cleanup, 10, &Reply::Taken), Send::No);
+        assert!(cleanup.has_found() && cleanup.may_have_landed() && !cleanup.is_clear());
         // One that is spent is deleted by the next.
-        let mut debt = deleting(&[6]);
-        assert_eq!(straggled(&mut debt, 6, &Reply::Granted { fence: None }), Send::No);
-        assert_eq!(answered(&mut debt, 10, &DELETED), Send::Now);
-        debt.delete_sent(100, ms(10), 6, false);
-        assert_eq!(answered(&mut debt, 20, &DELETED), Send::No);
-        assert!(debt.is_clear());
+        let mut cleanup = deleting(&[6]);
+        assert_eq!(straggled(&mut cleanup, 6, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
+        cleanup.delete_sent(100, ms(10), 6, false);
+        assert_eq!(answered(&mut cleanup, 20, &DELETED), Send::No);
+        assert!(cleanup.is_clear());
     }
 
     #[test]
     fn a4_an_attempt_that_ended_unknown_is_looked_for_once_more_a_ttl_later() {
-        let mut debt = deleting(&[5]);
-        assert_eq!(straggled(&mut debt, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
+        let mut cleanup = deleting(&[5]);
+        assert_eq!(straggled(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
         // What became owed meanwhile needs a younger delete.
-        assert_eq!(answered(&mut debt, 10, &DELETED), Send::Now);
-        debt.delete_sent(100, ms(10), 5, false);
-        assert_eq!(answered(&mut debt, 20, &Reply::Absent), Send::No);
-        assert_eq!((debt.deadline(), debt.is_only_a_check(), debt.is_clear()), (Some(ms(1_020)), true, false));
-        assert_eq!([1_019, 1_020].map(|now| debt.timeout(ms(now))), [Send::No, Send::Now]);
-        debt.delete_sent(100, ms(1_020), 5, false);
-        assert_eq!(answered(&mut debt, 1_030, &Reply::Absent), Send::No);
-        assert!(debt.is_clear() && !debt.announces() && !debt.may_have_landed());
+        assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
+        cleanup.delete_sent(100, ms(10), 5, false);
+        assert_eq!(answered(&mut cleanup, 20, &Reply::Absent), Send::No);
+        assert_eq!((cleanup.deadline(), cleanup.is_only_a_check(), cleanup.is_clear()), (Some(ms(1_020)), true, false));
+        assert_eq!([1_019, 1_020].map(|now| cleanup.timeout(ms(now))), [Send::No, Send::Now]);
+        cleanup.delete_sent(100, ms(1_020), 5, false);
+        assert_eq!(answered(&mut cleanup, 1_030, &Reply::Absent), Send::No);
+        assert!(cleanup.is_clear() && !cleanup.announces() && !cleanup.may_have_landed());
     }
 
     /// The name is taken and given back again within that TTL: the check still comes.
     #[test]
     fn a4_the_look_a_ttl_later_stands_when_the_name_is_used_again() {
-        let mut debt = Debt::default();
-        debt.may_appear(take(5));
+        let mut cleanup = Cleanup::default();
+        cleanup.may_appear(take(5));
         for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
-            assert_eq!(debt.owe(5, true), Send::Now);
-            debt.delete_sent(100, ms(emitted), 5, false);
-            assert_eq!(answered(&mut debt, confirmed, &DELETED), Send::No);
-            assert_eq!((debt.deadline(), debt.is_clear()), (Some(ms(1_010)), false), "{emitted}");
+            assert_eq!(cleanup.schedule(5, true), Send::Now);
+            cleanup.delete_sent(100, ms(emitted), 5, false);
+            assert_eq!(answered(&mut cleanup, confirmed, &DELETED), Send::No);
+            assert_eq!((cleanup.deadline(), cleanup.is_clear()), (Some(ms(1_010)), false), "{emitted}");
             // Whatever is spent is looked for meanwhile, not the last number alone.
-            let spent = Spent::all_to(5);
-            assert_eq!(debt.to_find(spent), (5, Some(spent)));
+            let retired = Retired::all_to(5);
+            assert_eq!(cleanup.to_find(retired), (5, Some(retired)));
         }
         // A later attempt that ends Unknown is looked for a TTL after the delete that follows it.
-        debt.may_appear(take(6));
-        assert_eq!(debt.owe(6, true), Send::Now);
-        debt.delete_sent(100, ms(1_030), 6, false);
-        assert_eq!(answered(&mut debt, 1_040, &DELETED), Send::No);
-        assert_eq!(debt.deadline(), Some(ms(2_040)));
+        cleanup.may_appear(take(6));
+        assert_eq!(cleanup.schedule(6, true), Send::Now);
+        cleanup.delete_sent(100, ms(1_030), 6, false);
+        assert_eq!(answered(&mut cleanup, 1_040, &DELETED), Send::No);
+        assert_eq!(cleanup.deadline(), Some(ms(2_040)));
         // A delete that leaves when the check is due is the check.
-        assert_eq!(debt.owe(6, true), Send::Now);
-        debt.delete_sent(100, ms(2_040), 6, false);
-        assert_eq!(answered(&mut debt, 2_050, &Reply::Absent), Send::No);
-        assert!(debt.is_clear() && !debt.announces());
+        assert_eq!(cleanup.schedule(6, true), Send::Now);
+        cleanup.delete_sent(100, ms(2_040), 6, false);
+        assert_eq!(answered(&mut cleanup, 2_050, &Reply::Absent), Send::No);
+        assert!(cleanup.is_clear() && !cleanup.announces());
     }
 
     /// No number has been told yet: whatever is spent is looked for.
     #[test]
     fn a4_a_delete_always_says_what_it_looks_for() {
-        let spent = Spent { upto: 2, after: 3, last: 4 };
-        let to_find = |number| Debt { number, ..Debt::default() }.to_find(spent);
-        assert_eq!([0, 2].map(to_find), [(0, Some(spent)), (2, None)]);
+        let retired = Retired { upto: 2, after: 3, last: 4 };
+        let to_find = |number| Cleanup { number, ..Cleanup::default() }.to_find(retired);
+        assert_eq!([0, 2].map(to_find), [(0, Some(retired)), (2, None)]);
     }
 
     #[test]
     fn a4_what_the_server_could_not_do_is_tried_again_with_growing_pauses() {
-        let mut debt = deleting(&[]);
+        let mut cleanup = deleting(&[]);
         for (at, pause) in [(10, 40), (100, 80), (200, 160)] {
-            assert_eq!(answered(&mut debt, at, &rejected(ErrorClass::Transient)), Send::No);
-            assert_eq!((debt.deadline(), debt.is_stalled()), (Some(ms(at + pause)), false));
-            assert_eq!(debt.node_up(), Send::Now);
-            debt.delete_sent(100, ms(at + pause), 5, false);
-            assert_eq!(debt.node_up(), Send::No);
+            assert_eq!(answered(&mut cleanup, at, &rejected(ErrorClass::Transient)), Send::No);
+            assert_eq!((cleanup.deadline(), cleanup.is_stalled()), (Some(ms(at + pause)), false));
+            assert_eq!(cleanup.node_up(), Send::Now);
+            cleanup.delete_sent(100, ms(at + pause), 5, false);
+            assert_eq!(cleanup.node_up(), Send::No);
         }
         // A silent node is asked when it is back.
-        assert_eq!(answered(&mut debt, 500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
-        assert_eq!((debt.deadline(), debt.is_stalled(), debt.node_up()), (None, true, Send::Now));
+        assert_eq!(answered(&mut cleanup, 500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
+        assert_eq!((cleanup.deadline(), cleanup.is_stalled(), cleanup.node_up()), (None, true, Send::Now));
     }
 
     #[test]
     fn what_the_server_does_not_allow_is_given_up_unless_an_attempt_is_out() {
-        let mut debt = deleting(&[]);
-        assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Refused)), Send::No);
-        assert!(debt.is_clear() && !debt.announces());
-        let mut debt = deleting(&[5]);
-        assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Refused)), Send::No);
-        assert_eq!((debt.is_clear(), debt.deadline()), (false, Some(ms(50))));
+        let mut cleanup = deleting(&[]);
+        assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Refused)), Send::No);
+        assert!(cleanup.is_clear() && !cleanup.announces());
+        let mut cleanup = deleting(&[5]);
+        assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Refused)), Send::No);
+        assert_eq!((cleanup.is_clear(), cleanup.deadline()), (false, Some(ms(50))));
     }
 
     /// The keys that an announcement needs are forbidden: the lock's own may not be.
     #[test]
     fn u1_a_delete_that_is_refused_with_an_announcement_is_repeated() {
-        let mut debt = Debt::default();
-        assert_eq!(debt.owe(5, true), Send::Now);
-        debt.delete_sent(100, ms(0), 5, true);
-        assert_eq!(answered(&mut debt, 10, &rejected(ErrorClass::Transient)), Send::No);
-        debt.delete_sent(100, ms(50), 5, true);
-        assert_eq!(answered(&mut debt, 60, &rejected(ErrorClass::Refused)), Send::Now);
-        debt.delete_sent(100, ms(60), 5, false);
-        assert_eq!(answered(&mut debt, 70, &rejected(ErrorClass::Refused)), Send::No);
-        assert!(debt.is_clear());
+        let mut cleanup = Cleanup::default();
+        assert_eq!(cleanup.schedule(5, true), Send::Now);
+        cleanup.delete_sent(100, ms(0), 5, true);
+        assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Transient)), Send::No);
+        cleanup.delete_sent(100, ms(50), 5, true);
+        assert_eq!(answered(&mut cleanup, 60, &rejected(ErrorClass::Refused)), Send::Now);
+        cleanup.delete_sent(100, ms(60), 5, false);
+        assert_eq!(answered(&mut cleanup, 70, &rejected(ErrorClass::Refused)), Send::No);
+        assert!(cleanup.is_clear());
     }
 
     #[test]
     fn what_is_clear_takes_no_room() {
-        let mut debts = Debts::default();
+        let mut cleanups = Cleanups::default();
         for node in [0, 1, 2] {
-            let _ = debts.of(NodeId::new(node));
+            let _ = cleanups.of(NodeId::new(node));
         }
-        debts.of(NodeId::new(1)).found(1);
-        assert!(!debts.is_empty());
-        debts.tidy();
-        assert_eq!((debts.iter().count(), debts.get(NodeId::new(1)).is_some_and(Debt::has_found)), (1, true));
-        *debts.of(NodeId::new(1)) = Debt::default();
-        assert!(debts.is_empty());
-        debts.tidy();
-        assert_eq!(debts.iter().count(), 0);
+        cleanups.of(NodeId::new(1)).found(1);
+        assert!(!cleanups.is_empty());
+        cleanups.tidy();
+        assert_eq!((cleanups.iter().count(), cleanups.get(NodeId::new(1)).is_some_and(Cleanup::has_found)), (1, true));
+        *cleanups.of(NodeId::new(1)) = Cleanup::default();
+        assert!(cleanups.is_empty());
+        cleanups.tidy();
+        assert_eq!(cleanups.iter().count(), 0);
     }
 }

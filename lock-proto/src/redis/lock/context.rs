@@ -20,7 +20,7 @@ use crate::time::Instant;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     /// Until when it does not count for new rounds, because it may have lost its data in a restart (requirement Q6).
-    pub young_until: Option<Instant>,
+    pub quarantined_until: Option<Instant>,
     /// Its age cannot be read, and that keeps it out.
     pub age_refused: Option<ServerError>,
     /// Tells one server process from another. `None`: not connected yet, or the server did not say.
@@ -42,8 +42,8 @@ impl Node {
         if let Some(error) = &self.age_refused {
             return Some(Answer::Rejected(error.clone()));
         }
-        self.young_until.filter(|until| now < *until)?;
-        Some(if self.unstable { Answer::UnstableIdentity } else { Answer::TooYoung })
+        self.quarantined_until.filter(|until| now < *until)?;
+        Some(if self.unstable { Answer::UnstableIdentity } else { Answer::RecentlyRestarted })
     }
 
     /// Takes in which server a new connection leads to, if that is known.
@@ -60,7 +60,7 @@ impl Node {
             // The uptime comes from the server's wall clock. It counts at first sight only; what happens to
             // the node later is timed by our own clock.
             Some(Ok(info)) if first => {
-                self.young_until = config.store.quarantine.checked_sub(info.uptime).map(|left| now + left);
+                self.quarantined_until = config.store.quarantine.checked_sub(info.uptime).map(|left| now + left);
             }
             Some(Ok(_)) if !self.changed => {}
             // What it may tell another time it has not told now.
@@ -79,7 +79,7 @@ impl Node {
     }
 
     fn restarted(&mut self, now: Instant, quarantine: Duration) {
-        self.young_until = Some(now + quarantine);
+        self.quarantined_until = Some(now + quarantine);
         self.unstable = false;
     }
 }

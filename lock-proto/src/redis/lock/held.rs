@@ -1,6 +1,6 @@
 //! Keeping a hold: renewals, top-ups, and their answers (requirements H1 to H4, Q3).
 
-use super::cleanup::{Debt, Take};
+use super::cleanup::{Cleanup, Take};
 use super::context::{Context, NodeSet};
 use super::watchdog::{Extended, Hold, Wish};
 use super::{Contention, Lock};
@@ -24,14 +24,14 @@ impl Lock {
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
                     ctx.send(node, request)
                 }
-                Some(Wish::TopUp) if self.store.debts.get(node).is_some_and(Debt::awaits_take) => continue,
+                Some(Wish::TopUp) if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) => continue,
                 Some(Wish::TopUp) => {
-                    let spent = self.spent(ctx);
+                    let retired = self.retired(ctx);
                     let (key, ttl_ms) = (self.key.clone(), ttl.ms());
                     let request =
-                        Request::Take { key, number, spent, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 };
+                        Request::Take { key, number, retired, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 };
                     let serial = ctx.send(node, request);
-                    self.store.debts.of(node).take_sent(Take { serial, number, emitted: ctx.now, ttl });
+                    self.store.cleanups.of(node).take_sent(Take { serial, number, emitted: ctx.now, ttl });
                     serial
                 }
             };
@@ -102,7 +102,7 @@ impl Lock {
         let mut nodes = NodeSet::default();
         for (index, share) in hold.shares.iter().enumerate() {
             let node = NodeId::new(index as u16);
-            if share.until.is_some() || self.store.debts.get(node).is_some_and(Debt::may_have_landed) {
+            if share.until.is_some() || self.store.cleanups.get(node).is_some_and(Cleanup::may_have_landed) {
                 nodes.insert(node);
             }
         }

@@ -23,18 +23,18 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use cleanup::{Debt, Debts, Send};
+use cleanup::{Cleanup, Cleanups, Send};
 pub use context::Context;
 use context::{NodeSet, Shared};
 use pending_release::Releasing;
 use redlock::Round;
-use wakeup::Listening;
+use wakeup::Subscription;
 use watchdog::Hold;
 
 use super::config::{Config, Settings, Wake};
 use super::output::LocksOutput;
 use super::request::{Key, RESERVED, Reply, Request};
-use super::token::Spent;
+use super::token::Retired;
 use super::validity::Ttl;
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, LockId, NodeId};
@@ -53,8 +53,8 @@ pub type Waiter = lock::Waiter<Ttl>;
 /// What is remembered of one name on the servers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Redis {
-    debts: Debts,
-    listening: Option<Listening>,
+    cleanups: Cleanups,
+    subscription: Option<Subscription>,
     /// What each node last answered to an attempt; empty before the first.
     answers: Vec<Answer>,
     /// A release of this client woke somebody: until then it is theirs (requirement A7).
@@ -98,7 +98,7 @@ impl Store for Redis {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { debts: Debts::default(), listening: None, answers: Vec::new(), yields_until: None }
+        Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), yields_until: None }
     }
 
     // --- contending ---
@@ -120,7 +120,7 @@ impl Store for Redis {
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
         lock.pass_signal_on(ctx);
-        lock.stop_listening(ctx);
+        lock.unsubscribe(ctx);
         lock.tries = 0;
         lock.store.answers.clear();
         if let Contention::Trying(round) = mem::take(&mut lock.contention) {
@@ -208,7 +208,7 @@ impl Store for Redis {
 
     fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
         for node in lock.with_wake_node(ctx, ended.remains.nodes).iter() {
-            lock.owe(ctx, node, ended.remains.number, true);
+            lock.schedule(ctx, node, ended.remains.number, true);
         }
     }
 
@@ -218,7 +218,7 @@ impl Store for Redis {
     }
 
     fn releasing(lock: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {
-        Releasing::new(ctx.now, ended, lock.store.debts.deleting())
+        Releasing::new(ctx.now, ended, lock.store.cleanups.deleting())
     }
 
     fn released(releasing: &Releasing, ctx: &Context) -> Option<Release> {
@@ -236,8 +236,8 @@ impl Store for Redis {
             }
             Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
         }
-        for node in lock.store.debts.due(ctx.now).iter() {
-            lock.settle_debt(ctx, node, Send::Now);
+        for node in lock.store.cleanups.due(ctx.now).iter() {
+            lock.run_cleanup(ctx, node, Send::Now);
         }
     }
 
@@ -255,7 +255,7 @@ impl Store for Redis {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let deletes = self.debts.iter().filter_map(Debt::deadline).min().map(|at| (at, "compensating delete"));
+        let deletes = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "compensating delete"));
         match (self.yields_until, deletes) {
             (Some(at), Some((delete, _))) if delete < at => deletes,
             (Some(at), _) => Some((at, "another's turn")),
@@ -269,13 +269,13 @@ impl Store for Redis {
 
     /// What is owed to a silent minority can keep nobody from the lock, and ends at its TTL.
     fn is_drained(&self, ctx: &Context) -> bool {
-        let mut open = self.debts.iter().filter(|debt| !debt.is_clear() && !debt.is_only_a_check());
-        let silent = self.debts.iter().filter(|debt| debt.is_stalled()).count();
-        silent < ctx.quorum() && open.all(Debt::is_stalled)
+        let mut open = self.cleanups.iter().filter(|cleanup| !cleanup.is_clear() && !cleanup.is_only_a_check());
+        let silent = self.cleanups.iter().filter(|cleanup| cleanup.is_stalled()).count();
+        silent < ctx.quorum() && open.all(Cleanup::is_stalled)
     }
 
     fn is_over(&self) -> bool {
-        self.debts.is_empty() && self.yields_until.is_none()
+        self.cleanups.is_empty() && self.yields_until.is_none()
     }
 
     // --- the client ---
@@ -303,7 +303,7 @@ impl Store for Redis {
 
     #[inline]
     fn after_step(lock: &mut Lock, _: &mut Context) {
-        lock.store.debts.tidy();
+        lock.store.cleanups.tidy();
     }
 }
 
@@ -317,31 +317,31 @@ impl Lock {
             && let Some(take) = round.take(node).filter(|take| take.serial == serial)
         {
             if matches!(reply, Reply::Unknown(_)) {
-                self.store.debts.of(node).may_appear(take);
+                self.store.cleanups.of(node).may_appear(take);
             }
             return self.take_answered(ctx, node, take, reply);
         }
-        if let Some(debt) = self.store.debts.get_mut(node)
-            && let Some(take) = debt.settle(serial, reply)
+        if let Some(cleanup) = self.store.cleanups.get_mut(node)
+            && let Some(take) = cleanup.settle(serial, reply)
         {
             return self.take_answered(ctx, node, take, reply);
         }
-        if let Some(debt) = self.store.debts.get_mut(node)
-            && let Some(delete) = debt.delete(serial)
+        if let Some(cleanup) = self.store.cleanups.get_mut(node)
+            && let Some(delete) = cleanup.delete(serial)
         {
             let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
             if refused && delete.announce {
                 ctx.shared.quiet.insert(node);
             }
-            let send = debt.answered(ctx.now, delete, reply);
-            let given_up = refused && debt.is_clear();
+            let send = cleanup.answered(ctx.now, delete, reply);
+            let given_up = refused && cleanup.is_clear();
             for back in &mut self.releases {
                 back.store.answered(node, delete, reply);
                 if given_up {
                     back.store.give_up(node);
                 }
             }
-            self.settle_debt(ctx, node, send);
+            self.run_cleanup(ctx, node, send);
             self.answer_releases(ctx);
             if matches!(reply, Reply::Deleted { awaited: true, .. }) {
                 self.give_way(ctx, delete.emitted);
@@ -355,9 +355,9 @@ impl Lock {
     /// A node is reachable again.
     pub fn node_up(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
-        if let Some(debt) = self.store.debts.get(node) {
-            let send = debt.node_up();
-            self.settle_debt(ctx, node, send);
+        if let Some(cleanup) = self.store.cleanups.get(node) {
+            let send = cleanup.node_up();
+            self.run_cleanup(ctx, node, send);
         }
         let lacks_nodes = self.lacks_nodes();
         if let Some(hold) = &mut self.hold {
@@ -375,7 +375,7 @@ impl Lock {
                 if let Some(answer) = ctx.excluded(node)
                     && round.withdraw(node, answer)
                 {
-                    self.store.debts.of(node).found(round.number);
+                    self.store.cleanups.of(node).found(round.number);
                 }
                 self.judge(ctx);
             }
@@ -402,13 +402,13 @@ impl Lock {
 
     /// The head waits for more nodes, not for a holder.
     const fn lacks_nodes(&self) -> bool {
-        matches!(self.blocked, Some(Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity))
+        matches!(self.blocked, Some(Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity))
     }
 
     // --- what is owed ---
 
     /// The numbers that may be replaced or deleted, given the one that is alive.
-    fn spent(&self, ctx: &Context) -> Spent {
+    fn retired(&self, ctx: &Context) -> Retired {
         let last = match (&self.hold, &self.contention) {
             (Some(hold), _) => hold.number - 1,
             (None, Contention::Trying(round)) => round.number - 1,
@@ -416,27 +416,27 @@ impl Lock {
         };
         let lost = self.lost.iter().map(|ended| ended.remains.number);
         match (lost.clone().min(), lost.max()) {
-            (Some(first), Some(after)) => Spent { upto: first - 1, after, last: last.max(after) },
-            (_, _) => Spent::all_to(last),
+            (Some(first), Some(after)) => Retired { upto: first - 1, after, last: last.max(after) },
+            (_, _) => Retired::all_to(last),
         }
     }
 
-    fn owe(&mut self, ctx: &mut Context, node: NodeId, number: u64, announce: bool) {
-        let send = self.store.debts.of(node).owe(number, announce);
-        self.settle_debt(ctx, node, send);
+    fn schedule(&mut self, ctx: &mut Context, node: NodeId, number: u64, announce: bool) {
+        let send = self.store.cleanups.of(node).schedule(number, announce);
+        self.run_cleanup(ctx, node, send);
     }
 
-    fn settle_debt(&mut self, ctx: &mut Context, node: NodeId, send: Send) {
+    fn run_cleanup(&mut self, ctx: &mut Context, node: NodeId, send: Send) {
         if send == Send::No {
             return;
         }
-        let spent = self.spent(ctx);
-        let debt = self.store.debts.of(node);
-        let announce = debt.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.quiet.contains(node);
-        let last = spent.last;
-        let (number, spent) = debt.to_find(spent);
-        let request = Request::Release { key: self.key.clone(), number, spent, announce };
+        let retired = self.retired(ctx);
+        let cleanup = self.store.cleanups.of(node);
+        let announce = cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.quiet.contains(node);
+        let last = retired.last;
+        let (number, retired) = cleanup.to_find(retired);
+        let request = Request::Release { key: self.key.clone(), number, retired, announce };
         let serial = ctx.send(node, request);
-        debt.delete_sent(serial, ctx.now, last, announce);
+        cleanup.delete_sent(serial, ctx.now, last, announce);
     }
 }

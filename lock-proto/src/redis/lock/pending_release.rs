@@ -100,7 +100,7 @@ impl Releasing {
 #[cfg(test)]
 mod tests {
     use super::super::Remains;
-    use super::super::cleanup::Debt;
+    use super::super::cleanup::Cleanup;
     use super::*;
     use crate::fault::Fault;
     use crate::id::LockId;
@@ -132,9 +132,9 @@ mod tests {
     }
 
     fn delete(emitted: u64) -> Delete {
-        let mut debt = Debt::default();
-        debt.delete_sent(1, ms(emitted), 7, false);
-        debt.delete(1).expect("it was sent")
+        let mut cleanup = Cleanup::default();
+        cleanup.delete_sent(1, ms(emitted), 7, false);
+        cleanup.delete(1).expect("it was sent")
     }
 
     /// What is known after these answers of the nodes 0, 1, 2 to deletes that left with the release.

@@ -16,11 +16,11 @@ impl Lock {
     pub(super) fn why_blocked(&self, quorum: usize) -> Blocked {
         let count = |wanted: fn(&Answer) -> bool| self.store.answers.iter().filter(|answer| wanted(answer)).count();
         let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
-        let young = count(|answer| matches!(answer, Answer::TooYoung));
+        let recently_restarted = count(|answer| matches!(answer, Answer::RecentlyRestarted));
         let unstable = count(|answer| matches!(answer, Answer::UnstableIdentity));
-        if reachable < quorum && reachable + young >= quorum {
-            Blocked::TooYoung
-        } else if reachable < quorum && reachable + young + unstable >= quorum {
+        if reachable < quorum && reachable + recently_restarted >= quorum {
+            Blocked::RecentlyRestarted
+        } else if reachable < quorum && reachable + recently_restarted + unstable >= quorum {
             Blocked::UnstableIdentity
         } else if reachable < quorum {
             Blocked::Unreachable
@@ -36,8 +36,9 @@ impl Lock {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
-        let notified = self.store.listening.is_some_and(|listening| listening.heard);
-        if notified || matches!(blocked, Blocked::Unreachable | Blocked::TooYoung | Blocked::UnstableIdentity) {
+        let notified = self.store.subscription.is_some_and(|subscription| subscription.heard);
+        if notified || matches!(blocked, Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity)
+        {
             every *= NOTIFIED_POLL_FACTOR;
         }
         if notified {

@@ -231,13 +231,15 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
     hub.locks.release(ms(1), id).unwrap();
     hub.drain();
     let (call, request) = hub.one();
-    assert!(matches!(request, Request::Release { number: 1, spent: None, .. }), "{request:?}");
+    assert!(matches!(request, Request::Release { number: 1, retired: None, .. }), "{request:?}");
     // It is repeated with all that is spent, whatever became of it.
     hub.reply(2, call, lost_connection());
     hub.locks.handle_node_up(ms(3), NodeId::new(0), None);
     hub.drain();
     let (call, request) = hub.one();
-    assert!(matches!(request, Request::Release { number: 1, spent: Some(spent), .. } if spent == Spent::all_to(1)));
+    assert!(
+        matches!(request, Request::Release { number: 1, retired: Some(retired), .. } if retired == Retired::all_to(1))
+    );
     hub.reply(4, call, Reply::Absent);
     // An attempt without an answer may still land, also after the next one has been granted.
     let id = hub.acquire(10, want());
@@ -254,7 +256,7 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
     hub.drain();
     let (_, request) = hub.one();
     assert!(
-        matches!(request, Request::Release { number: 3, spent: Some(spent), .. } if spent.contains(2)),
+        matches!(request, Request::Release { number: 3, retired: Some(retired), .. } if retired.contains(2)),
         "{request:?}"
     );
 }
@@ -262,7 +264,7 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
 /// Requirement A7: who was refused once marks the lock with each try, whatever it answers, and for longer than the pause between two.
 #[test]
 fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
-    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Poll::fixed(for_ms(400))));
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Backoff::fixed(for_ms(400))));
     hub.acquire(0, want());
     let mut marks = vec![];
     for _ in 0..4 {
@@ -437,7 +439,7 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
 
 #[test]
 fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
-    let mut hub = Hub::new(1, |c| c.poll(Poll::fixed(for_ms(10_000))));
+    let mut hub = Hub::new(1, |c| c.poll(Backoff::fixed(for_ms(10_000))));
     let first = hub.held(0, want());
     let second = hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(300))));
     hub.acquire(2, want().wait(Wait::For(for_ms(400))));
@@ -462,7 +464,7 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
 
 #[test]
 fn a5_when_the_head_gives_up_the_next_one_tries_at_once() {
-    let mut hub = Hub::new(1, |c| c.poll(Poll::fixed(for_ms(10_000))));
+    let mut hub = Hub::new(1, |c| c.poll(Backoff::fixed(for_ms(10_000))));
     hub.acquire(0, want().wait(Wait::For(for_ms(100))));
     hub.acquire(1, want());
     let (call, request) = hub.one();
@@ -483,17 +485,17 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     hub.reply(10, call, lost_connection());
     // The delete is asked for at once, and its connection is down as well.
     let (call, request) = hub.one();
-    assert!(matches!(request, Request::Release { spent: Some(spent), .. } if spent.contains(1)));
+    assert!(matches!(request, Request::Release { retired: Some(retired), .. } if retired.contains(1)));
     hub.reply(10, call, Reply::NotSent(Cause::Fault(Fault::Reset)));
     hub.locks.handle_node_up(ms(20), NodeId::new(0), None);
     hub.drain();
     let sent = hub.requests();
-    let [(delete, Request::Release { spent: Some(old), .. }), (take, Request::Take { number: 2, spent, .. })] =
+    let [(delete, Request::Release { retired: Some(old), .. }), (take, Request::Take { number: 2, retired, .. })] =
         &sent[..]
     else {
         panic!("{sent:?}");
     };
-    assert!(old.contains(1) && spent.contains(1) && !spent.contains(2));
+    assert!(old.contains(1) && retired.contains(1) && !retired.contains(2));
     hub.reply(21, *delete, Reply::Absent);
     hub.reply(21, *take, Reply::Granted { fence: None });
     hub.locks.claim(ms(21), id).unwrap();
@@ -504,7 +506,7 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     let looked = hub.requests();
     let delete = looked.iter().find(|(_, request)| matches!(request, Request::Release { .. }));
     assert!(
-        matches!(delete, Some((_, Request::Release { spent: Some(spent), .. })) if spent.contains(1) && !spent.contains(2))
+        matches!(delete, Some((_, Request::Release { retired: Some(retired), .. })) if retired.contains(1) && !retired.contains(2))
     );
 }
 
@@ -531,7 +533,7 @@ fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
     hub.locks.abandon(ms(1), id);
     hub.drain();
     let (delete, request) = hub.one();
-    assert!(matches!(request, Request::Release { spent: Some(spent), announce: true, .. } if spent.contains(1)));
+    assert!(matches!(request, Request::Release { retired: Some(retired), announce: true, .. } if retired.contains(1)));
     hub.reply(2, take, Reply::Granted { fence: None });
     hub.reply(2, delete, Reply::Deleted { number: 1, awaited: false });
     assert_eq!(hub.told(), []);
@@ -546,11 +548,11 @@ fn h6_a_lost_holder_keeps_its_token_from_being_replaced() {
     hub.acquire(1, want());
     hub.at(20_000);
     let (_, request) = hub.one();
-    assert!(matches!(request, Request::Take { number: 2, spent, .. } if !spent.contains(1)), "{request:?}");
+    assert!(matches!(request, Request::Take { number: 2, retired, .. } if !retired.contains(1)), "{request:?}");
     hub.locks.release(ms(20_001), first).unwrap();
     hub.drain();
     let (_, request) = hub.one();
-    assert!(matches!(request, Request::Release { number: 1, spent: None, .. }), "{request:?}");
+    assert!(matches!(request, Request::Release { number: 1, retired: None, .. }), "{request:?}");
 }
 
 #[test]
@@ -622,7 +624,7 @@ fn q2_a_lost_round_gives_back_what_it_won() {
 #[test]
 fn q2_a_split_vote_is_tried_again_soon() {
     for votes in [1, 0] {
-        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).poll(Poll::fixed(for_ms(1_000))));
+        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).poll(Backoff::fixed(for_ms(1_000))));
         hub.acquire(0, want());
         let takes = hub.requests();
         for (place, (call, _)) in takes.iter().enumerate() {

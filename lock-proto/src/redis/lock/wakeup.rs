@@ -1,6 +1,6 @@
 //! Wake-up of the head of the queue by a release (requirement A7).
 
-use super::cleanup::Debt;
+use super::cleanup::Cleanup;
 use super::context::{Context, NodeSet};
 use super::{Contention, Lock};
 use crate::id::NodeId;
@@ -14,7 +14,7 @@ use crate::time::Instant;
 /// It is at one node, also in a quorum. That node's list of blocked clients is the queue, and a release wakes one
 /// waiter. If every node woke a waiter of its own, none of them would get a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Listening {
+pub(super) struct Subscription {
     /// The node that is to tell of a release.
     pub(super) node: NodeId,
     /// It will tell.
@@ -29,7 +29,7 @@ pub(super) struct Listening {
     pub(super) told: bool,
 }
 
-impl Listening {
+impl Subscription {
     /// Returns true if the attempt after the announcement skipped this node, so that no release would wake the head.
     pub(super) const fn is_unmarked(&self) -> bool {
         self.retried && !self.marked
@@ -63,10 +63,10 @@ impl Lock {
         // It is a waiter already: it is signalled in its turn, and its own attempt, which sets the marker, is the safety net.
         self.tries = 1;
         self.contention = Contention::Paused { until: ctx.now + ctx.config.store.poll.every };
-        self.start_listening(ctx);
-        if let Some(listening) = &mut self.store.listening {
+        self.subscribe(ctx);
+        if let Some(subscription) = &mut self.store.subscription {
             // The attempt that follows the announcement is the one that comes by itself.
-            listening.retried = true;
+            subscription.retried = true;
         }
     }
 
@@ -74,7 +74,7 @@ impl Lock {
     /// has, and an attempt now would overtake the waiter that was woken.
     fn awaits_own_release(&self, ctx: &Context) -> bool {
         let node = self.wake_node(ctx);
-        ctx.config.is_quorum() && self.store.debts.get(node).is_some_and(Debt::is_announcing)
+        ctx.config.is_quorum() && self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing)
     }
 
     /// Called when a delete has been answered.
@@ -86,18 +86,18 @@ impl Lock {
     }
 
     /// Subscribes to releases, or moves the subscription away from a node that cannot be reached.
-    pub(super) fn start_listening(&mut self, ctx: &mut Context) {
+    pub(super) fn subscribe(&mut self, ctx: &mut Context) {
         if ctx.config.store.wake != Wake::Notify {
             return;
         }
         let node = self.wake_node(ctx);
-        match &self.store.listening {
-            Some(listening) if listening.heard || listening.node == node => return,
-            Some(listening) => ctx.listen(listening.node, &self.key, false),
+        match &self.store.subscription {
+            Some(subscription) if subscription.heard || subscription.node == node => return,
+            Some(subscription) => ctx.listen(subscription.node, &self.key, false),
             None => {}
         }
-        self.store.listening =
-            Some(Listening { node, heard: false, hinted: false, retried: false, marked: false, told: false });
+        self.store.subscription =
+            Some(Subscription { node, heard: false, hinted: false, retried: false, marked: false, told: false });
         ctx.listen(node, &self.key, true);
     }
 
@@ -125,40 +125,40 @@ impl Lock {
 
     /// Hands on a signal that this client consumed without making an attempt.
     pub(super) fn pass_signal_on(&self, ctx: &mut Context) {
-        if let Some(listening) = self.store.listening.filter(|listening| listening.hinted) {
-            ctx.send(listening.node, Request::Announce { key: self.key.clone() });
+        if let Some(subscription) = self.store.subscription.filter(|subscription| subscription.hinted) {
+            ctx.send(subscription.node, Request::Announce { key: self.key.clone() });
         }
     }
 
-    pub(super) fn stop_listening(&mut self, ctx: &mut Context) {
+    pub(super) fn unsubscribe(&mut self, ctx: &mut Context) {
         self.blocked = None;
-        if let Some(listening) = self.store.listening.take() {
-            ctx.listen(listening.node, &self.key, false);
+        if let Some(subscription) = self.store.subscription.take() {
+            ctx.listen(subscription.node, &self.key, false);
         }
     }
 
     /// The subscription at this node.
-    fn listening_at(&mut self, node: NodeId) -> Option<&mut Listening> {
-        self.store.listening.as_mut().filter(|listening| listening.node == node)
+    fn subscribed_at(&mut self, node: NodeId) -> Option<&mut Subscription> {
+        self.store.subscription.as_mut().filter(|subscription| subscription.node == node)
     }
 
     /// The node will tell of a release from now on: announce, try again, wait, so that no release falls between.
     pub fn listens(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
-        let Some(listening) = self.listening_at(node) else { return };
-        listening.heard = true;
-        if !listening.retried {
-            listening.retried = true;
+        let Some(subscription) = self.subscribed_at(node) else { return };
+        subscription.heard = true;
+        if !subscription.retried {
+            subscription.retried = true;
             self.attempt_soon(ctx);
         }
     }
 
     /// The node will not tell of a release any more.
-    pub fn deaf(&mut self, ctx: &mut Context, node: NodeId) {
+    pub fn unsubscribed(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
-        let Some(listening) = self.listening_at(node) else { return };
-        listening.heard = false;
-        listening.retried = false;
+        let Some(subscription) = self.subscribed_at(node) else { return };
+        subscription.heard = false;
+        subscription.retried = false;
         if let Contention::Paused { until } = &mut self.contention {
             *until = (*until).min(ctx.now + ctx.config.store.poll.every);
         }
@@ -167,9 +167,9 @@ impl Lock {
     /// The node tells of a release. Whether somebody here waits for it.
     pub fn hint(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         self.expire(ctx);
-        let Some(listening) = self.listening_at(node) else { return false };
-        listening.hinted = true;
-        listening.told = true;
+        let Some(subscription) = self.subscribed_at(node) else { return false };
+        subscription.hinted = true;
+        subscription.told = true;
         self.attempt_soon(ctx);
         true
     }

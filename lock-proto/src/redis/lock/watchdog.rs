@@ -29,7 +29,7 @@ pub(crate) struct Share {
     /// The request under way.
     pub(crate) call: Option<Call>,
     /// The last failure, until something succeeds.
-    trouble: Option<Box<Trouble>>,
+    last_error: Option<Box<Trouble>>,
     verification: Verification,
 }
 
@@ -71,13 +71,13 @@ impl Share {
     }
 
     fn retry_at(&self) -> Option<Instant> {
-        self.trouble.as_ref().and_then(|trouble| trouble.retry_at)
+        self.last_error.as_ref().and_then(|last_error| last_error.retry_at)
     }
 
     /// The retry is due, or not wanted any more.
     fn forget_retry(&mut self) {
-        if let Some(trouble) = &mut self.trouble {
-            trouble.retry_at = None;
+        if let Some(last_error) = &mut self.last_error {
+            last_error.retry_at = None;
         }
     }
 }
@@ -155,7 +155,7 @@ impl Hold {
                 server: NodeId::new(index as u16),
                 call: None,
                 verification: Verification::No,
-                trouble: match vote {
+                last_error: match vote {
                     Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
                     Vote::Waiting | Vote::Asked { .. } | Vote::Yes { .. } => None,
                 },
@@ -218,7 +218,7 @@ impl Hold {
     /// A renewal failed on this node.
     pub(crate) fn missed_renewal(&self, node: NodeId) -> bool {
         let renews = self.tenure.waiter.renew != Renew::Manual;
-        renews && self.shares.get(node.index()).is_some_and(|share| share.trouble.is_some())
+        renews && self.shares.get(node.index()).is_some_and(|share| share.last_error.is_some())
     }
 
     /// The node is to be asked whether it has the token, unless it is asked already. Asked it is only when the
@@ -371,7 +371,7 @@ impl Hold {
                 };
                 // Never backwards: an older answer says nothing against a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
-                share.trouble = None;
+                share.last_error = None;
                 if extend {
                     // No fencing token in the answer to a request for some: the grant ends here.
                     let minted = self.fences.is_none_or(|fences| fences.count > 0);
@@ -395,7 +395,7 @@ impl Hold {
             Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
-        share.trouble = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
+        share.last_error = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
         // A node that has lost the key cannot extend it any more.
         if extend || (share.until.is_none() && share.extend != Extend::No) {
             share.extend = Extend::Failed;
@@ -406,7 +406,8 @@ impl Hold {
     pub(crate) fn others(&self) -> NodeSet {
         let mut nodes = NodeSet::default();
         for (index, share) in self.shares.iter().enumerate() {
-            let taken = share.trouble.as_ref().is_some_and(|trouble| matches!(trouble.answer, Answer::Taken(_)));
+            let taken =
+                share.last_error.as_ref().is_some_and(|last_error| matches!(last_error.answer, Answer::Taken(_)));
             if taken && share.until.is_none() {
                 nodes.insert(NodeId::new(index as u16));
             }
@@ -443,9 +444,9 @@ impl Hold {
         if let Some(share) = self.shares.get_mut(node.index())
             && share.call.is_none()
             && share.until.is_none()
-            && let Some(trouble) = &mut share.trouble
+            && let Some(last_error) = &mut share.last_error
         {
-            trouble.retry_at = Some(ctx.now);
+            last_error.retry_at = Some(ctx.now);
         }
     }
 
@@ -489,7 +490,7 @@ impl Hold {
     pub(crate) fn report(&self) -> Box<[Answer]> {
         self.shares
             .iter()
-            .map(|share| share.trouble.as_ref().map_or(Answer::Granted, |trouble| trouble.answer.clone()))
+            .map(|share| share.last_error.as_ref().map_or(Answer::Granted, |last_error| last_error.answer.clone()))
             .collect()
     }
 

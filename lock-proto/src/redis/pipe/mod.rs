@@ -26,7 +26,7 @@ use super::url::Endpoint;
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::lock::{Backoff, Cause, ErrorClass, Poll, ServerError};
+use crate::lock::{Backoff, Cause, ErrorClass, Failures, ServerError};
 use crate::time::Instant;
 
 /// What a [`Pipe`] connects to, and how.
@@ -47,7 +47,7 @@ pub struct PipeConfig {
     pub request_timeout: Duration,
     /// How long to wait before a failed connection is opened again; a quarter is jitter. A connection that was up for `max` starts
     /// anew with `every`.
-    pub reconnect: Poll,
+    pub reconnect: Backoff,
     /// What the server may send at most.
     pub limits: Limits,
 }
@@ -105,7 +105,7 @@ pub struct Pipe {
     phase: Phase,
     generation: u64,
     /// Failures since the last connection that lasted.
-    backoff: Backoff,
+    backoff: Failures,
     /// Requests that came while the connection is being opened.
     waiting: Waiting<Asked>,
     wire: Wire,
@@ -134,7 +134,7 @@ impl Pipe {
             now: Instant::ZERO,
             phase: Phase::Closed,
             generation: 0,
-            backoff: Backoff::default(),
+            backoff: Failures::default(),
             waiting: Waiting::default(),
             wire: Wire::default(),
             heard: Instant::ZERO,
@@ -160,7 +160,7 @@ impl Pipe {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         self.phase = Phase::Closed;
-        self.backoff = Backoff::default();
+        self.backoff = Failures::default();
         self.settle(&Fault::NotNeeded.into());
     }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::id::ClientId;
 use crate::lock::{ErrorClass, Expiry};
 use crate::redis::script;
-use crate::redis::{Protocol, Spent};
+use crate::redis::{Protocol, Retired};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
@@ -52,7 +52,7 @@ impl Rig {
             server_info,
             connect_timeout: Duration::from_secs(2),
             request_timeout: TIMEOUT,
-            reconnect: Poll::exponential(10 * MS, Duration::from_secs(1)),
+            reconnect: Backoff::exponential(10 * MS, Duration::from_secs(1)),
             limits: Limits::default(),
         };
         let identity = Identity::new(ClientId::from_bits(1), b"");
@@ -168,7 +168,7 @@ fn take(name: &str) -> Request {
     Request::Take {
         key: key(name),
         number: 1,
-        spent: Spent::default(),
+        retired: Retired::default(),
         ttl_ms: 10_000,
         fence_block: 0,
         clean: true,
@@ -178,8 +178,8 @@ fn take(name: &str) -> Request {
 
 /// For a lock with a TTL of 100 ms.
 fn short(name: &str) -> Request {
-    let spent = Spent::default();
-    Request::Take { key: key(name), number: 1, spent, ttl_ms: 100, fence_block: 0, clean: true, waiting_ms: 0 }
+    let retired = Retired::default();
+    Request::Take { key: key(name), number: 1, retired, ttl_ms: 100, fence_block: 0, clean: true, waiting_ms: 0 }
 }
 
 fn extend(name: &str) -> Request {
@@ -187,7 +187,7 @@ fn extend(name: &str) -> Request {
 }
 
 fn release(name: &str) -> Request {
-    Request::Release { key: key(name), number: 1, spent: Some(Spent::all_to(1)), announce: false }
+    Request::Release { key: key(name), number: 1, retired: Some(Retired::all_to(1)), announce: false }
 }
 
 fn reply(call: CallId, reply: Reply) -> PipeOutput {

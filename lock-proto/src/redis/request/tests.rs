@@ -23,7 +23,7 @@ fn take(clean: bool, fence_block: u32) -> Request {
     Request::Take {
         key: key(),
         number: 7,
-        spent: Spent { upto: 4, after: 5, last: 6 },
+        retired: Retired { upto: 4, after: 5, last: 6 },
         ttl_ms: 10_000,
         fence_block,
         clean,
@@ -33,8 +33,8 @@ fn take(clean: bool, fence_block: u32) -> Request {
 
 /// The same by one that waits.
 fn waiting_take(fence_block: u32) -> Request {
-    let Request::Take { key, number, spent, ttl_ms, .. } = take(false, 0) else { panic!("a take") };
-    Request::Take { key, number, spent, ttl_ms, fence_block, clean: false, waiting_ms: 2_000 }
+    let Request::Take { key, number, retired, ttl_ms, .. } = take(false, 0) else { panic!("a take") };
+    Request::Take { key, number, retired, ttl_ms, fence_block, clean: false, waiting_ms: 2_000 }
 }
 
 fn extend() -> Request {
@@ -47,12 +47,12 @@ fn minting_extend(fence_block: u32) -> Request {
 }
 
 fn release(announce: bool) -> Request {
-    Request::Release { key: key(), number: 9, spent: Some(Spent { upto: 7, after: 8, last: 9 }), announce }
+    Request::Release { key: key(), number: 9, retired: Some(Retired { upto: 7, after: 8, last: 9 }), announce }
 }
 
 /// Where no other token of this client can be.
 fn exact_release(announce: bool) -> Request {
-    Request::Release { key: key(), number: 9, spent: None, announce }
+    Request::Release { key: key(), number: 9, retired: None, announce }
 }
 
 fn announce() -> Request {

@@ -193,7 +193,7 @@ impl Node {
             let pttl = self.call_number(context, &[b"PTTL", key])?;
             if current == token {
                 left = Some(pttl);
-            } else if !spent(own_number(current, token), argv)? {
+            } else if !retired(own_number(current, token), argv)? {
                 return Ok(answer(&[0.0, pttl]));
             }
         }
@@ -336,7 +336,7 @@ impl Node {
         };
         let own = current.filter(|_| !mine && argv.len() > 1).and_then(|value| own_number(&value, token));
         if let Some(number) = own
-            && spent(own, argv)?
+            && retired(own, argv)?
         {
             (mine, found) = (true, number);
         }
@@ -449,7 +449,7 @@ fn own_number(value: &[u8], token: &[u8]) -> Option<f64> {
 }
 
 /// Whether the number is in one of the two ranges of `argv[1]`.
-fn spent(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
+fn retired(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
     let Some(n) = own else { return Ok(false) };
     let numbers: Vec<f64> = arg(argv, 1)?.split(|byte| *byte == b' ').filter_map(number::lua).collect();
     let [upto, after, last] = numbers[..] else { return Err(raise("attempt to compare nil with number")) };

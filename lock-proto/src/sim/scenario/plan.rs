@@ -12,9 +12,9 @@ use super::{Draft, Outcome, Scenario};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
+use crate::sim::direction::Direction;
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
-use crate::sim::way::Way;
 
 /// One run of a [`Scenario`]. Every field may be changed by hand.
 #[derive(Clone, Debug)]
@@ -168,7 +168,7 @@ pub enum Action {
         /// and this node,
         node: usize,
         /// in this direction.
-        way: Way,
+        direction: Direction,
     },
     /// Everything passes again.
     Heal {
@@ -191,7 +191,7 @@ pub enum Action {
         /// and this node,
         node: usize,
         /// in this direction.
-        way: Way,
+        direction: Direction,
         /// How long.
         latency: Range<Duration>,
     },
@@ -203,7 +203,7 @@ pub enum Action {
         /// and this node,
         node: usize,
         /// in this direction.
-        way: Way,
+        direction: Direction,
         /// For so long.
         span: Duration,
     },

@@ -74,14 +74,14 @@ impl fmt::Display for Action {
             Self::RestartNode { node, keep_data: true } => write!(f, "node {node} starts with its data"),
             Self::RestartNode { node, keep_data: false } => write!(f, "node {node} starts empty"),
             Self::JumpNode { node, ms } => write!(f, "the clock of node {node} is set by {ms} ms"),
-            Self::Cut { client, node, way } => write!(f, "client {client}, node {node}: cut {way}"),
+            Self::Cut { client, node, direction } => write!(f, "client {client}, node {node}: cut {direction}"),
             Self::Heal { client, node } => write!(f, "client {client}, node {node}: healed"),
             Self::Reset { client, node } => write!(f, "client {client}, node {node}: connections reset"),
-            Self::Stall { client, node, way, span } => {
-                write!(f, "the connections of client {client} to node {node} lose packets {way} for {span:?}")
+            Self::Stall { client, node, direction, span } => {
+                write!(f, "the connections of client {client} to node {node} lose packets {direction} for {span:?}")
             }
-            Self::Slow { client, node, way, latency } => {
-                write!(f, "client {client}, node {node}: {latency:?} {way}")
+            Self::Slow { client, node, direction, latency } => {
+                write!(f, "client {client}, node {node}: {latency:?} {direction}")
             }
             Self::Redis(action) => write!(f, "{action}"),
             Self::Etcd(action) => write!(f, "{action}"),

@@ -4,8 +4,8 @@ use alloc::format;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::direction::Direction;
 use super::super::trace::{Lane, State, What};
-use super::super::way::Way;
 use super::World;
 use super::check::signed;
 use super::store::Servers;
@@ -90,16 +90,17 @@ impl<S: Servers> World<S> {
 impl<S: Servers> World<S> {
     /// No packet passes between this client and this node, in either direction.
     pub fn partition(&mut self, client: usize, node: usize) {
-        self.cut(client, node, Way::ToNode);
-        self.cut(client, node, Way::ToClient);
+        self.cut(client, node, Direction::ToNode);
+        self.cut(client, node, Direction::ToClient);
     }
 
     /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
-    pub fn cut(&mut self, client: usize, node: usize, way: Way) {
-        self.journal.write(self.now, format_args!("cut c{client} {}{node} {}", S::NODE, S::WAYS[way.index()]));
+    pub fn cut(&mut self, client: usize, node: usize, direction: Direction) {
+        self.journal
+            .write(self.now, format_args!("cut c{client} {}{node} {}", S::NODE, S::DIRECTIONS[direction.index()]));
         self.troubled();
-        self.network.cut(client, node, way);
-        self.recorder.note(self.now, || What::Cut { client, node, way });
+        self.network.cut(client, node, direction);
+        self.recorder.note(self.now, || What::Cut { client, node, direction });
     }
 
     /// Every packet passes again between this client and this node.
@@ -109,28 +110,28 @@ impl<S: Servers> World<S> {
     }
 
     pub(super) fn healed(&mut self, which: impl Fn(usize, usize) -> bool) {
-        for (client, node, way) in self.network.cuts().iter().copied().filter(|(c, n, _)| which(*c, *n)) {
-            self.recorder.note(self.now, || What::Healed { client, node, way });
+        for (client, node, direction) in self.network.cuts().iter().copied().filter(|(c, n, _)| which(*c, *n)) {
+            self.recorder.note(self.now, || What::Healed { client, node, direction });
         }
         self.network.heal(self.now, |client, node, _| which(client, node));
     }
 
     /// Packets of this client to (or from) this node travel so long from now on.
-    pub fn slow(&mut self, client: usize, node: usize, way: Way, latency: Range<Duration>) {
-        let shown = S::WAYS[way.index()];
+    pub fn slow(&mut self, client: usize, node: usize, direction: Direction, latency: Range<Duration>) {
+        let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("slow c{client} {}{node} {shown} {latency:?}", S::NODE));
         // Slow is not lost: work is still done once.
         self.checker.troubled();
-        self.network.slow(client, node, way, latency);
+        self.network.slow(client, node, direction, latency);
     }
     /// For so long nothing more arrives, this way, over the connections that this client has now to
     /// this node: lost packets are sent again, with growing pauses. What was sent arrives late,
     /// also if the client has closed the connection meanwhile. New connections are not affected.
-    pub fn stall(&mut self, client: usize, node: usize, way: Way, span: Duration) {
-        let shown = S::WAYS[way.index()];
+    pub fn stall(&mut self, client: usize, node: usize, direction: Direction, span: Duration) {
+        let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("stall c{client} {}{node} {shown} {span:?}", S::NODE));
         self.troubled();
         self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
-        self.network.stall(client, node, way, self.now + span);
+        self.network.stall(client, node, direction, self.now + span);
     }
 }

@@ -5,9 +5,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::check::Stage;
+use super::super::direction::Direction;
 use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Fate, Lane, State, What};
-use super::super::way::Way;
 use super::World;
 use super::handover::Cause;
 use super::process::{Fact, Process};
@@ -117,23 +117,23 @@ impl<S: Servers> World<S> {
     // ---- the network ----
 
     /// Puts a packet on its way, and into the record.
-    pub(super) fn send(&mut self, id: u64, way: Way, packet: Packet<S::Packet>) {
+    pub(super) fn send(&mut self, id: u64, direction: Direction, packet: Packet<S::Packet>) {
         let mut message = None;
         if self.recorder.is_on() {
             let Some(link) = self.network.links.get(&id) else { return };
             let (client, node) = (Lane::Client(link.client), Lane::Node(link.node));
-            let (from, to) = match way {
-                Way::ToNode => (client, node),
-                Way::ToClient => (node, client),
+            let (from, to) = match direction {
+                Direction::ToNode => (client, node),
+                Direction::ToClient => (node, client),
             };
-            message = self.recorder.sent(self.now, from, to, || label(&packet, way));
+            message = self.recorder.sent(self.now, from, to, || label(&packet, direction));
         }
-        self.network.send(self.now, id, way, Posted { packet, message });
+        self.network.send(self.now, id, direction, Posted { packet, message });
     }
 
     /// Loses what is under way on a connection.
     pub(super) fn lose(&mut self, id: u64) {
-        self.lose_ways(id, &Way::BOTH);
+        self.lose_directions(id, &Direction::BOTH);
     }
 
     /// A connection is reset, seen by both sides at once: what is under way is lost. Or it reaches
@@ -142,14 +142,14 @@ impl<S: Servers> World<S> {
         if !self.stale {
             return self.lose(id);
         }
-        self.lose_ways(id, &[Way::ToNode]);
+        self.lose_directions(id, &[Direction::ToNode]);
         let later = self.rng.duration(&STALE);
-        self.network.hold_up(self.now, id, Way::ToClient, later);
-        self.send(id, Way::ToClient, Packet::Close(Fault::Reset));
+        self.network.hold_up(self.now, id, Direction::ToClient, later);
+        self.send(id, Direction::ToClient, Packet::Close(Fault::Reset));
     }
 
-    fn lose_ways(&mut self, id: u64, ways: &[Way]) {
-        for message in self.network.lose(id, ways) {
+    fn lose_directions(&mut self, id: u64, directions: &[Direction]) {
+        for message in self.network.lose(id, directions) {
             self.recorder.fate(Some(message), Fate::Lost(self.now));
         }
     }
@@ -163,7 +163,7 @@ impl<S: Servers> World<S> {
         }
         let node = self.store.leads(client, node.index());
         let id = self.network.open(self.now, client, node, conn);
-        self.send(id, Way::ToNode, Packet::Open);
+        self.send(id, Direction::ToNode, Packet::Open);
     }
 
     /// A client closes a connection.
@@ -177,7 +177,7 @@ impl<S: Servers> World<S> {
 
     /// What was sent before is still delivered.
     pub(super) fn close(&mut self, client: usize, id: u64) {
-        self.send(id, Way::ToNode, Packet::Close(Fault::Closed));
+        self.send(id, Direction::ToNode, Packet::Close(Fault::Closed));
         self.checker.gives_up(self.now, id, None, self.is_alive(client, id));
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
@@ -195,22 +195,22 @@ impl<S: Servers> World<S> {
     fn deliver(&mut self, arrival: Arrival<S::Packet>) {
         let now = self.now;
         let Some(link) = self.network.links.get_mut(&arrival.link) else { return };
-        if arrival.way == Way::ToClient {
+        if arrival.direction == Direction::ToClient {
             link.heard = now;
         }
         let (client, node, conn) = (link.client, link.node, link.conn);
         let Posted { packet, message } = arrival.posted;
         self.recorder.fate(message, Fate::Arrived(self.now));
-        match (arrival.way, packet) {
-            (Way::ToNode, packet) => {
+        match (arrival.direction, packet) {
+            (Direction::ToNode, packet) => {
                 self.deliver_to_node(arrival.link, node, packet);
                 if arrival.frees {
                     self.pump_client(client);
                 }
             }
-            (Way::ToClient, Packet::Open) => self.tell_process(client, Fact::Connected(conn)),
-            (Way::ToClient, Packet::Data(data)) => self.tell_process(client, Fact::Received(conn, data)),
-            (Way::ToClient, Packet::Close(why)) => self.tell_process(client, Fact::Disconnected(conn, why)),
+            (Direction::ToClient, Packet::Open) => self.tell_process(client, Fact::Connected(conn)),
+            (Direction::ToClient, Packet::Data(data)) => self.tell_process(client, Fact::Received(conn, data)),
+            (Direction::ToClient, Packet::Close(why)) => self.tell_process(client, Fact::Disconnected(conn, why)),
         }
     }
 
@@ -219,12 +219,12 @@ impl<S: Servers> World<S> {
         let Some(link) = self.network.links.get_mut(&id) else { return };
         match &packet {
             Packet::Open if state == State::Down => {
-                return self.send(id, Way::ToClient, Packet::Close(Fault::Refused));
+                return self.send(id, Direction::ToClient, Packet::Close(Fault::Refused));
             }
             // The kernel accepts, whether or not the process runs.
             Packet::Open => {
                 link.node_open = true;
-                self.send(id, Way::ToClient, Packet::Open);
+                self.send(id, Direction::ToClient, Packet::Open);
             }
             Packet::Data(_) | Packet::Close(_) if !link.node_open => return,
             Packet::Data(_) | Packet::Close(_) => {}

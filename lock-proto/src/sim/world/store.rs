@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 use core::time::Duration;
 
+use super::super::direction::Direction;
 use super::super::journal::Keep;
 use super::super::network::{Packet, Payload};
 use super::super::rng::Rng;
-use super::super::way::Way;
 use super::World;
 use super::process::{Fact, Process};
 use crate::id::{ClientId, ConnId, LockId};
@@ -43,7 +43,7 @@ pub(crate) trait Servers: Store + Sized {
     const NODE: char;
     const SUSPENDED: &str;
     const LEFT: &str;
-    const WAYS: [&str; 2];
+    const DIRECTIONS: [&str; 2];
 
     // ---- how a world is made ----
 
@@ -105,11 +105,11 @@ pub(super) enum Planned<S: Servers> {
 }
 
 /// What a packet shows in a picture.
-pub(super) fn label<P: Payload>(packet: &Packet<P>, way: Way) -> String {
-    match (packet, way) {
-        (Packet::Open, Way::ToNode) => "connect".into(),
-        (Packet::Open, Way::ToClient) => "connected".into(),
-        (Packet::Data(data), _) => data.label(way),
+pub(super) fn label<P: Payload>(packet: &Packet<P>, direction: Direction) -> String {
+    match (packet, direction) {
+        (Packet::Open, Direction::ToNode) => "connect".into(),
+        (Packet::Open, Direction::ToClient) => "connected".into(),
+        (Packet::Data(data), _) => data.label(direction),
         (Packet::Close(why), _) => format!("close ({why})"),
     }
 }

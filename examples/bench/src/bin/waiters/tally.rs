@@ -8,7 +8,7 @@ use lock_proto::etcd::message::{RangeRequest, RangeResponse};
 use lock_testkit::Etcd;
 
 /// How long entering may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the queue is counted until all are in it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The lock.
@@ -117,7 +117,7 @@ pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
         if counted.count >= clients as i64 {
             return start.elapsed();
         }
-        assert!(start.elapsed() < PATIENCE, "{} of {clients} have entered after {PATIENCE:?}", counted.count);
+        assert!(start.elapsed() < TIMEOUT, "{} of {clients} have entered after {TIMEOUT:?}", counted.count);
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

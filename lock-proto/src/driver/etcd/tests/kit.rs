@@ -14,7 +14,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use lock_testkit::PATIENCE;
+use lock_testkit::TIMEOUT;
 
 use super::super::connection::{Connection, Fact};
 use crate::driver::address::Route;
@@ -145,7 +145,7 @@ impl Tried {
     }
 
     pub(super) async fn next(&mut self) -> Fact {
-        self.within(PATIENCE).await.expect("nothing happens")
+        self.within(TIMEOUT).await.expect("nothing happens")
     }
 
     fn id(&mut self) -> u64 {

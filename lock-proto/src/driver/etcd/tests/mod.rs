@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use bytes::Bytes;
-use lock_testkit::{Etcd, PATIENCE};
+use lock_testkit::{Etcd, TIMEOUT};
 
 use super::connection::Fact;
 use crate::etcd::message::{
@@ -90,7 +90,7 @@ fn pings_are_answered_though_nothing_else_is_to_be_sent() {
     let address = listener.local_addr().unwrap();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         kit::greet(&mut stream, kit::HELLO).unwrap();
         for pings in [&b"a"[..], b"bcd", b"e"] {
             let frames: Vec<_> = pings.iter().map(|ping| kit::frame(kit::PING, 0, 0, &[*ping; 8])).collect();

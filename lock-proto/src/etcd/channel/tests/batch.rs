@@ -321,7 +321,7 @@ fn e11_an_unknown_outcome_is_that_of_each() {
             | ChannelOutput::Reply { .. }
             | ChannelOutput::Watching { .. }
             | ChannelOutput::Changed { .. }
-            | ChannelOutput::Deaf { .. }
+            | ChannelOutput::Unsubscribed { .. }
             | ChannelOutput::WatchRefused { .. }) => panic!("{other:?}"),
         });
         assert_eq!(told.collect::<Vec<_>>(), calls);

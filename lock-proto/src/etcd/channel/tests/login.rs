@@ -201,7 +201,7 @@ fn e9_a_denied_watch_is_tried_once_more_with_a_new_login() {
     assert_eq!(watch::asked(&mut rig, stream), 2);
     watch::deny(&mut rig, stream, "etcdserver: permission denied");
     let close = ChannelOutput::Do(Output::Close { stream });
-    assert_eq!(rig.told()[..2], [close, ChannelOutput::Deaf { watch: WatchId::new(1) }]);
+    assert_eq!(rig.told()[..2], [close, ChannelOutput::Unsubscribed { watch: WatchId::new(1) }]);
     let Phase::LoggingIn { rpc, .. } = rig.channel.phase else { panic!("{:?}", rig.channel.phase) };
     rig.answer(rpc, token("t2"));
     rig.until_due();
@@ -258,7 +258,7 @@ fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
 fn e9_a_stream_that_is_ended_for_its_token_is_opened_with_a_new_one() {
     let (mut rig, stream) = watching();
     rig.end(stream, Code::Unauthenticated, "etcdserver: invalid auth token");
-    assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Deaf { watch: WatchId::new(1) }));
+    assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Unsubscribed { watch: WatchId::new(1) }));
     let rpc = login(&mut rig);
     rig.answer(rpc, token("t2"));
     rig.until_due();

@@ -40,8 +40,8 @@ impl World {
                     1 => Request::KeepAlive { lease: lease(1) },
                     _ => batch::create(["a", "a/b", "b", "c", "d"][self.dice(5) as usize]),
                 };
-                let patience = MS * (1 + self.dice(2000) as u32);
-                let call = self.rig.send_for(request, patience);
+                let timeout = MS * (1 + self.dice(2000) as u32);
+                let call = self.rig.send_for(request, timeout);
                 self.answered.insert(call, 0);
             }
             3 if self.watches.len() < 5 => {
@@ -113,7 +113,7 @@ impl World {
                     let heard = self.watches.get_mut(&watch).unwrap();
                     assert!(!core::mem::replace(heard, true), "seed {}: {watch:?} twice", self.seed);
                 }
-                ChannelOutput::Deaf { watch } => {
+                ChannelOutput::Unsubscribed { watch } => {
                     let heard = self.watches.get_mut(&watch).unwrap();
                     assert!(core::mem::replace(heard, false), "seed {}: {watch:?} twice", self.seed);
                 }

@@ -172,7 +172,7 @@ fn m2_a_cancelled_watch_is_opened_again() {
         ..WatchResponse::default()
     };
     rig.hear(stream, compacted);
-    assert_eq!(rig.all(), [ChannelOutput::Deaf { watch: w(1) }]);
+    assert_eq!(rig.all(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
     rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
     assert_eq!(rig.all(), []);
     rig.until_due();
@@ -212,12 +212,12 @@ fn a_watch_that_is_not_allowed_is_refused() {
 fn a_stream_or_connection_that_ends_makes_deaf_and_is_opened_again() {
     let (mut rig, conn, stream, _) = Rig::watching(1);
     rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
-    assert_eq!(rig.all(), [ChannelOutput::Deaf { watch: w(1) }]);
+    assert_eq!(rig.all(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
     rig.until_due();
     let stream = rig.stream(StreamKind::Watch);
     created(&mut rig, stream, 6);
     rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
-    assert_eq!(rig.all(), [ChannelOutput::Deaf { watch: w(1) }]);
+    assert_eq!(rig.all(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
     rig.until_due();
     rig.connected();
     let stream = rig.stream(StreamKind::Watch);
@@ -225,7 +225,7 @@ fn a_stream_or_connection_that_ends_makes_deaf_and_is_opened_again() {
     // Told of the loss of a leader: elsewhere at once (requirement E9).
     rig.end(stream, Code::Unavailable, "etcdserver: no leader");
     let outputs = rig.all();
-    assert!(matches!(outputs[..], [ChannelOutput::Do(Output::Disconnect { .. }), ChannelOutput::Deaf { .. }]));
+    assert!(matches!(outputs[..], [ChannelOutput::Do(Output::Disconnect { .. }), ChannelOutput::Unsubscribed { .. }]));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn what_cannot_be_understood_opens_the_stream_anew() {
         assert_eq!(asked(&mut rig, stream), wire + 1);
         rig.hear(stream, broken.map_or_else(|| events(wire, alloc::vec![no_kv.clone()]), |make| make(wire)));
         let close = ChannelOutput::Do(Output::Close { stream });
-        assert_eq!(rig.all(), [close, ChannelOutput::Deaf { watch: w(1) }]);
+        assert_eq!(rig.all(), [close, ChannelOutput::Unsubscribed { watch: w(1) }]);
         rig.until_due();
         let next = rig.stream(StreamKind::Watch);
         assert!(next != stream && next.conn() == conn);
@@ -293,7 +293,7 @@ fn e9_a_silent_stream_is_asked_for_a_sign_of_life() {
     asked(&mut rig, stream);
     cancelled(&mut rig, stream);
     rig.pass(SECOND);
-    assert_eq!(rig.all()[..2], [disconnect(conn), ChannelOutput::Deaf { watch: w(1) }]);
+    assert_eq!(rig.all()[..2], [disconnect(conn), ChannelOutput::Unsubscribed { watch: w(1) }]);
     assert!(rig.channel.current().unwrap().node() != conn.node());
 }
 
@@ -329,7 +329,7 @@ fn e5_a_watch_that_has_lasted_starts_anew() {
     let pause = |rig: &mut Rig, stream| {
         let wire = created(rig, stream, 5);
         rig.hear(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
-        assert_eq!(rig.told(), [ChannelOutput::Deaf { watch: w(1) }]);
+        assert_eq!(rig.told(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
         rig.channel.next_deadline().unwrap().since(rig.now)
     };
     for _ in 0..4 {

@@ -13,7 +13,7 @@ fn waiting(change: impl FnOnce(Config) -> Config) -> Hub {
 
 #[test]
 fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock() {
-    let mut hub = waiting(|c| c.poll(Poll::fixed(for_ms(1_000))));
+    let mut hub = waiting(|c| c.poll(Backoff::fixed(for_ms(1_000))));
     hub.locks.handle_node_up(ms(2), NodeId::new(0), None);
     hub.drain();
     assert_eq!(hub.requests(), []);
@@ -21,7 +21,7 @@ fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock()
 
 #[test]
 fn a5_the_end_of_anothers_wait_is_no_reason_to_try() {
-    let mut hub = waiting(|c| c.poll(Poll::fixed(for_ms(1_000))));
+    let mut hub = waiting(|c| c.poll(Backoff::fixed(for_ms(1_000))));
     hub.acquire(2, want().wait(Wait::For(for_ms(10))));
     hub.told();
     hub.at(12);
@@ -100,7 +100,7 @@ fn a8_a_turn_is_over_when_its_time_is() {
 fn q2_the_attempts_after_a_split_vote_are_spread_over_two_rounds_and_more() {
     let after = |seed: u64| {
         let mut hub = Hub::seeded(3, seed, |c| {
-            c.unknown_age(UnknownAge::Trust).poll(Poll::fixed(for_ms(1_600))).round_timeout(for_ms(1_000))
+            c.unknown_age(UnknownAge::Trust).poll(Backoff::fixed(for_ms(1_600))).round_timeout(for_ms(1_000))
         });
         hub.acquire(0, want());
         let calls = hub.takes();

@@ -26,7 +26,7 @@ impl Hub {
     }
 
     fn listens(&mut self, at: u64) {
-        self.locks.handle_listening(ms(at), WAKE, &Key::new(b"", b"a"));
+        self.locks.handle_subscribed(ms(at), WAKE, &Key::new(b"", b"a"));
         self.drain();
     }
 
@@ -59,7 +59,7 @@ fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
     hub.reply(1, last, busy());
     let key = Key::new(b"", b"a");
     for (node, takes) in [(0, 0), (1, 0), (2, 3), (2, 0)] {
-        hub.locks.handle_listening(ms(2), NodeId::new(node), &key);
+        hub.locks.handle_subscribed(ms(2), NodeId::new(node), &key);
         hub.drain();
         assert_eq!(hub.takes().len(), takes, "{node}");
     }

@@ -154,9 +154,9 @@ fn replies_may_come_byte_by_byte() {
         for request in [take("a"), take("b"), extend("c"), extend("d")] {
             rig.send(request);
         }
-        let spent = Spent::default();
+        let retired = Retired::default();
         let (key, ttl_ms) = (key("e"), 1000);
-        rig.send(Request::Take { key, number: 1, spent, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 });
+        rig.send(Request::Take { key, number: 1, retired, ttl_ms, fence_block: 0, clean: false, waiting_ms: 0 });
         rig.send(take("f"));
         rig.written(conn);
         for part in text.chunks(step) {

@@ -7,7 +7,7 @@ use crate::redis::script::{RELEASE, RELEASE_MANY};
 
 /// A release of which nothing else of the client can be left.
 fn plain(name: &str) -> Request {
-    Request::Release { key: key(name), number: 1, spent: None, announce: true }
+    Request::Release { key: key(name), number: 1, retired: None, announce: true }
 }
 
 fn deleted(call: CallId) -> PipeOutput {
@@ -62,7 +62,7 @@ fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
     assert_eq!((rig.pipe.in_flight(), rig.pipe.next_deadline()), (0, None));
     // Those that wake nobody name the locks alone.
     for name in ["a", "b", "c"] {
-        rig.send(Request::Release { key: key(name), number: 1, spent: None, announce: false });
+        rig.send(Request::Release { key: key(name), number: 1, retired: None, announce: false });
     }
     let written = commands(&rig.written(conn));
     assert_eq!((written.len(), &*written[0][0]), (1, "EVALSHA"), "the server has the script");
@@ -103,7 +103,7 @@ fn p4_what_is_about_one_lock_keeps_its_order() {
 #[test]
 fn p4_what_has_more_to_look_for_goes_alone() {
     let (mut rig, conn) = Rig::together();
-    let quiet = Request::Release { key: key("d"), number: 1, spent: None, announce: false };
+    let quiet = Request::Release { key: key("d"), number: 1, retired: None, announce: false };
     for request in [plain("a"), release("b"), plain("c"), quiet, plain("e")] {
         rig.send(request);
     }
@@ -219,8 +219,8 @@ fn p4_an_error_that_ends_the_connection_or_proves_nothing_is_the_answer_of_each(
 #[test]
 fn p4_takes_that_leave_together_share_what_was_minted() {
     let fenced = |name: &str| {
-        let spent = Spent::default();
-        Request::Take { key: key(name), number: 1, spent, ttl_ms: 1_000, fence_block: 8, clean: true, waiting_ms: 0 }
+        let retired = Retired::default();
+        Request::Take { key: key(name), number: 1, retired, ttl_ms: 1_000, fence_block: 8, clean: true, waiting_ms: 0 }
     };
     let granted = |first, count| Reply::Granted { fence: Some(FenceBlock { first, count, ahead_ms: 2 }) };
     let (mut rig, conn) = Rig::together();
@@ -244,7 +244,7 @@ fn p4_takes_that_leave_together_share_what_was_minted() {
     let short = Request::Take {
         key: key("d"),
         number: 1,
-        spent: Spent::default(),
+        retired: Retired::default(),
         ttl_ms: 70,
         fence_block: 8,
         clean: true,

@@ -9,8 +9,8 @@ use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
+use crate::sim::direction::Direction;
 use crate::sim::etcd::Condition;
-use crate::sim::way::Way;
 
 const LOCKS: [&str; 2] = ["a", "b"];
 const ELECTION: &str = "e";
@@ -383,26 +383,26 @@ impl Drawing<'_> {
                 self.push(now, Action::Reset { client, node });
             }
             Kind::Slow => {
-                let (client, node, way) = (self.client(), self.member(), self.chance.pick(&Way::BOTH));
+                let (client, node, direction) = (self.client(), self.member(), self.chance.pick(&Direction::BOTH));
                 // Up to longer than an answer is waited for.
                 let bound = self.chance.pick(&[300, 1_500]);
                 let least = self.chance.millis(bound);
                 let latency = least..least + Duration::from_millis(50);
-                self.push(now, Action::Slow { client, node, way, latency });
+                self.push(now, Action::Slow { client, node, direction, latency });
             }
             Kind::Crawl => {
-                let (client, way) = (self.client(), self.chance.pick(&Way::BOTH));
+                let (client, direction) = (self.client(), self.chance.pick(&Direction::BOTH));
                 let least = self.chance.millis(4_000);
                 for node in 0..self.members {
                     self.push(
                         now,
-                        Action::Slow { client, node, way, latency: least..least + Duration::from_millis(50) },
+                        Action::Slow { client, node, direction, latency: least..least + Duration::from_millis(50) },
                     );
                 }
                 let after = self.while_it_lasts();
                 let latency = self.latency.clone();
                 for node in 0..self.members {
-                    self.push(after, Action::Slow { client, node, way, latency: latency.clone() });
+                    self.push(after, Action::Slow { client, node, direction, latency: latency.clone() });
                 }
             }
             Kind::Replace => {
@@ -412,7 +412,7 @@ impl Drawing<'_> {
                 }
                 // Longer than an answer is waited for.
                 let span = Duration::from_millis(1_100) + self.chance.millis(1_000);
-                self.push(now, Action::Stall { client, node, way: Way::ToClient, span });
+                self.push(now, Action::Stall { client, node, direction: Direction::ToClient, span });
             }
             Kind::ReplaceKey => {
                 let name = if self.elections_only { ELECTION } else { self.chance.pick(&LOCKS[..]) };
@@ -448,9 +448,9 @@ impl Drawing<'_> {
     }
 
     fn cut(&mut self, client: usize, node: usize) {
-        let ways = self.chance.pick(&[&Way::BOTH[..], &[Way::ToNode], &[Way::ToClient]]);
-        for way in ways {
-            self.push(Duration::ZERO, Action::Cut { client, node, way: *way });
+        let directions = self.chance.pick(&[&Direction::BOTH[..], &[Direction::ToNode], &[Direction::ToClient]]);
+        for direction in directions {
+            self.push(Duration::ZERO, Action::Cut { client, node, direction: *direction });
         }
         let after = self.while_it_lasts();
         self.push(after, Action::Heal { client, node });

@@ -221,11 +221,13 @@ impl<C: EtcdClient> Play<C> {
             }
             // The members' clocks keep true time.
             Action::JumpNode { .. } => {}
-            Action::Cut { client, node, way } => self.w.cut(*client, *node, *way),
+            Action::Cut { client, node, direction } => self.w.cut(*client, *node, *direction),
             Action::Heal { client, node } => self.w.heal(*client, *node),
             Action::Reset { client, node } => self.w.drop_connections(*client, *node),
-            Action::Slow { client, node, way, latency } => self.w.slow(*client, *node, *way, latency.clone()),
-            Action::Stall { client, node, way, span } => self.w.stall(*client, *node, *way, *span),
+            Action::Slow { client, node, direction, latency } => {
+                self.w.slow(*client, *node, *direction, latency.clone())
+            }
+            Action::Stall { client, node, direction, span } => self.w.stall(*client, *node, *direction, *span),
             Action::Redis(_) => {}
             Action::Etcd(action) => self.act_on_etcd(action),
         }

@@ -5,14 +5,14 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::{MEETING, RedisAction, RedisStore};
-use crate::lock::Poll;
+use crate::lock::Backoff;
 use crate::lock::{Renew, Wait};
 use crate::redis::{MAX_FENCE_BLOCK, Wake};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
+use crate::sim::direction::Direction;
 use crate::sim::redis::Condition;
 use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store};
-use crate::sim::way::Way;
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const CONDITIONS: [Condition; 4] =
@@ -47,7 +47,7 @@ pub(super) enum Kind {
     /// The same, if it is one of several.
     ForgetInQuorum,
     Partition,
-    OneWay,
+    OneDirection,
     Reset,
     Slow,
     /// Packets of a client travel for up to several times the shortest TTL, for a while.
@@ -112,7 +112,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     let store = RedisStore {
         ttl,
         round: (latency.end + gather) * 4 + ms(5),
-        poll: Poll::exponential(ms(10 + chance.below(50)), ms(100 + chance.below(200))),
+        poll: Backoff::exponential(ms(10 + chance.below(50)), ms(100 + chance.below(200))),
         wake: if !recipe.notify && chance.one_in(4) { Wake::Poll } else { Wake::Notify },
         turn: (chance.pick(&[ms(100), ms(0), ms(20), ms(1_000)]), ms(1 + chance.below(10))),
         fencing: recipe.fenced || !chance.one_in(4),
@@ -311,27 +311,27 @@ impl Hand<'_> {
                 }
                 self.push(span, Action::RestartNode { node, keep_data: !forgets });
             }
-            Kind::Partition | Kind::OneWay => self.cut(kind == Kind::Partition),
+            Kind::Partition | Kind::OneDirection => self.cut(kind == Kind::Partition),
             Kind::Reset => {
                 let (client, node) = (self.client(), self.node());
                 self.push(none, Action::Reset { client, node });
             }
             Kind::Slow => {
-                let (client, node, way) = (self.client(), self.node(), self.way());
+                let (client, node, direction) = (self.client(), self.node(), self.direction());
                 let least = self.chance.millis(200);
-                self.push(none, Action::Slow { client, node, way, latency: least..least + ms(50) });
+                self.push(none, Action::Slow { client, node, direction, latency: least..least + ms(50) });
                 let latency = self.setup.latency.clone();
                 let span = self.span();
-                self.push(span, Action::Slow { client, node, way, latency });
+                self.push(span, Action::Slow { client, node, direction, latency });
             }
             Kind::Crawl => {
-                let (client, way) = (self.client(), self.way());
+                let (client, direction) = (self.client(), self.direction());
                 // The shortest TTL is half of the longest.
                 let least = self.chance.duration(&(none..self.ttl * 2));
                 let (span, latency) = (self.span(), self.setup.latency.clone());
                 for node in 0..self.setup.nodes.len() {
-                    self.push(none, Action::Slow { client, node, way, latency: least..least + ms(50) });
-                    self.push(span, Action::Slow { client, node, way, latency: latency.clone() });
+                    self.push(none, Action::Slow { client, node, direction, latency: least..least + ms(50) });
+                    self.push(span, Action::Slow { client, node, direction, latency: latency.clone() });
                 }
             }
             Kind::Replace => {
@@ -341,7 +341,7 @@ impl Hand<'_> {
                 }
                 // Longer than an answer is waited for.
                 let span = ms(600) + self.chance.millis(600);
-                self.push(none, Action::Stall { client, node, way: Way::ToClient, span });
+                self.push(none, Action::Stall { client, node, direction: Direction::ToClient, span });
             }
             Kind::Refuse => {
                 let (node, condition, span) = (self.node(), self.chance.pick(&CONDITIONS), self.span());
@@ -423,7 +423,7 @@ impl Hand<'_> {
         let (client, node, name) = (self.client(), self.node(), self.name());
         // Less than the shortest TTL: what arrives later than that is not looked for any more.
         let span = self.ttl / 3 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
-        self.push(Duration::ZERO, Action::Stall { client, node, way: Way::ToNode, span });
+        self.push(Duration::ZERO, Action::Stall { client, node, direction: Direction::ToNode, span });
         let again = self.ttl / 4 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
         let hold = self.chance.duration(&(Duration::ZERO..self.ttl / 16));
         for (after, wait) in [(Duration::ZERO, Wait::Try), (again, Wait::For(self.ttl))] {
@@ -483,8 +483,8 @@ impl Hand<'_> {
         }
     }
 
-    fn way(&mut self) -> Way {
-        self.chance.pick(&Way::BOTH)
+    fn direction(&mut self) -> Direction {
+        self.chance.pick(&Direction::BOTH)
     }
 
     /// Nothing passes between one or all clients and a node, for a while.
@@ -496,10 +496,10 @@ impl Hand<'_> {
             let client = self.client();
             client..client + 1
         };
-        let ways = if both { Way::BOTH.to_vec() } else { alloc::vec![self.way()] };
+        let directions = if both { Direction::BOTH.to_vec() } else { alloc::vec![self.direction()] };
         for client in clients {
-            for way in &ways {
-                self.push(Duration::ZERO, Action::Cut { client, node, way: *way });
+            for direction in &directions {
+                self.push(Duration::ZERO, Action::Cut { client, node, direction: *direction });
             }
             self.push(span, Action::Heal { client, node });
         }

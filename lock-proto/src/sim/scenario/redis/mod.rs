@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::{Backend, Bounds, Scenario};
-use crate::lock::Poll;
+use crate::lock::Backoff;
 use crate::redis::Wake;
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
@@ -21,7 +21,7 @@ pub struct RedisStore {
     /// How long a round of a quorum waits.
     pub round: Duration,
     /// How often waiters try.
-    pub poll: Poll,
+    pub poll: Backoff,
     /// How waiters are woken.
     pub wake: Wake,
     /// How long a lock is passed on inside a client, and how long the client then stays away.
@@ -190,14 +190,16 @@ pub(super) const PARTITIONS: Scenario = kept(
     "redis-partitions",
     "the network between a client and a node is cut, in one direction or both, and heals",
     |chance| {
-        let rates = &[(Kind::Partition, 4), (Kind::OneWay, 4), (Kind::Slow, 1), (Kind::Reset, 1), (Kind::LetGo, 1)];
+        let rates =
+            &[(Kind::Partition, 4), (Kind::OneDirection, 4), (Kind::Slow, 1), (Kind::Reset, 1), (Kind::LetGo, 1)];
         draw::draw(chance, &Recipe { rates, ..QUIET })
     },
 );
 
 pub(super) const DATA_LOSS: Scenario =
     kept("redis-data-loss", "nodes of a quorum lose their data and start again", |chance| {
-        let rates = &[(Kind::Forget, 4), (Kind::Crash, 2), (Kind::StopNode, 1), (Kind::LetGo, 1), (Kind::OneWay, 1)];
+        let rates =
+            &[(Kind::Forget, 4), (Kind::Crash, 2), (Kind::StopNode, 1), (Kind::LetGo, 1), (Kind::OneDirection, 1)];
         draw::draw(chance, &Recipe { nodes: &[3, 5], rates, ..QUIET })
     });
 
@@ -227,14 +229,16 @@ pub(super) const TURNS: Scenario = kept(
     "redis-turns",
     "many want the same lock in the same client, and it is passed on among them, while things go wrong",
     |chance| {
-        let rates = &[(Kind::Abandon, 3), (Kind::Reset, 1), (Kind::Pause, 1), (Kind::OneWay, 1), (Kind::Crash, 1)];
+        let rates =
+            &[(Kind::Abandon, 3), (Kind::Reset, 1), (Kind::Pause, 1), (Kind::OneDirection, 1), (Kind::Crash, 1)];
         draw::draw(chance, &Recipe { clients: 1..3, nodes: &[1, 1, 3], rates, ..QUIET })
     },
 );
 
 pub(super) const SHUTDOWN: Scenario =
     kept("redis-shutdown", "clients are shut down while they hold and wait, and while things go wrong", |chance| {
-        let rates = &[(Kind::Shutdown, 2), (Kind::Reset, 2), (Kind::OneWay, 1), (Kind::Crash, 1), (Kind::LetGo, 2)];
+        let rates =
+            &[(Kind::Shutdown, 2), (Kind::Reset, 2), (Kind::OneDirection, 1), (Kind::Crash, 1), (Kind::LetGo, 2)];
         draw::draw(chance, &Recipe { rates, ..QUIET })
     });
 
@@ -242,7 +246,8 @@ pub(super) const WAKE: Scenario = kept(
     "redis-wake",
     "waiters are woken by releases, while signals are lost with connections, servers and waiters",
     |chance| {
-        let rates = &[(Kind::Reset, 4), (Kind::KillClient, 1), (Kind::Crash, 1), (Kind::Abandon, 2), (Kind::OneWay, 1)];
+        let rates =
+            &[(Kind::Reset, 4), (Kind::KillClient, 1), (Kind::Crash, 1), (Kind::Abandon, 2), (Kind::OneDirection, 1)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], clients: 2..6, rates, ..QUIET })
     },
 );
@@ -268,7 +273,7 @@ pub(super) const TOGETHER: Scenario = kept(
             (Kind::FlushScripts, 2),
             (Kind::Refuse, 1),
             (Kind::Pause, 1),
-            (Kind::OneWay, 1),
+            (Kind::OneDirection, 1),
             (Kind::Crash, 1),
             (Kind::Shutdown, 1),
         ];
@@ -285,7 +290,7 @@ pub(super) const STRANGERS: Scenario = kept(
             (Kind::Bunch, 10),
             (Kind::LetGo, 2),
             (Kind::Pause, 4),
-            (Kind::OneWay, 1),
+            (Kind::OneDirection, 1),
             (Kind::Reset, 1),
             (Kind::FlushScripts, 1),
             (Kind::Crash, 1),
@@ -410,7 +415,7 @@ const EVERY_RATE: &[(Kind, u64)] = &[
     (Kind::Crash, 1),
     (Kind::ForgetInQuorum, 1),
     (Kind::Partition, 1),
-    (Kind::OneWay, 1),
+    (Kind::OneDirection, 1),
     (Kind::Reset, 2),
     (Kind::Slow, 1),
     (Kind::Refuse, 1),
@@ -438,7 +443,7 @@ pub(super) const BEYOND: Scenario =
             (Kind::StopNode, 1),
             (Kind::KillClient, 1),
             (Kind::Crash, 1),
-            (Kind::OneWay, 1),
+            (Kind::OneDirection, 1),
             (Kind::Reset, 2),
             (Kind::Refuse, 1),
             (Kind::Evict, 1),

@@ -200,11 +200,11 @@ impl<C: RedisClient> Game<C> {
                     w.jump_node_clock_forward(*node, by);
                 }
             }
-            Action::Cut { client, node, way } => w.cut(*client, *node, *way),
+            Action::Cut { client, node, direction } => w.cut(*client, *node, *direction),
             Action::Heal { client, node } => w.heal(*client, *node),
             Action::Reset { client, node } => w.drop_connections(*client, *node),
-            Action::Slow { client, node, way, latency } => w.slow(*client, *node, *way, latency.clone()),
-            Action::Stall { client, node, way, span } => w.stall(*client, *node, *way, *span),
+            Action::Slow { client, node, direction, latency } => w.slow(*client, *node, *direction, latency.clone()),
+            Action::Stall { client, node, direction, span } => w.stall(*client, *node, *direction, *span),
             // Not of this world.
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),

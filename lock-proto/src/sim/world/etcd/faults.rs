@@ -5,10 +5,10 @@ use alloc::format;
 use super::{Etcd, EtcdClient};
 use crate::etcd::Queue;
 use crate::fault::Fault;
+use crate::sim::direction::Direction;
 use crate::sim::etcd::{Cluster, Condition};
 use crate::sim::network::Packet;
 use crate::sim::trace::{Lane, State};
-use crate::sim::way::Way;
 use crate::sim::world::World;
 use crate::sim::world::process::Fact;
 use crate::time::Instant;
@@ -39,7 +39,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         self.set_host(member, State::Running);
         while let Some((link, packet)) = self.store.members[member].outbox.pop_front() {
-            self.send(link, Way::ToClient, packet);
+            self.send(link, Direction::ToClient, packet);
         }
         self.settle_member(member);
         while let Some((link, packet)) = self.hosts[member].inbox.pop_front() {
@@ -82,7 +82,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.node_open = false;
             }
-            self.send(id, Way::ToClient, Packet::Close(Fault::Reset));
+            self.send(id, Direction::ToClient, Packet::Close(Fault::Reset));
         }
     }
 

@@ -9,8 +9,8 @@ use crate::etcd::message::{
     COMPARE_CREATE, Compare, CompareWith, DELETED, Op, RangeRequest, TxnRequest, WatchAsk, WatchResponse,
 };
 use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
+use crate::sim::direction::Direction;
 use crate::sim::network::Payload;
-use crate::sim::way::Way;
 
 /// So many digits tell one lease from the others.
 const DIGITS: usize = 4;
@@ -44,7 +44,7 @@ impl Payload for Wire {
         0
     }
 
-    fn label(&self, _: Way) -> String {
+    fn label(&self, _: Direction) -> String {
         match self {
             Self::Call { request, .. } => call(request),
             Self::Open { kind: StreamKind::Watch, .. } => "open watches".into(),

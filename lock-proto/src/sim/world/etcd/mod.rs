@@ -160,7 +160,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     const NODE: char = 'm';
     const SUSPENDED: &str = "suspended";
     const LEFT: &str = "may be left";
-    const WAYS: [&str; 2] = ["to the node", "to the client"];
+    const DIRECTIONS: [&str; 2] = ["to the node", "to the client"];
 
     fn plain(setup: &mut Setup, rng: &mut Rng) -> (usize, Config) {
         setup.plain(rng)

@@ -16,10 +16,10 @@ use crate::etcd::{Output, Rpc};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::check::{Rule, Stage};
+use crate::sim::direction::Direction;
 use crate::sim::etcd::ClusterOutput;
 use crate::sim::network::Packet;
 use crate::sim::trace::State;
-use crate::sim::way::Way;
 use crate::sim::world::World;
 use crate::time::Instant;
 use crate::url::Secret;
@@ -71,7 +71,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if self.hosts[member].state == State::Paused {
             self.store.members[member].outbox.push_back((link, packet));
         } else {
-            self.send(link, Way::ToClient, packet);
+            self.send(link, Direction::ToClient, packet);
         }
     }
 
@@ -205,7 +205,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
                     if let Some(open) = self.network.links.get_mut(&link).filter(|link| link.node_open) {
                         open.node_open = false;
-                        self.send(link, Way::ToClient, Packet::Close(why));
+                        self.send(link, Direction::ToClient, Packet::Close(why));
                     }
                 }
             }
@@ -400,7 +400,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if self.network.links.get(&id).is_some_and(|link| !link.established) {
             return self.halt(format!("client {client} says {wire} on {conn}, which is still being opened"));
         }
-        self.send(id, Way::ToNode, Packet::Data(wire));
+        self.send(id, Direction::ToNode, Packet::Data(wire));
     }
 
     /// Calls and streams of a connection that has ended.

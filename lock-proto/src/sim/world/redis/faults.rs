@@ -8,10 +8,10 @@ use core::time::Duration;
 
 use super::{Redis, RedisClient};
 use crate::fault::Fault;
+use crate::sim::direction::Direction;
 use crate::sim::network::{Link, Packet};
 use crate::sim::redis::{Condition, Node};
 use crate::sim::trace::{Lane, State, What};
-use crate::sim::way::Way;
 use crate::sim::world::World;
 use crate::sim::world::check::signed;
 use crate::sim::world::process::Fact;
@@ -58,7 +58,7 @@ impl<C: RedisClient> World<Redis<C>> {
                 link.node_open = false;
             }
             let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
-            self.send(id, Way::ToClient, Packet::Close(why));
+            self.send(id, Direction::ToClient, Packet::Close(why));
         }
     }
 

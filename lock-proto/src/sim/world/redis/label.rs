@@ -5,19 +5,19 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::redis::script;
+use crate::sim::direction::Direction;
 use crate::sim::network::Payload;
 use crate::sim::redis::input::{self, Limits, Parsed};
-use crate::sim::way::Way;
 
 impl Payload for Vec<u8> {
     fn size(&self) -> usize {
         self.len()
     }
 
-    fn label(&self, way: Way) -> String {
-        match way {
-            Way::ToNode => requests(self),
-            Way::ToClient => replies(self),
+    fn label(&self, direction: Direction) -> String {
+        match direction {
+            Direction::ToNode => requests(self),
+            Direction::ToClient => replies(self),
         }
     }
 }

@@ -107,7 +107,7 @@ impl<C: RedisClient> Servers for Redis<C> {
     const NODE: char = 'n';
     const SUSPENDED: &str = "suspended with its clock";
     const LEFT: &str = "not released";
-    const WAYS: [&str; 2] = ["ToNode", "ToClient"];
+    const DIRECTIONS: [&str; 2] = ["ToNode", "ToClient"];
 
     fn plain(setup: &mut Setup, _: &mut Rng) -> (usize, Config) {
         (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()))

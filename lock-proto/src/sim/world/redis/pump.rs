@@ -12,9 +12,9 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::redis::{Key, Output};
 use crate::sim::check::{Permit, Rule, Stage, TAKE};
+use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
 use crate::sim::trace::{Fate, Lane, State, What};
-use crate::sim::way::Way;
 use crate::sim::world::World;
 use crate::sim::world::handover::Cause;
 use crate::sim::world::process::{Fact, Process};
@@ -130,7 +130,7 @@ impl<C: RedisClient> World<Redis<C>> {
             if !bytes.is_empty() {
                 let bytes = bytes.to_vec();
                 server.consume(id, bytes.len());
-                self.send_bytes(id, Way::ToClient, bytes);
+                self.send_bytes(id, Direction::ToClient, bytes);
             }
         }
         while let Some(id) = self.store.nodes[node].node.poll_closed() {
@@ -139,7 +139,7 @@ impl<C: RedisClient> World<Redis<C>> {
                 && link.node_open
             {
                 link.node_open = false;
-                self.send(id, Way::ToClient, Packet::Close(Fault::Closed));
+                self.send(id, Direction::ToClient, Packet::Close(Fault::Closed));
             }
         }
     }
@@ -173,14 +173,14 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     /// Sends bytes, now and then in several pieces.
-    fn send_bytes(&mut self, id: u64, way: Way, mut bytes: Vec<u8>) {
+    fn send_bytes(&mut self, id: u64, direction: Direction, mut bytes: Vec<u8>) {
         loop {
             let piece = self.network.piece(bytes.len());
             if piece >= bytes.len() {
-                return self.send(id, way, Packet::Data(bytes));
+                return self.send(id, direction, Packet::Data(bytes));
             }
             let rest = bytes.split_off(piece);
-            self.send(id, way, Packet::Data(bytes));
+            self.send(id, direction, Packet::Data(bytes));
             bytes = rest;
         }
     }
@@ -278,7 +278,7 @@ impl<C: RedisClient> World<Redis<C>> {
     fn has_outgoing(&self, client: usize) -> bool {
         let mut place = 0;
         while let Some((found, _, link)) = self.network.next_of_client(client, place) {
-            if self.network.room(link, Way::ToNode) > 0 && self.clients[client].machine.has_outgoing(link.conn) {
+            if self.network.room(link, Direction::ToNode) > 0 && self.clients[client].machine.has_outgoing(link.conn) {
                 return true;
             }
             place = found + 1;
@@ -290,7 +290,7 @@ impl<C: RedisClient> World<Redis<C>> {
         let mut moved = false;
         let mut place = 0;
         while let Some((found, id, link)) = self.network.next_of_client(client, place) {
-            let (conn, room) = (link.conn, self.network.room(link, Way::ToNode));
+            let (conn, room) = (link.conn, self.network.room(link, Direction::ToNode));
             let machine = &mut self.clients[client].machine;
             let bytes = machine.outgoing(conn);
             let bytes = &bytes[..bytes.len().min(room)];
@@ -303,7 +303,7 @@ impl<C: RedisClient> World<Redis<C>> {
             self.checker.request(self.now, client, conn.node().index());
             self.watches(client, id, conn.node().index(), &bytes);
             self.journal.facts.sent(self.now, client, conn, &bytes);
-            self.send_bytes(id, Way::ToNode, bytes);
+            self.send_bytes(id, Direction::ToNode, bytes);
             moved = true;
         }
         moved

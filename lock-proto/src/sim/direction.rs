@@ -4,14 +4,14 @@ use core::fmt;
 
 /// A direction between a client and a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum Direction {
     /// From the client to the node.
     ToNode,
     /// From the node to the client.
     ToClient,
 }
 
-impl Way {
+impl Direction {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::ToNode, Self::ToClient];
 
@@ -23,7 +23,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ToNode => "to the node",
