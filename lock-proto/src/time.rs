@@ -59,7 +59,7 @@ impl Instant {
 
     /// This instant moved back to a multiple of the longest power of two nanoseconds that is not above `beat`, which is in nanoseconds, too:
     /// beats that differ fall together.
-    pub(crate) const fn round_up_to(self, beat: u64) -> Self {
+    pub(crate) const fn round_down_to(self, beat: u64) -> Self {
         let power = if beat == 0 { 0 } else { beat.ilog2() };
         Self(self.0 & (u64::MAX << power))
     }
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn a_beat_is_a_power_of_two() {
         let at = Instant::from_nanos(0b1_0110_1111);
-        assert_eq!(at.round_up_to(16), Instant::from_nanos(0b1_0110_0000));
-        assert_eq!(at.round_up_to(31), Instant::from_nanos(0b1_0110_0000));
-        assert_eq!(at.round_up_to(1), at);
-        assert_eq!(at.round_up_to(0), at);
-        assert_eq!(Instant::MAX.round_up_to(u64::MAX), Instant::from_nanos(1 << 63));
+        assert_eq!(at.round_down_to(16), Instant::from_nanos(0b1_0110_0000));
+        assert_eq!(at.round_down_to(31), Instant::from_nanos(0b1_0110_0000));
+        assert_eq!(at.round_down_to(1), at);
+        assert_eq!(at.round_down_to(0), at);
+        assert_eq!(Instant::MAX.round_down_to(u64::MAX), Instant::from_nanos(1 << 63));
     }
 
     #[test]

@@ -17,7 +17,7 @@ async fn cycle(client: &Client) {
 fn cycles(c: &mut Criterion) {
     let (redis, etcd) = (Redis::start(), Etcd::start());
     for (name, url) in [("redis", redis.url()), ("etcd", etcd.url())] {
-        let client = smol::block_on(async { Client::connect(&url) }).expect("a good URL");
+        let client = smol::block_on(async { lock_smol::connect(&url) }).expect("a good URL");
         c.bench_function(&format!("smol, {name}, acquire + release"), |b| b.iter(|| smol::block_on(cycle(&client))));
         assert_eq!(smol::block_on(client.shutdown(TIMEOUT)).unreleased, 0);
     }

@@ -22,14 +22,14 @@
 //! #     });
 //! #     url
 //! # }
-//! use lock_smol::{Client, Release};
+//! use lock_smol::Release;
 //! use std::time::Duration;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     smol::block_on(async {
 //!         let url = "redis://127.0.0.1:6379";
 //! #       let url = &*simulated_redis();
-//!         let client = Client::connect(url)?;
+//!         let client = lock_smol::connect(url)?;
 //!
 //!         // Waits until the lock is free, then keeps it alive for as long as the guard lives.
 //!         let guard = client.lock("invoice:42").ttl(Duration::from_secs(5)).acquire().await?;
@@ -48,7 +48,7 @@
 //! }
 //! ```
 //!
-//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else —
+//! [`connect`] spawns one task, the driver, on smol's global executor. Everything else —
 //! [`Lock`], [`Guard`], [`Observer`] — is the same on every runtime, and may be used and dropped on
 //! any thread.
 //!
@@ -57,7 +57,7 @@
 //!
 //! # etcd
 //!
-//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
+//! `connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
 //! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
 //! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
 //! nothing of the runtime but a TCP connection and a timer.
@@ -79,26 +79,26 @@
 
 #[cfg(feature = "async-std")]
 pub mod async_std;
-mod client;
+mod connect;
 mod host;
 mod stream;
 
-pub use client::Client;
+pub use connect::{connect, connect_quorum, connect_with};
 pub use host::Smol;
 pub use lock_proto;
 #[cfg(feature = "etcd")]
-pub use lock_proto::driver::etcd::OwnerError;
+pub use lock_proto::driver::etcd::{OwnerError, OwnerKeyExt};
 pub use lock_proto::driver::{
-    AcquireError, Acquiring, Campaigning, ConnectError, Election, ExtendError, Guard, LeadError, Leadership,
-    LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing, ResignHandle, Settings, Shutdown,
-    StopSignal,
+    AcquireError, AcquireErrorKind, Acquiring, Campaigning, Client, ConnectError, Election, ExtendError, Guard,
+    LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
+    ResignHandle, Settings, Shutdown, StopSignal,
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
 #[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Blocked, ConfigError, ElectionEvent, Failure, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report,
-    Token, UrlError, Wait,
+    Answer, Backoff, Blocked, Cause, ConfigError, ElectionEvent, ErrorClass, Expiry, Fault, Fence, Invalid, Leader,
+    Loss, Misuse, Release, Renew, Report, ServerError, Token, UrlError,
 };
 pub use stream::Stream;

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use lock_conformance::{Kit, Runtime, Server};
-use lock_smol::lock_proto::driver;
 use lock_smol::{Client, ConnectError, Settings, Smol};
 
 struct OnSmol(smol::Executor<'static>);
@@ -20,8 +19,8 @@ impl Runtime for OnSmol {
         Smol::new()
     }
 
-    fn connect(&self, settings: Settings) -> Result<driver::Client, ConnectError> {
-        Client::with_config(settings).map(Client::into_inner)
+    fn connect(&self, settings: Settings) -> Result<Client, ConnectError> {
+        lock_smol::connect_with(settings)
     }
 
     fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -49,7 +48,7 @@ mod async_std_runtime {
     use std::sync::Mutex;
 
     use async_std::task::{self, JoinHandle};
-    use lock_smol::async_std::{AsyncStd, Client};
+    use lock_smol::async_std::{AsyncStd, connect_with};
 
     /// It has one executor for the whole process, which never ends: the tasks do.
     #[derive(Default)]
@@ -66,8 +65,8 @@ mod async_std_runtime {
             AsyncStd::new()
         }
 
-        fn connect(&self, settings: Settings) -> Result<driver::Client, ConnectError> {
-            Client::with_config(settings).map(Client::into_inner)
+        fn connect(&self, settings: Settings) -> Result<Client, ConnectError> {
+            connect_with(settings)
         }
 
         fn block_on<F: Future>(&self, future: F) -> F::Output {

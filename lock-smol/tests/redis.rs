@@ -5,8 +5,8 @@
 use core::time::Duration;
 use std::thread;
 
+use lock_smol::Smol;
 use lock_smol::redis::{Config, Loss};
-use lock_smol::{Client, Smol};
 use lock_testkit::{Redis, TIMEOUT, wait_until};
 
 fn gone(redis: &Redis, key: &str) -> bool {
@@ -15,7 +15,7 @@ fn gone(redis: &Redis, key: &str) -> bool {
 
 #[test]
 fn bad_urls_are_named() {
-    let error = Client::connect("http://127.0.0.1").unwrap_err().to_string();
+    let error = lock_smol::connect("http://127.0.0.1").unwrap_err().to_string();
     assert!(error.contains("http"), "{error}");
 }
 

@@ -19,7 +19,7 @@ fn cycles(c: &mut Criterion) {
     let (redis, etcd) = (Redis::start(), Etcd::start());
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     for (name, url) in [("redis", redis.url()), ("etcd", etcd.url())] {
-        let client = runtime.block_on(async { Client::connect(&url) }).expect("a good URL");
+        let client = runtime.block_on(async { lock_tokio::connect(&url) }).expect("a good URL");
         c.bench_function(&format!("tokio, {name}, acquire + release"), |b| b.iter(|| runtime.block_on(cycle(&client))));
         assert_eq!(runtime.block_on(client.shutdown(TIMEOUT)).unreleased, 0);
     }

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use lock_conformance::Runtime;
-use lock_tokio::lock_proto::driver;
 use lock_tokio::{Client, ConnectError, Settings, Tokio};
 use tokio::runtime::{self, Builder};
 
@@ -25,8 +24,8 @@ impl<const WORKERS: usize> Runtime for OnTokio<WORKERS> {
         Tokio::new()
     }
 
-    fn connect(&self, settings: Settings) -> Result<driver::Client, ConnectError> {
-        Client::with_config(settings).map(Client::into_inner)
+    fn connect(&self, settings: Settings) -> Result<Client, ConnectError> {
+        lock_tokio::connect_with(settings)
     }
 
     fn block_on<F: Future>(&self, future: F) -> F::Output {

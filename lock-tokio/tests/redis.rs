@@ -10,7 +10,7 @@ use std::thread;
 use lock_testkit::{Redis, TIMEOUT, wait_until};
 use lock_tokio::lock_proto::driver;
 use lock_tokio::redis::{Config, Loss};
-use lock_tokio::{Client, ConnectError, Tokio};
+use lock_tokio::{ConnectError, Tokio};
 use tokio::runtime::{Builder, Runtime};
 
 fn single() -> Runtime {
@@ -23,7 +23,7 @@ fn gone(redis: &Redis, key: &str) -> bool {
 
 #[test]
 fn without_a_runtime_there_is_an_error() {
-    assert!(matches!(Client::connect("redis://127.0.0.1:6379"), Err(ConnectError::NoRuntime)));
+    assert!(matches!(lock_tokio::connect("redis://127.0.0.1:6379"), Err(ConnectError::NoRuntime)));
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn bad_urls_are_named() {
         (&["redis://127.0.0.1:1", "redis://127.0.0.1:2"], "2 nodes"),
         (&["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:1"], "same server"),
     ] {
-        let error = Client::connect_quorum(urls).unwrap_err().to_string();
+        let error = lock_tokio::connect_quorum(urls).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
 }
@@ -44,7 +44,7 @@ fn bad_urls_are_named() {
 fn a_blocked_executor_loses_the_lock_first() {
     let redis = Redis::start();
     single().block_on(async {
-        let client = Client::connect(&redis.url()).unwrap();
+        let client = lock_tokio::connect(&redis.url()).unwrap();
         let ttl = Duration::from_millis(300);
         let guard = client.lock("a").ttl(ttl).acquire().await.unwrap();
         let steps = AtomicU32::new(0);
@@ -65,7 +65,7 @@ fn guards_move_between_tasks_and_threads() {
     let redis = Redis::start();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Client::connect(&redis.url()).unwrap();
+        let client = lock_tokio::connect(&redis.url()).unwrap();
         let held = Arc::new(AtomicU32::new(0));
         let tasks: Vec<_> = (0..16)
             .map(|_| {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant as StdInstant;
 
 use lock_proto::Instant;
-use lock_proto::driver::{self, AcquireError, Address, Clock, Guard, Host};
+use lock_proto::driver::{self, AcquireErrorKind, Address, Clock, Guard, Host};
 use lock_proto::redis::{Loss, Release};
 use lock_testkit::{TIMEOUT, wait_until};
 
@@ -47,7 +47,7 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
         assert_eq!(kit.soon("the loss", asked.lost()).await, Loss::ShutDown);
         assert_eq!(kit.soon("release", asked.release()).await, Release::Unknown);
         let refused = kit.soon("refused", client.lock("c").acquire()).await.unwrap_err();
-        assert_eq!(refused, AcquireError::ShutDown);
+        assert_eq!(*refused.kind(), AcquireErrorKind::ShutDown);
         assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 2, "both were held when it ended");
     });
     assert!(wait_until(TIMEOUT, || !server.knows("a") && !server.knows("b")), "they end by themselves");
@@ -93,15 +93,15 @@ pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
         let (client, driver) = driver(kit.runtime().host(), &server);
         let waits = client.lock("a").wait(Duration::from_millis(1));
         assert!(kit.cancelled(Duration::from_millis(50), waits.acquire()).await.is_none());
-        assert!(kit.cancelled(Duration::from_millis(50), client.lock("a").try_once().acquire()).await.is_none());
+        assert!(kit.cancelled(Duration::from_millis(50), client.lock("a").try_acquire()).await.is_none());
         let waiting = client.lock("a").acquire();
         let thread = thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             drop(driver);
         });
-        assert_eq!(kit.soon("told", waiting).await.unwrap_err(), AcquireError::ShutDown);
+        assert_eq!(*kit.soon("told", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
         thread.join().unwrap();
-        assert_eq!(kit.soon("refused", waits.acquire()).await.unwrap_err(), AcquireError::ShutDown);
+        assert_eq!(*kit.soon("refused", waits.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
         assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
         assert!(!server.knows("a"));
     });

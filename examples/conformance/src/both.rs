@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use lock_proto::driver::AcquireError;
-use lock_proto::redis::{Failure, Loss, Release};
+use lock_proto::driver::AcquireErrorKind;
+use lock_proto::redis::{Loss, Release};
 use lock_testkit::TIMEOUT;
 
 pub use crate::addresses::a_name_whose_first_address_is_dead;
@@ -126,7 +126,7 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     .join()
     .unwrap();
     assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
-    assert_eq!(kit.soon("refused", lock.acquire()).await.unwrap_err(), AcquireError::ShutDown);
+    assert_eq!(*kit.soon("refused", lock.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
     assert!(!server.knows("a") && !server.knows("b"));
 }
 
@@ -167,7 +167,7 @@ pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
     assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_held() && since.elapsed() <= server.ttl() + SLACK, "{:?}", since.elapsed());
     let failed = kit.soon("no server", client.lock("b").wait(Duration::from_millis(200)).acquire()).await.unwrap_err();
-    let AcquireError::Failed(Failure::TimedOut(report)) = failed else { panic!("{failed}") };
+    let AcquireErrorKind::TimedOut(report) = failed.kind() else { panic!("{failed}") };
     assert!(!report.is_busy(), "{report}");
     // A waiter sits it out.
     let mut waiting = pin!(lock.acquire());

@@ -1,5 +1,6 @@
 //! How an end is told: exit codes, the numbers of `sysexits.h` where one fits, and a shell's for the command.
 
+use lock_proto::driver::{AcquireError, AcquireErrorKind};
 use lock_proto::redis::{Failure, Loss};
 
 /// A value that cannot be used, two or four backends, mixed schemes.
@@ -37,6 +38,23 @@ pub fn of_failure(failure: &Failure) -> u8 {
         Failure::EqualNodes(..) => USAGE,
         // What else there may be in later versions: nothing was acquired, and no server said that somebody has it.
         Failure::TimedOut(_) | Failure::ShuttingDown | _ => UNREACHABLE,
+    }
+}
+
+/// The same for the error of an acquisition.
+#[must_use]
+pub fn of_error(error: &AcquireError) -> u8 {
+    match error.kind() {
+        _ if error.is_busy() => BUSY,
+        AcquireErrorKind::KeyInUse(_) => KEY_IN_USE,
+        AcquireErrorKind::Refused(_) => REFUSED,
+        AcquireErrorKind::EqualNodes(..) | AcquireErrorKind::Misuse(_) | AcquireErrorKind::NoElections => USAGE,
+        AcquireErrorKind::Busy(_)
+        | AcquireErrorKind::TimedOut(_)
+        | AcquireErrorKind::Withdrawn
+        | AcquireErrorKind::ShutDown
+        | AcquireErrorKind::Forked
+        | _ => UNREACHABLE,
     }
 }
 

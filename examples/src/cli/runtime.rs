@@ -28,9 +28,9 @@ impl Runtime {
     /// A client whose driver this runtime runs.
     pub(crate) fn client(self, settings: Settings) -> Result<driver::Client, ConnectError> {
         Ok(match self {
-            Self::Tokio => lock_tokio::Client::with_config(settings)?.into_inner(),
-            Self::Smol => lock_smol::Client::with_config(settings)?.into_inner(),
-            Self::AsyncStd => lock_smol::async_std::Client::with_config(settings)?.into_inner(),
+            Self::Tokio => lock_tokio::connect_with(settings)?,
+            Self::Smol => lock_smol::connect_with(settings)?,
+            Self::AsyncStd => lock_smol::async_std::connect_with(settings)?,
         })
     }
 }

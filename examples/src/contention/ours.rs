@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use futures_util::future::join_all;
-use lock_proto::driver::{AcquireError, Client, Guard, Lock};
+use lock_proto::driver::{Client, Guard, Lock};
 use lock_proto::redis::Release;
 
 use super::Failed;
@@ -46,14 +46,7 @@ pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
             guard.release().await;
             Ok(())
         }
-        Err(error) => {
-            let code = match &error {
-                AcquireError::Failed(failure) => exit::of_failure(failure),
-                AcquireError::Misuse(_) => exit::USAGE,
-                AcquireError::Withdrawn | AcquireError::ShutDown | AcquireError::NoElections | _ => exit::UNREACHABLE,
-            };
-            Err(Failed { code, why: error.to_string() })
-        }
+        Err(error) => Err(Failed { code: exit::of_error(&error), why: error.to_string() }),
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lock_proto::sim::redis::NodeConfig;
-use lock_tokio::Client;
 
 use super::Broken;
 use super::resource::Resource;
@@ -28,7 +27,7 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
     story.tell(&format!("five independent servers listen; {WORKERS} workers add 1 to a number {ROUNDS} times each"));
     let resource = Arc::new(Resource::default());
 
-    let client = Client::connect_quorum(&urls)?;
+    let client = lock_tokio::connect_quorum(&urls)?;
     let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
     story.check(guard.fence().is_none(), "the holder of a quorum gets no fencing token: its type says so");
     let workers: Vec<_> = (0..WORKERS).map(|_| tokio::spawn(work(urls.clone(), Arc::clone(&resource)))).collect();
@@ -71,7 +70,7 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
 }
 
 async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Result<(), Broken> {
-    let client = Client::connect_quorum(&urls)?;
+    let client = lock_tokio::connect_quorum(&urls)?;
     for _ in 0..ROUNDS {
         let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
         guard.protect(resource.add_one(None)).await.output??;

@@ -4,7 +4,6 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use lock_proto::sim::redis::NodeConfig;
-use lock_tokio::Client;
 use lock_tokio::redis::Loss;
 
 use super::Broken;
@@ -53,7 +52,7 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
 }
 
 async fn work(url: String, resource: Arc<Resource>, fences: Arc<Mutex<Vec<u64>>>) -> Result<(), Broken> {
-    let client = Client::connect(&url)?;
+    let client = lock_tokio::connect(&url)?;
     for _ in 0..ROUNDS {
         let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
         let fence = guard.fence().map(|fence| fence.get()).ok_or("a single server gives fencing tokens")?;
@@ -82,7 +81,7 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
         move || -> Result<(), Broken> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let client = Client::connect(&url)?;
+                let client = lock_tokio::connect(&url)?;
                 let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
                 let fence = guard.fence().map(|fence| fence.get()).ok_or("a fencing token")?;
                 let read = resource.value();
@@ -103,7 +102,7 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
     let Some(News::Holds(old)) = hear.recv().await else { return Err("the sleeper did not get the lock".into()) };
     story.tell(&format!("the sleeper holds the lock with the fencing token {old}, and falls asleep"));
 
-    let client = Client::connect(&server.url())?;
+    let client = lock_tokio::connect(&server.url())?;
     let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
     let fence = guard.fence().map(|fence| fence.get()).ok_or("a fencing token")?;
     story.tell(&format!("another worker got the lock when it ended, with the fencing token {fence}"));

@@ -10,11 +10,9 @@ use std::ffi::OsString;
 use std::io::Write as _;
 
 use lock_proto::driver::AcquireError;
-use lock_tokio::Client;
 
 use args::{Args, Parsed, Role, parse};
 
-use crate::cli::name::Shown;
 use crate::cli::{GOODBYE, exit};
 
 /// Runs the program; returns its exit code.
@@ -40,7 +38,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&s
 }
 
 async fn run(Args { config, role }: Args) -> u8 {
-    let client = match Client::with_config(config.clone()) {
+    let client = match lock_tokio::connect_with(config.clone()) {
         Ok(client) => client,
         Err(error) => {
             say(&error);
@@ -62,21 +60,8 @@ fn say(what: &dyn core::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "leader: {what}");
 }
 
-/// Says what came of an election of this name, or of none with it; returns the exit code.
-fn explain(name: &[u8], error: &AcquireError) -> u8 {
-    let shown = Shown(name);
-    match error {
-        AcquireError::Failed(failure) => {
-            say(&format_args!("{shown}: {failure}"));
-            exit::of_failure(failure)
-        }
-        AcquireError::Misuse(_) | AcquireError::NoElections => {
-            say(error);
-            exit::USAGE
-        }
-        AcquireError::Withdrawn | AcquireError::ShutDown | _ => {
-            say(&format_args!("{shown}: {error}"));
-            exit::UNREACHABLE
-        }
-    }
+/// Prints the error and returns the exit code.
+fn explain(error: &AcquireError) -> u8 {
+    say(error);
+    exit::of_error(error)
 }

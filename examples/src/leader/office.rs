@@ -9,7 +9,6 @@ use lock_proto::driver::Observer;
 use lock_proto::driver::etcd::{LeadershipEnd, ResignHandle, StopSignal};
 use lock_proto::etcd::Config;
 use lock_proto::redis::Fence;
-use lock_tokio::Client;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::{select, time};
@@ -129,7 +128,7 @@ fn time_and_io() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 async fn live(who: &'static str, name: &str, config: Config, desk: &Desk, tell: &impl Fn(What)) -> Result<(), Broken> {
-    let client = Client::with_config(config)?;
+    let client = lock_tokio::connect_with(config)?;
     let mut leadership = client.election(name).campaign(who).await?;
     tell(What::Elected(leadership.fence().ok_or("an office on etcd has a fencing token")?));
     let value = format!("{who}, at work");

@@ -5,10 +5,10 @@ use std::process;
 use std::sync::Arc;
 use std::time::Instant;
 
+use lock_proto::driver::Observer;
 use lock_proto::driver::etcd::{LeadershipEnd, Observation, ResignHandle};
-use lock_proto::driver::{AcquireError, Observer};
 use lock_proto::etcd::{Config, ElectionEvent, Endpoint};
-use lock_proto::redis::{Failure, Fence, Release};
+use lock_proto::redis::{Fence, Release};
 use lock_tokio::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::{task, time};
@@ -34,14 +34,14 @@ pub(super) async fn play(client: &Client, config: &Config) -> u8 {
     let members = members.join(", ");
     match client.election(&name).leader().await {
         Ok(_) => {}
-        Err(AcquireError::Failed(Failure::TimedOut(report))) => {
-            say(&format_args!("no answer from {members}: {report}"));
+        Err(error) if error.is_unreachable() => {
+            say(&format_args!("no answer from {members}: {error}"));
             say(
                 &"an etcd is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, --backend etcd://host:port",
             );
             return exit::UNREACHABLE;
         }
-        Err(error) => return explain(name.as_bytes(), &error),
+        Err(error) => return explain(&error),
     }
     let story = Story::new();
     story.tell(&format!("etcd answers at {members}; the election is `{name}`"));

@@ -1,6 +1,7 @@
 //! One candidate, or one observer, until it is interrupted.
 
 use core::fmt;
+use lock_proto::driver::etcd::OwnerKeyExt as _;
 
 use lock_proto::driver::etcd::{Campaigning, LeadError};
 use lock_proto::etcd::{ElectionEvent, OwnerKey};
@@ -26,7 +27,7 @@ pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
         let leadership = select! {
             elected = waiting => match elected {
                 Ok(leadership) => leadership,
-                Err(error) => return explain(name, &error),
+                Err(error) => return explain(&error),
             },
             // Dropped, the candidacy is withdrawn.
             () = stop.asked() => return 0,
@@ -62,7 +63,7 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
     let shown = Shown(name);
     let mut observation = match client.election(name).observe() {
         Ok(observation) => observation,
-        Err(error) => return explain(name, &error),
+        Err(error) => return explain(&error),
     };
     loop {
         let event = select! {

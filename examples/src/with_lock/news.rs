@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use lock_proto::etcd::OwnerKey;
-use lock_proto::redis::{Blocked, Failure, Fence, Loss, Release};
+use lock_proto::redis::{Blocked, Fence, Loss, Release};
 
 /// Everything that the main thread waits for.
 #[derive(Debug)]
@@ -28,8 +28,13 @@ pub enum News {
 /// Why the lock was not acquired.
 #[derive(Clone, Debug)]
 pub enum Failed {
-    /// The servers' part.
-    Servers(Failure),
+    /// The servers refused, or could not be reached.
+    Servers {
+        /// The exit code.
+        code: u8,
+        /// What went wrong, for stderr.
+        message: String,
+    },
     /// A value that cannot be used.
     Usage(String),
 }

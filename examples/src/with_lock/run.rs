@@ -48,7 +48,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     };
     let holder = match started {
         Ok(holder) => holder,
-        Err(failed) => return explain(&args.name, &failed),
+        Err(failed) => return explain(&failed),
     };
     Main { args, holder, news, sender, clock: BootClock::new() }.run()
 }
@@ -71,15 +71,15 @@ fn watch_signals(news: Sender<News>) -> std::io::Result<()> {
 }
 
 /// Says why there is no lock; returns the exit code.
-fn explain(name: &[u8], failed: &Failed) -> u8 {
+fn explain(failed: &Failed) -> u8 {
     match failed {
         Failed::Usage(text) => {
             say(text);
             exit::USAGE
         }
-        Failed::Servers(failure) => {
-            say(&format_args!("{}: {failure}", Shown(name)));
-            exit::of_failure(failure)
+        Failed::Servers { code, message } => {
+            say(message);
+            *code
         }
     }
 }
@@ -121,7 +121,7 @@ impl Main {
                         told.push(why);
                     }
                 }
-                Some(News::Failed(failed)) => return Err(explain(&self.args.name, &failed)),
+                Some(News::Failed(failed)) => return Err(explain(&failed)),
                 Some(News::Signal(signal)) => {
                     self.stop();
                     return Err(exit::by_signal(signal));

@@ -4,15 +4,16 @@
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use lock_proto::driver::{AcquireError, Acquiring, Client, ConnectError, Guard, Settings};
-use lock_proto::redis::{Failure, Release, Wait};
+use lock_proto::driver::etcd::OwnerKeyExt as _;
+use lock_proto::driver::{Acquiring, Client, ConnectError, Guard, Settings};
+use lock_proto::redis::{Release, Wait};
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
 use super::args::Args;
 use super::news::{Failed, Held, Holder, News};
-use crate::cli::GOODBYE;
 use crate::cli::runtime::Runtime;
+use crate::cli::{GOODBYE, exit};
 use crate::waiting::told;
 
 struct Tasks {
@@ -52,24 +53,24 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         Err(error) => return News::Failed(Failed::Usage(error.to_string())),
     };
     let lock = client.lock(&args.name).ttl(args.ttl);
-    let lock = match args.wait {
-        Wait::Try => lock.try_once(),
-        Wait::For(limit) => lock.wait(limit),
-        Wait::Forever | _ => lock.wait_forever(),
+    let acquiring = match args.wait {
+        Wait::Try => lock.try_acquire(),
+        Wait::For(limit) => lock.wait(limit).acquire(),
+        Wait::Forever | _ => lock.acquire(),
     };
     // Why it still waits is told as well.
     let blocked = |why| drop(news.send(News::Blocked(why)));
-    let waiting = async { Some(told(lock.acquire(), Acquiring::blocked, blocked).await) };
+    let waiting = async { Some(told(acquiring, Acquiring::blocked, blocked).await) };
     let stopped = async {
         let _ = stop.recv().await;
         None
     };
     let last = match or(waiting, stopped).await {
         Some(Ok(guard)) => News::Stopped(Some(keep(guard, news, stop).await)),
-        Some(Err(AcquireError::Failed(failure))) => News::Failed(Failed::Servers(failure)),
-        Some(Err(AcquireError::Misuse(misuse))) => News::Failed(Failed::Usage(misuse.to_string())),
-        Some(Err(AcquireError::ShutDown)) => News::Failed(Failed::Servers(Failure::ShuttingDown)),
-        Some(Err(error)) => News::Failed(Failed::Usage(error.to_string())),
+        Some(Err(error)) => News::Failed(match exit::of_error(&error) {
+            exit::USAGE => Failed::Usage(error.to_string()),
+            code => Failed::Servers { code, message: error.to_string() },
+        }),
         None => News::Stopped(None),
     };
     // Whatever is left on the servers is taken back before the process ends.

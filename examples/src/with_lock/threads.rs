@@ -12,7 +12,8 @@ use lock_proto::redis::{Acquire, Config, Event, Wait};
 use super::args::Args;
 use super::news::{Failed, Held, Holder, News};
 use crate::blocking::{Client, Lock};
-use crate::cli::GOODBYE;
+use crate::cli::name::Shown;
+use crate::cli::{GOODBYE, exit};
 
 struct Threads {
     client: Client,
@@ -121,7 +122,8 @@ impl Teller {
                 Event::Lost(loss) => News::Lost(loss),
                 Event::Failed(failure) => {
                     self.client.shutdown(GOODBYE);
-                    News::Failed(Failed::Servers(failure))
+                    let message = format!("lock {}: {failure}", Shown(&self.wish.acquire.name));
+                    News::Failed(Failed::Servers { code: exit::of_failure(&failure), message })
                 }
                 Event::Released(release) => {
                     self.client.shutdown(GOODBYE);

@@ -13,6 +13,7 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
+use super::acquire_error::Servers;
 use super::address::Route;
 use super::client::Client;
 use super::engine::{Engine, Notification};
@@ -39,11 +40,12 @@ pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     host: H,
     client: C,
     id: ClientId,
+    servers: Servers,
 ) -> (Client, ByteLoop<H, C>) {
     let target = |index| client.target(NodeId::new(index)).cloned();
     let routes = (0..).map_while(target).map(Route::new).collect();
     let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
-    let shared = Shared::new(id, host.clock(), engine);
+    let shared = Shared::new(id, servers, host.clock(), engine);
     let sockets =
         Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into(), client: PhantomData };
     (Client::new(shared.clone()), EventLoop::new(host, shared, sockets))

@@ -9,11 +9,12 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
+use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
 use super::guard::{Guard, Hold, Releasing, loss};
 use super::lead::Stop;
 use super::lock::{Acquiring, Lock};
-use super::outcome::AcquireError;
+use super::name::Name;
 use super::query::Observation;
 use crate::error::Misuse;
 use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};
@@ -24,7 +25,7 @@ impl Client {
     /// concurrency package.
     ///
     /// Sends nothing by itself. On a store without elections, such as Redis, all its methods fail
-    /// with [`AcquireError::NoElections`].
+    /// with [`AcquireErrorKind::NoElections`].
     pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
         Election { lock: self.lock(name) }
     }
@@ -91,8 +92,8 @@ impl Election {
                 Some(ElectionEvent::NoLeader) => return Ok(None),
                 // The machine retries.
                 Some(ElectionEvent::Disconnected) => {}
-                Some(ElectionEvent::Failed(failure)) => return Err(failure.into()),
-                None => return Err(AcquireError::ShutDown),
+                Some(ElectionEvent::Failed(failure)) => return Err(self.lock.error(failure.into())),
+                None => return Err(self.lock.error(AcquireErrorKind::ShutDown)),
             }
         }
     }
@@ -111,16 +112,17 @@ impl Election {
         ask: impl FnOnce(&mut dyn Elections, Instant, &[u8]) -> Result<QueryId, Misuse>,
     ) -> Result<Observation, AcquireError> {
         let owner = &self.lock.owner;
-        owner.shared.verb(|core, now, _| {
+        let query = owner.shared.verb(|core, now, _| {
             let query = core.ask(|elections| ask(elections, now, self.lock.name()))?;
             Ok(Observation::new(owner, &mut core.queries, query))
-        })
+        });
+        query.map_err(|kind| self.lock.error(kind))
     }
 }
 
 impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Election").field("name", &self.name().escape_ascii()).finish_non_exhaustive()
+        f.debug_struct("Election").field("name", &Name(self.name())).finish_non_exhaustive()
     }
 }
 
@@ -185,7 +187,7 @@ impl Leadership {
         if let Err(error) = asked {
             return Err(match (loss(ticket, hold.now()), error) {
                 (Some(loss), _) => ProclaimError::Lost(loss),
-                (None, AcquireError::Misuse(misuse)) => ProclaimError::Misuse(misuse),
+                (None, AcquireErrorKind::Misuse(misuse)) => ProclaimError::Misuse(misuse),
                 (None, _) => ProclaimError::Misuse(Misuse::NotHeld(ticket.lock)),
             });
         }
@@ -223,7 +225,7 @@ impl fmt::Debug for Leadership {
 pub enum ProclaimError {
     /// The office is lost.
     #[error("the office is lost: {0}")]
-    Lost(#[source] Loss),
+    Lost(Loss),
     /// The request was not confirmed in time. The value may have changed or not.
     #[error("not confirmed: {0}")]
     Failed(Report),

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use event_listener::EventListener;
 
+use super::name::Name;
 use super::observer::Observer;
 use super::shared::Owner;
 use super::ticket::{Standing, Ticket, locked, wait_for};
@@ -21,6 +22,10 @@ use crate::time::Instant;
 /// Dropping the guard releases the lock in the background, without blocking, on any thread and
 /// outside of runtimes too. Use [`release`](Self::release) to learn the outcome. A guard may move
 /// between tasks and threads.
+///
+/// The driver sends the release. If the program or the runtime ends right after the drop, as at the
+/// end of `main`, the request may never leave, and the lock stays until its TTL ends. Await
+/// [`release`](Self::release), or [`Client::shutdown`](super::Client::shutdown), before that.
 #[must_use = "a lock is given back as soon as its guard is dropped"]
 pub struct Guard {
     pub(super) hold: Hold,
@@ -78,10 +83,13 @@ impl Guard {
         self.hold.ticket.remaining(self.hold.now())
     }
 
-    /// The end of validity on the host's clock. [`Instant::ZERO`] if the lock is no longer held.
+    /// When the lock ends if no further renewal succeeds: now, plus [`remaining`](Self::remaining).
+    ///
+    /// Each call computes it anew. `std`'s clock may stand still while the system is suspended, so
+    /// ask [`is_held`](Self::is_held) rather than compare with an old value.
     #[must_use]
-    pub fn valid_until(&self) -> Instant {
-        self.hold.ticket.valid_until()
+    pub fn valid_until(&self) -> std::time::Instant {
+        std::time::Instant::now() + self.remaining()
     }
 
     /// An observer of this lock, which does not keep it.
@@ -159,7 +167,7 @@ impl Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("name", &self.name().escape_ascii())
+            .field("name", &Name(self.name()))
             .field("fence", &self.fence())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
@@ -182,7 +190,7 @@ pub struct Protected<T> {
 pub enum ExtendError {
     /// The lock is lost.
     #[error("the lock is lost: {0}")]
-    Lost(#[source] Loss),
+    Lost(Loss),
     /// Too few servers confirmed the extension. The end of validity has not changed.
     #[error("not extended: {0}")]
     Failed(Report),
@@ -203,7 +211,7 @@ impl Future for Releasing {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Release> {
         let released = self.hold.ticket.poll_released(cx);
         if let Poll::Ready(outcome) = released {
-            tracing::debug!(lock = %self.hold.ticket.name.escape_ascii(), ?outcome, "lock released");
+            tracing::debug!(lock = %Name(&self.hold.ticket.name), ?outcome, "lock released");
         }
         released
     }
@@ -211,7 +219,7 @@ impl Future for Releasing {
 
 impl fmt::Debug for Releasing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Releasing").field("name", &self.hold.ticket.name.escape_ascii()).finish_non_exhaustive()
+        f.debug_struct("Releasing").field("name", &Name(&self.hold.ticket.name)).finish_non_exhaustive()
     }
 }
 

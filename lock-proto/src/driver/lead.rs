@@ -91,7 +91,7 @@ pub struct LeadershipEnd<T> {
 pub enum LeadError {
     /// The office was lost.
     #[error("the office was lost: {0}")]
-    Lost(#[source] Loss),
+    Lost(Loss),
     /// It did not stop within one TTL of the lease after it was asked to.
     #[error("it was asked to stop, and went on for longer than the TTL of the lease")]
     Late,

@@ -1,13 +1,15 @@
 //! The builder of a lock, and the future that waits for it.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 
+use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::guard::{Guard, Hold};
-use super::outcome::AcquireError;
+use super::name::Name;
 use super::shared::Owner;
 use super::ticket::{Progress, Ticket};
 use crate::lock::{Acquire, Blocked, Fence, Renew, Wait};
@@ -40,12 +42,6 @@ impl Lock {
     /// Sets how long to wait while another holds the lock. Independent of the TTL.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Wait::For(wait);
-        self
-    }
-
-    /// Makes exactly one attempt, or none if the lock is held or waited for in this client.
-    pub const fn try_once(mut self) -> Self {
-        self.wait = Wait::Try;
         self
     }
 
@@ -84,12 +80,33 @@ impl Lock {
     pub fn acquire(&self) -> Acquiring {
         Acquiring::new(self)
     }
+
+    /// Makes exactly one attempt, or none if the lock is held or waited for in this client.
+    ///
+    /// # Errors
+    ///
+    /// An error whose [`is_busy`](AcquireError::is_busy) is true if another holder or waiter has the
+    /// lock; otherwise as [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire). A grant that is withdrawn because the future was not polled is
+    /// an error.
+    pub fn try_acquire(&self) -> Acquiring {
+        let mut once = Acquiring::new(self);
+        once.lock.wait = Wait::Try;
+        once
+    }
+
+    pub(super) fn error(&self, kind: AcquireErrorKind) -> AcquireError {
+        AcquireError::new(kind, &self.name, &self.owner.shared.servers)
+    }
 }
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("name", &self.name.escape_ascii())
+            .field("name", &Name(&self.name))
             .field("ttl", &self.ttl)
             .field("wait", &self.wait)
             .field("renew", &self.renew)
@@ -106,11 +123,14 @@ pub struct Acquiring {
     /// The end of the wait, counted from the first poll.
     deadline: Option<Instant>,
     ticket: Option<Arc<Ticket>>,
+    on_blocked: Option<Box<dyn FnMut(Blocked) + Send>>,
+    /// The reason for waiting that `on_blocked` knows.
+    reported: Option<Blocked>,
 }
 
 impl Acquiring {
     pub(super) fn new(lock: &Lock) -> Self {
-        Self { lock: lock.clone(), value: None, deadline: None, ticket: None }
+        Self { lock: lock.clone(), value: None, deadline: None, ticket: None, on_blocked: None, reported: None }
     }
 
     /// Why the acquisition is still waiting, as far as is known.
@@ -119,13 +139,35 @@ impl Acquiring {
         self.ticket.as_ref()?.blocked()
     }
 
-    fn start(&mut self) -> Result<Arc<Ticket>, AcquireError> {
+    /// Calls `f` whenever the reason for waiting changes, from within the poll of this future.
+    ///
+    /// ```
+    /// # async fn example(client: lock_proto::driver::Client) -> Result<(), lock_proto::driver::AcquireError> {
+    /// let guard = client.lock("job").acquire().on_blocked(|why| println!("waiting: {why}")).await?;
+    /// # drop(guard); Ok(()) }
+    /// ```
+    pub fn on_blocked(mut self, f: impl FnMut(Blocked) + Send + 'static) -> Self {
+        self.on_blocked = Some(Box::new(f));
+        self
+    }
+
+    fn report_blocked(&mut self) {
+        let why = self.blocked();
+        if why != self.reported {
+            self.reported = why;
+            if let (Some(f), Some(why)) = (&mut self.on_blocked, why) {
+                f(why);
+            }
+        }
+    }
+
+    fn start(&mut self) -> Result<Arc<Ticket>, AcquireErrorKind> {
         let Lock { owner, name, ttl, wait, renew } = &self.lock;
         let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let value = self.value.clone();
         let deadline = &mut self.deadline;
         if owner.shared.is_forked() {
-            return Err(AcquireError::Forked);
+            return Err(AcquireErrorKind::Forked);
         }
         owner.shared.verb(|core, now, batch| {
             let wait = match *wait {
@@ -161,16 +203,19 @@ impl Acquiring {
         let this = self;
         loop {
             let Some(ticket) = &this.ticket else {
-                this.ticket = Some(this.start()?);
+                this.ticket = Some(this.start().map_err(|kind| this.lock.error(kind))?);
                 continue;
             };
             match ticket.poll_progress(cx) {
-                Progress::Waiting => return Poll::Pending,
+                Progress::Waiting => {
+                    this.report_blocked();
+                    return Poll::Pending;
+                }
                 Progress::Offered => {
                     let owner = &this.lock.owner;
                     if owner.shared.verb(|core, now, _| core.claim(now, ticket)) {
                         tracing::debug!(
-                            lock = %ticket.name.escape_ascii(),
+                            lock = %Name(&ticket.name),
                             fence = ticket.terms().fence().map(Fence::get),
                             "lock granted"
                         );
@@ -182,13 +227,15 @@ impl Acquiring {
                 Progress::Withdrawn => {}
                 Progress::Failed(failure) => {
                     this.ticket = None;
-                    return Poll::Ready(Err(failure.into()));
+                    let kind = AcquireErrorKind::from(failure);
+                    let kind = if this.lock.wait == Wait::Try { kind.once() } else { kind };
+                    return Poll::Ready(Err(this.lock.error(kind)));
                 }
             }
             // The offer was withdrawn: this future was not polled in time.
             this.give_up();
             match this.lock.wait {
-                Wait::Try => return Poll::Ready(Err(AcquireError::Withdrawn)),
+                Wait::Try => return Poll::Ready(Err(this.lock.error(AcquireErrorKind::Withdrawn))),
                 Wait::For(_) | Wait::Forever => {}
             }
         }

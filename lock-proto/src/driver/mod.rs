@@ -65,6 +65,7 @@
 //! ```
 
 // requirement D4
+mod acquire_error;
 mod address;
 mod backend;
 mod bytes;
@@ -81,6 +82,7 @@ mod guard;
 mod host;
 mod lead;
 mod lock;
+mod name;
 mod observer;
 mod outcome;
 mod query;
@@ -92,6 +94,7 @@ mod shared;
 mod tests;
 mod ticket;
 
+pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;
 pub use backend::{Driver, Settings, connect};
 pub use client::Client;
@@ -103,5 +106,5 @@ pub use host::Host;
 pub use lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use lock::{Acquiring, Lock};
 pub use observer::Observer;
-pub use outcome::{AcquireError, Shutdown};
+pub use outcome::Shutdown;
 pub use query::Observation;

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
+use super::name::Name;
 use super::shared::Shared;
 use super::ticket::{Standing, Ticket, wait_for};
 use crate::lock::Loss;
@@ -73,7 +74,7 @@ impl Observer {
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Observer")
-            .field("name", &self.name().escape_ascii())
+            .field("name", &Name(self.name()))
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

@@ -7,8 +7,8 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
+use super::acquire_error::AcquireErrorKind;
 use super::engine::Engine;
-use super::outcome::AcquireError;
 use super::shared::{Batch, Core, Owner};
 use super::ticket::{Ticket, locked};
 use crate::error::Misuse;
@@ -20,11 +20,11 @@ impl<E: Engine + ?Sized> Core<E> {
     pub(super) fn ask<R>(
         &mut self,
         ask: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
-    ) -> Result<R, AcquireError> {
+    ) -> Result<R, AcquireErrorKind> {
         if self.is_closed() {
-            return Err(AcquireError::ShutDown);
+            return Err(AcquireErrorKind::ShutDown);
         }
-        Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireError::NoElections)?)?)
+        Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
     }
 
     /// Wakes the watchers of the ticket at that time.

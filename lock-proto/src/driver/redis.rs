@@ -1,5 +1,6 @@
 //! Redis: its URLs, and its machine over the transport for bytes.
 
+use alloc::format;
 use alloc::vec::Vec;
 
 use super::bytes::{self, ByteLoop};
@@ -7,8 +8,10 @@ use super::client::Client;
 use super::clock::Clock as _;
 use super::connect::ConnectError;
 use super::host::Host;
-use crate::id::ClientId;
+use crate::id::{ClientId, NodeId};
+use crate::lock::ByteClient as _;
 use crate::redis::{self, Config, Endpoint};
+use crate::url::Target;
 
 pub(super) type Driver<H> = ByteLoop<H, redis::Client>;
 
@@ -25,5 +28,10 @@ pub(super) fn start<H: Host>(
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let client = redis::Client::new(host.clock().now(), config, id, seed)?;
-    Ok(bytes::start(host, client, id))
+    let server = |target: &Target| match target {
+        Target::Tcp { .. } => format!("redis://{target}").into(),
+        Target::Unix { .. } => format!("redis+unix://{target}").into(),
+    };
+    let servers = (0..).map_while(|index| client.target(NodeId::new(index)).map(server)).collect();
+    Ok(bytes::start(host, client, id, servers))
 }

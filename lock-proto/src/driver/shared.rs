@@ -8,9 +8,11 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
+use super::acquire_error::{AcquireErrorKind, Servers};
 use super::clock::Clock;
 use super::engine::{Engine, Notification};
-use super::outcome::{AcquireError, Shutdown};
+use super::name::Name;
+use super::outcome::Shutdown;
 use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
@@ -24,6 +26,8 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
     /// The process that made this client. The copy in a forked child must not act.
     pub(super) process: AtomicU32,
+    /// For messages.
+    pub(super) servers: Servers,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
@@ -95,15 +99,15 @@ impl Batch {
         for (ticket, note) in self.notes.drain(..) {
             match note {
                 Note::AtRisk { valid_until } => {
-                    tracing::warn!(lock = %ticket.name.escape_ascii(), %valid_until, "lock at risk: renewals are not confirmed");
+                    tracing::warn!(lock = %Name(&ticket.name), %valid_until, "lock at risk: renewals are not confirmed");
                 }
                 Note::Lost(loss) => {
-                    tracing::warn!(lock = %ticket.name.escape_ascii(), cause = %loss, "lock lost");
+                    tracing::warn!(lock = %Name(&ticket.name), cause = %loss, "lock lost");
                     ticket.extended.notify(usize::MAX);
                 }
                 Note::FenceAhead { ms } => {
                     tracing::warn!(
-                        lock = %ticket.name.escape_ascii(),
+                        lock = %Name(&ticket.name),
                         ahead_ms = ms,
                         "the fence counter is ahead of the server's clock, which was set back"
                     );
@@ -137,7 +141,7 @@ impl Batch {
 }
 
 impl<E: Engine> Shared<E> {
-    pub(super) fn new(id: ClientId, clock: impl Clock, engine: E) -> Arc<Self> {
+    pub(super) fn new(id: ClientId, servers: Servers, clock: impl Clock, engine: E) -> Arc<Self> {
         let core = Core {
             tickets: Vec::new(),
             queries: Queries::default(),
@@ -153,6 +157,7 @@ impl<E: Engine> Shared<E> {
         Arc::new(Self {
             id,
             process: AtomicU32::new(std::process::id()),
+            servers,
             clock: Box::new(move || clock.now()),
             stopped: event_listener::Event::new(),
             core: Mutex::new(core),
@@ -295,10 +300,10 @@ impl<E: Engine + ?Sized> Core<E> {
         now: Instant,
         name: &Arc<[u8]>,
         batch: &mut Batch,
-        ask: impl FnOnce(&mut Self) -> Result<LockId, AcquireError>,
-    ) -> Result<Arc<Ticket>, AcquireError> {
+        ask: impl FnOnce(&mut Self) -> Result<LockId, AcquireErrorKind>,
+    ) -> Result<Arc<Ticket>, AcquireErrorKind> {
         if self.is_closed() {
-            return Err(AcquireError::ShutDown);
+            return Err(AcquireErrorKind::ShutDown);
         }
         // Expired timers first: one may end another acquisition, whose slot this one may get.
         self.engine.machine_mut().handle_timeout(now);

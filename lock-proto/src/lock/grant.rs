@@ -50,6 +50,13 @@ impl Fence {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// The number for a signed 64-bit column (`BIGINT`), in the same order. Tokens of this library
+    /// fit: the highest that a store issues is below 2⁶³.
+    #[must_use]
+    pub const fn as_i64(self) -> i64 {
+        if self.0 > i64::MAX as u64 { i64::MAX } else { self.0 as i64 }
+    }
 }
 
 impl fmt::Display for Fence {

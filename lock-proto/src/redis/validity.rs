@@ -73,7 +73,7 @@ impl Ttl {
     /// due nearly at the same time leave in one write, which costs a fraction of as many writes.
     pub(crate) const fn renew_at(self, from: Instant, seed: u64, n: u64) -> Instant {
         let third = self.nanos() / 3;
-        from.after(third - jitter_nanos(seed, n, third / 10)).round_up_to(self.nanos() / 512)
+        from.after(third - jitter_nanos(seed, n, third / 10)).round_down_to(self.nanos() / 512)
     }
 
     /// When a renewal that failed at `now` is tried again. Jitter, which `n` selects, keeps locks apart whose renewals failed together.
@@ -140,7 +140,7 @@ mod tests {
         for n in 0..100 {
             let renewal = ttl.renew_at(at(0), 7, n);
             assert!(at(360).back(beat) < renewal && renewal <= at(400), "{n}: {renewal}");
-            assert_eq!(renewal, renewal.round_up_to(1 << 21), "a power of two, not above {beat:?}");
+            assert_eq!(renewal, renewal.round_down_to(1 << 21), "a power of two, not above {beat:?}");
         }
         // Requirement Q1.
         let quorum = Config::new(["redis://a", "redis://b", "redis://c"].map(|url| url.parse().expect("a URL")));

@@ -2,9 +2,10 @@
 
 use futures_util::future::join_all;
 use lock_testkit::Etcd;
+use lock_tokio::AcquireError;
 use lock_tokio::Client;
 use lock_tokio::etcd::Config;
-use lock_tokio::redis::{Blocked, Failure};
+use lock_tokio::redis::Blocked;
 
 use crate::kit::{blocked, calls, clean, failure, give_back, ms, shut_down, soon, take, until, watches, with};
 
@@ -22,8 +23,8 @@ fn guarded() -> Etcd {
 }
 
 #[track_caller]
-fn refused(failure: &Failure, words: &str) {
-    assert!(matches!(failure, Failure::Refused(_)), "{failure}");
+fn refused(failure: &AcquireError, words: &str) {
+    assert!(failure.is_refused(), "{failure}");
     let text = failure.to_string();
     assert!(text.contains(words) && !text.contains("secret") && !text.contains("wrong!"), "{text}");
 }
@@ -37,7 +38,7 @@ async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
         for name in ["jobs/1", "jobs/2"] {
             refused(&failure(soon("told", stranger.lock(name).acquire()).await), "authentication failed");
         }
-        refused(&failure(soon("told", stranger.lock("jobs/1").try_once().acquire()).await), "authentication failed");
+        refused(&failure(soon("told", stranger.lock("jobs/1").try_acquire()).await), "authentication failed");
         shut_down(stranger).await;
     }
     let tried = calls(&etcd, "Authenticate") - before;
@@ -70,7 +71,7 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     let held = take(&ours, "jobs/1").await;
     for name in ["jobs!", "other", "a"] {
         refused(&failure(soon("told", ours.lock(name).acquire()).await), "permission denied");
-        refused(&failure(soon("told", ours.lock(name).try_once().acquire()).await), "permission denied");
+        refused(&failure(soon("told", ours.lock(name).try_acquire()).await), "permission denied");
     }
     let election = soon("told", ours.election("other").leader()).await.unwrap_err();
     assert!(election.to_string().contains("permission denied"), "{election}");
@@ -116,7 +117,7 @@ async fn a_login_that_runs_out_is_renewed() {
     let logins = calls(&etcd, "Authenticate");
     let from = guard.valid_until();
     // The server looks for what has run out once a second.
-    until("both logins have run out", || guard.valid_until().since(from) > ms(4500)).await;
+    until("both logins have run out", || guard.valid_until().duration_since(from) > ms(4500)).await;
     assert!(guard.is_held() && !waiting.is_finished());
     give_back(guard).await;
     let guard = soon("the lock", waiting).await.unwrap().unwrap();

@@ -1,6 +1,7 @@
 //! `etcdctl lock` and `etcdctl elect` in one queue with ours (requirements E2, E8, E10).
 
 use lock_testkit::Etcd;
+use lock_tokio::OwnerKeyExt as _;
 use lock_tokio::etcd::ElectionEvent;
 use lock_tokio::redis::Blocked;
 

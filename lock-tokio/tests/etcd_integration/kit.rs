@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use lock_testkit::{Etcd, EtcdCluster, TIMEOUT};
 use lock_tokio::etcd::Config;
-use lock_tokio::redis::{Blocked, Failure, Release, Report};
+use lock_tokio::redis::{Blocked, Release, Report};
 use lock_tokio::{AcquireError, Acquiring, Client, Guard};
 use tokio::time::{sleep, timeout};
 
@@ -30,7 +30,7 @@ pub(crate) fn config(etcd: &Etcd) -> Config {
 }
 
 pub(crate) fn with(config: Config) -> Client {
-    Client::with_config(config).unwrap()
+    lock_tokio::connect_with(config).unwrap()
 }
 
 pub(crate) fn client(etcd: &Etcd) -> Client {
@@ -89,19 +89,16 @@ pub(crate) async fn shut_down(client: Client) {
 
 /// Why an acquisition failed.
 #[track_caller]
-pub(crate) fn failure(result: Result<Guard, AcquireError>) -> Failure {
-    match result {
-        Err(AcquireError::Failed(failure)) => failure,
-        Err(other) => panic!("{other}"),
-        Ok(guard) => panic!("{guard:?}"),
-    }
+pub(crate) fn failure(result: Result<Guard, AcquireError>) -> AcquireError {
+    result.map(|guard| panic!("{guard:?}")).unwrap_err()
 }
 
 /// The report of an acquisition that failed because its wait ran out.
 #[track_caller]
 pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
-    let Failure::TimedOut(report) = failure(result) else { panic!("refused") };
-    report
+    let error = failure(result);
+    assert!(error.is_timeout(), "{error}");
+    error.report().unwrap().clone()
 }
 
 /// Nothing is left in the store: no key, and once the clients are gone no lease.

@@ -33,7 +33,7 @@ fn stranger_to(cluster: &EtcdCluster, member: usize) -> Client {
 /// It is renewed, for longer than it could live on what was confirmed before.
 async fn stays_held(guard: &Guard) {
     let before = guard.valid_until();
-    until("it is renewed", || guard.valid_until().since(before) > guard.ttl() / 2).await;
+    until("it is renewed", || guard.valid_until().duration_since(before) > guard.ttl() / 2).await;
     assert!(guard.is_held());
 }
 

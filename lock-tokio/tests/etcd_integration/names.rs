@@ -1,9 +1,10 @@
 //! Names, byte for byte, and keys that are in the way (requirement E2).
 
 use lock_testkit::Etcd;
-use lock_tokio::AcquireError;
+use lock_tokio::OwnerKeyExt as _;
 use lock_tokio::etcd::ElectionEvent;
-use lock_tokio::redis::{Blocked, Failure, Release};
+use lock_tokio::redis::{Blocked, Release};
+use lock_tokio::{AcquireError, AcquireErrorKind};
 
 use crate::kit::{Etcdctl, blocked, clean, client, config, failure, give_back, shut_down, soon, take, until, with};
 
@@ -25,7 +26,7 @@ async fn names_go_byte_for_byte() {
         let owner = guard.owner().unwrap();
         assert_eq!(owner.key, [name, b"/", owner.lease.to_string().as_bytes()].concat());
         assert_eq!(count(&etcd), 1);
-        assert!(soon("a try", other.lock(name).try_once().acquire()).await.is_err());
+        assert!(soon("a try", other.lock(name).try_acquire()).await.is_err());
         let mut waiting = other.lock(name).acquire();
         blocked(&mut waiting, Blocked::Held).await;
         give_back(guard).await;
@@ -43,9 +44,11 @@ async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
     let client = client(&etcd);
     for name in [String::new(), "x".repeat(513)] {
         let error = soon("an error", client.lock(&name).acquire()).await.unwrap_err();
-        assert!(matches!(error, AcquireError::Misuse(_)), "{error}");
+        assert!(matches!(error.kind(), AcquireErrorKind::Misuse(_)), "{error}");
         assert!(error.to_string().contains("512"), "{error}");
-        assert!(matches!(client.election(&name).observe(), Err(AcquireError::Misuse(_))));
+        assert!(
+            matches!(client.election(&name).observe(), Err(error) if matches!(error.kind(), AcquireErrorKind::Misuse(_)))
+        );
     }
     assert!(etcd.keys().is_empty() && etcd.leases().is_empty());
     shut_down(client).await;
@@ -56,14 +59,14 @@ async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
 async fn a_foreign_key_is_named() {
     let etcd = Etcd::start();
     let client = client(&etcd);
-    let in_the_way = |failure: Failure, key: &str| {
-        assert!(matches!(failure, Failure::KeyInUse(_)), "{failure}");
+    let in_the_way = |failure: AcquireError, key: &str| {
+        assert!(matches!(failure.kind(), AcquireErrorKind::KeyInUse(_)), "{failure}");
         assert!(failure.to_string().contains(key), "{failure}");
     };
     for key in ["a/readme", "a/", "a/694D", "a/0123456789abcdef0", "a/b/694d"] {
         etcd.put(key, "data");
         in_the_way(failure(soon("told", client.lock("a").acquire()).await), key);
-        in_the_way(failure(soon("told", client.lock("a").try_once().acquire()).await), key);
+        in_the_way(failure(soon("told", client.lock("a").try_acquire()).await), key);
         until("only that key is there", || etcd.keys() == [key]).await;
         assert_eq!(etcd.get(key), "data");
         etcd.delete(key);
@@ -98,7 +101,7 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
     assert!(other.has_said_nothing());
     other.interrupt();
     let failure = failure(soon("told", waiting).await);
-    assert!(matches!(failure, Failure::KeyInUse(_)), "{failure}");
+    assert!(matches!(failure.kind(), AcquireErrorKind::KeyInUse(_)), "{failure}");
     assert!(failure.to_string().contains("a/readme"), "{failure}");
     until("only that key is left", || etcd.keys() == ["a/readme"]).await;
     etcd.delete("a/readme");

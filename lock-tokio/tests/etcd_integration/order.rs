@@ -2,6 +2,7 @@
 
 use lock_testkit::Etcd;
 use lock_tokio::Client;
+use lock_tokio::OwnerKeyExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;

@@ -1,5 +1,6 @@
 //! Transactions of others that are guarded by the holder's key (requirements E7, E8).
 
+use lock_tokio::OwnerKeyExt as _;
 use std::io::Write as _;
 use std::process::Stdio;
 

@@ -1,8 +1,8 @@
 //! Passwords and access rules: which commands and keys a client needs, and what it does without some of them.
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Backoff, Config, Failure, Release, Wake};
-use lock_tokio::{AcquireError, Client};
+use lock_tokio::Client;
+use lock_tokio::redis::{Backoff, Config, Release, Wake};
 
 use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, until, with};
 
@@ -123,14 +123,14 @@ async fn the_fence_counter_is_forbidden() {
     let all = [&NEEDED[..], &WAKING, &WAITING].concat();
     let config = user(&redis, &["job:*"], &all);
     let error = soon("a refusal", with(config.clone()).lock("job:1").acquire()).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    assert!(error.is_refused(), "{error}");
     assert!(error.to_string().contains("NOPERM"), "{error}");
     assert!(!exists(&redis, "job:1"));
     let ours = with(config.fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
     // Nor is any other name allowed.
     let error = soon("a refusal", ours.lock("elsewhere").acquire()).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    assert!(error.is_refused(), "{error}");
     clean(&redis).await;
 }
 
@@ -148,7 +148,7 @@ async fn rights_come_and_go() {
     assert!(guard.is_held());
     operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     let error = soon("a refusal", waiting).await.unwrap().unwrap_err();
-    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    assert!(error.is_refused(), "{error}");
     assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("first"), "{error}");
     operator.command(&["CONFIG", "SET", "requirepass", "first"]).unwrap();
     give_back(guard).await;
@@ -157,7 +157,7 @@ async fn rights_come_and_go() {
     let next = loop {
         match soon("acquire", other.lock("a").ttl(LONG_TTL).acquire()).await {
             Ok(guard) => break guard,
-            Err(AcquireError::Failed(Failure::Refused(_))) if refused < 1000 => refused += 1,
+            Err(error) if error.is_refused() && refused < 1000 => refused += 1,
             Err(error) => panic!("after {refused} refusals: {error}"),
         }
         tokio::time::sleep(ms(10)).await;
@@ -179,7 +179,7 @@ async fn another_database() {
     give_back(guard).await;
     let missing = with(Config::new([endpoint(&format!("{}/99", redis.url()))]));
     let error = soon("a refusal", missing.lock("a").acquire()).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+    assert!(error.is_refused(), "{error}");
 }
 
 /// Requirement P2: servers in cluster mode are refused at once, in words that name it, and nothing is taken there.
@@ -201,7 +201,7 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
         let resp3 = "?protocol=resp3";
         for config in [at(3, ""), at(3, resp3), at(1, resp3), at(1, resp3).fencing(false)] {
             let error = soon("a refusal", with(config).lock("job:1").acquire()).await.unwrap_err();
-            assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
+            assert!(error.is_refused(), "{error}");
             assert!(error.to_string().contains("cluster (Redis Cluster is not supported)"), "{error}");
             servers.iter().for_each(|redis| assert_eq!(redis.keys(), [""; 0]));
         }

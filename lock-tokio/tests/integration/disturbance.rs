@@ -87,7 +87,7 @@ async fn maxmemory_reached() {
             "{report}"
         );
         let before = guard.valid_until();
-        until("it is renewed for a TTL", || guard.valid_until().since(before) > ms(900)).await;
+        until("it is renewed for a TTL", || guard.valid_until().duration_since(before) > ms(900)).await;
         assert!(guard.is_held());
         give_back(guard).await;
         let waiting = tokio::spawn(client.lock("a").ttl(LONG_TTL).acquire());

@@ -1,8 +1,8 @@
 //! Keys that hold what no lock would write there.
 
 use lock_testkit::Redis;
-use lock_tokio::AcquireError;
-use lock_tokio::redis::{Backoff, Blocked, Failure, Loss, Release};
+use lock_tokio::AcquireErrorKind;
+use lock_tokio::redis::{Backoff, Blocked, Loss, Release};
 
 use crate::kit::{
     LONG_TTL, blocked, clean, client, config, exists, give_back, ms, put_data, soon, take, timed_out, with,
@@ -25,10 +25,9 @@ async fn data_of_another_type_is_no_lock() {
             // The second attempt is a script in any case.
             for _ in 0..2 {
                 let error = soon("an error", client.lock("a").acquire()).await.unwrap_err();
-                let AcquireError::Failed(failure) = error else { panic!("{error}") };
                 // A plain `SET NX` only sees that there is something.
-                assert!(matches!(failure, Failure::KeyInUse(_)), "{data:?}, fencing {fencing}: {failure}");
-                assert!(failure.to_string().contains("WRONGTYPE"), "{failure}");
+                assert!(matches!(error.kind(), AcquireErrorKind::KeyInUse(_)), "{data:?}, fencing {fencing}: {error}");
+                assert!(error.to_string().contains("WRONGTYPE"), "{error}");
             }
             assert_eq!(redis.command(&["DUMP", "a"]), before);
         }
@@ -47,7 +46,7 @@ async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
     redis.cli(&["RPUSH", "a", "1"]);
     // Between the two commands it may have been free.
     match soon("the end of the wait", waiting).await {
-        Err(AcquireError::Failed(Failure::KeyInUse(_))) => {}
+        Err(error) if matches!(error.kind(), AcquireErrorKind::KeyInUse(_)) => {}
         Err(error) => panic!("{error}"),
         Ok(guard) => assert_eq!(redis.cli(&["GET", "a"]), guard.token().to_string()),
     }
@@ -99,7 +98,7 @@ async fn refuses_to_count_on(redis: &Redis, counter: &str, spoiled: &[&str]) {
     let before = redis.command(&["DUMP", counter]);
     let client = client(redis);
     let error = soon("an error", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Failed(Failure::KeyInUse(_))), "{spoiled:?}: {error}");
+    assert!(matches!(error.kind(), AcquireErrorKind::KeyInUse(_)), "{spoiled:?}: {error}");
     assert!(!exists(redis, "a"), "{spoiled:?}");
     assert_eq!(redis.command(&["DUMP", counter]), before, "{spoiled:?}");
     // Without a fence it is in nobody's way.
@@ -114,7 +113,7 @@ async fn a_key_without_expiry() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody"]);
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
-    let report = timed_out(soon("a try", client.lock("a").try_once().acquire()).await);
+    let report = timed_out(soon("a try", client.lock("a").try_acquire()).await);
     assert!(report.is_busy() && report.to_string().contains("without expiry"), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;

@@ -24,7 +24,7 @@ async fn a_plain_client_and_ours_exclude_each_other() {
     give_back(guard).await;
 
     assert!(plain.try_take("a", 60_000));
-    let report = timed_out(soon("a try", client.lock("a").try_once().acquire()).await);
+    let report = timed_out(soon("a try", client.lock("a").try_acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Taken(Expiry::In(left))] if *left > ms(30_000)), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::Held).await;

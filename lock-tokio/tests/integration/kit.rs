@@ -4,9 +4,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use lock_testkit::{Redis, TIMEOUT, Value};
-use lock_tokio::redis::{
-    Blocked, Config, Endpoint, FENCE_NAME, Failure, Release, Report, SIGNAL_SUFFIX, WAITING_SUFFIX,
-};
+use lock_tokio::redis::{Blocked, Config, Endpoint, FENCE_NAME, Release, Report, SIGNAL_SUFFIX, WAITING_SUFFIX};
 use lock_tokio::{AcquireError, Acquiring, Client, Guard};
 use tokio::time::{sleep, timeout};
 
@@ -35,7 +33,7 @@ pub(crate) fn named(redis: &Redis, name: &str) -> Config {
 }
 
 pub(crate) fn with(config: Config) -> Client {
-    Client::with_config(config).unwrap()
+    lock_tokio::connect_with(config).unwrap()
 }
 
 pub(crate) fn client(redis: &Redis) -> Client {
@@ -80,11 +78,9 @@ pub(crate) async fn give_back(guard: Guard) {
 /// The report of an acquisition that failed because its wait ran out.
 #[track_caller]
 pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
-    match result {
-        Err(AcquireError::Failed(Failure::TimedOut(report))) => report,
-        Err(other) => panic!("{other}"),
-        Ok(guard) => panic!("{guard:?}"),
-    }
+    let error = result.map(|guard| panic!("{guard:?}")).unwrap_err();
+    assert!(error.is_timeout() || error.is_busy(), "{error}");
+    error.report().unwrap().clone()
 }
 
 pub(crate) fn exists(redis: &Redis, key: &str) -> bool {

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Answer, Config, Failure, Loss, UnknownAge};
-use lock_tokio::{AcquireError, Client};
+use lock_tokio::AcquireErrorKind;
+use lock_tokio::redis::{Answer, Config, Loss, UnknownAge};
 use tokio::time::timeout;
 
 use crate::kit::{LONG_TTL, clean, endpoint, exists, give_back, ms, soon, take, timed_out, until, with};
@@ -97,7 +97,7 @@ async fn a_node_restarted_empty_is_seeded_again() {
     servers[1].kill();
     let before = guard.valid_until();
     until("the other two renew it", || guard.valid_until() > before && guard.remaining() > ttl / 2).await;
-    until("for longer than a TTL", || guard.valid_until().since(before) > ttl).await;
+    until("for longer than a TTL", || guard.valid_until().duration_since(before) > ttl).await;
     assert!(guard.is_held());
     give_back(guard).await;
     clean(&servers[0]).await;
@@ -127,7 +127,7 @@ async fn nodes_restarted_empty_are_kept_out() {
     let quarantine = Duration::from_secs(2);
     let (holder, other) = (with(asking(&servers, quarantine)), with(asking(&servers, quarantine)));
     // The servers are new themselves.
-    let report = timed_out(soon("a try", holder.lock("a").ttl(quarantine).try_once().acquire()).await);
+    let report = timed_out(soon("a try", holder.lock("a").ttl(quarantine).try_acquire()).await);
     assert!(report.nodes.contains(&Answer::RecentlyRestarted), "{report}");
     let guard = take(&holder, "a", quarantine).await;
     let observer = guard.observer();
@@ -136,7 +136,7 @@ async fn nodes_restarted_empty_are_kept_out() {
     servers[2].restart_empty();
     // Two of three have forgotten everything, and the holder may still believe in its lock, or even have it.
     loop {
-        let report = timed_out(soon("a try", other.lock("a").ttl(quarantine).try_once().acquire()).await);
+        let report = timed_out(soon("a try", other.lock("a").ttl(quarantine).try_acquire()).await);
         assert!(!report.nodes.contains(&Answer::Granted), "{report}");
         // The first tries may be asked before this client has seen the restarts, and answered by the holder's token. On a busy
         // machine the restarts may take as long as the quarantine.
@@ -169,7 +169,7 @@ async fn nodes_that_hide_their_age() {
     let servers = trusting(3);
     let refusing = with(quorum(&servers).unknown_age(UnknownAge::Refuse));
     let error = soon("a refusal", refusing.lock("a").acquire()).await.unwrap_err();
-    let AcquireError::Failed(Failure::Refused(report)) = error else { panic!("{error}") };
+    let AcquireErrorKind::Refused(report) = error.kind() else { panic!("{error}") };
     // Decided as soon as no majority is left.
     let rejected = report.nodes.iter().filter(|answer| matches!(answer, Answer::Rejected(_))).count();
     assert!(rejected >= 2, "{report}");
@@ -184,16 +184,16 @@ async fn nodes_that_hide_their_age() {
 async fn one_server_under_two_names() {
     let servers = Redis::start_many(2);
     let twin = format!("redis://localhost:{}", servers[0].port());
-    let client = Client::connect_quorum([servers[0].url(), servers[1].url(), twin]).unwrap();
+    let client = lock_tokio::connect_quorum([servers[0].url(), servers[1].url(), twin]).unwrap();
     let error = soon("a refusal", client.lock("a").acquire()).await.unwrap_err();
-    let AcquireError::Failed(Failure::EqualNodes(a, b)) = &error else { panic!("{error}") };
+    let AcquireErrorKind::EqualNodes(a, b) = error.kind() else { panic!("{error}") };
     let mut nodes = [a.index(), b.index()];
     nodes.sort_unstable();
     assert_eq!(nodes, [0, 2], "{error}");
     assert!(error.to_string().contains("same server"), "{error}");
     // Also who comes later is told, and nothing is left.
     let again = soon("a refusal", client.lock("b").acquire()).await.unwrap_err();
-    assert!(matches!(again, AcquireError::Failed(Failure::EqualNodes(..))), "{again}");
+    assert!(matches!(again.kind(), AcquireErrorKind::EqualNodes(..)), "{again}");
     for redis in &servers {
         clean(redis).await;
     }

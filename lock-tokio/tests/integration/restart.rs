@@ -42,7 +42,7 @@ async fn a_server_that_stays_away_costs_the_lock() {
     redis.kill();
     assert_eq!(soon("loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_held());
-    let report = timed_out(soon("a try", client.lock("b").try_once().acquire()).await);
+    let report = timed_out(soon("a try", client.lock("b").try_acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Unreachable(_)]), "{report}");
     redis.restart();
     let released = soon("release", guard.release()).await;

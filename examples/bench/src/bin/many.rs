@@ -16,7 +16,7 @@ async fn main() {
     let seconds: u64 = args.next().map_or(30, |text| text.parse().expect("SECONDS is a number"));
     let redis = Redis::start();
     let endpoint = Endpoint::parse(&redis.url()).expect("a URL of the testkit");
-    let client = lock_tokio::Client::with_config(Config::new([endpoint]).fencing(false)).expect("good settings");
+    let client = lock_tokio::connect_with(Config::new([endpoint]).fencing(false)).expect("good settings");
     drop(client.lock("warm-up").acquire().await.expect("granted"));
     let before = resident();
     let start = Instant::now();

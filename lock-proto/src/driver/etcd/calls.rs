@@ -1,5 +1,6 @@
 //! The transport for etcd: calls and streams.
 
+use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 use core::task::Context;
@@ -23,8 +24,9 @@ pub(super) fn start<H: Host>(
     id: ClientId,
     endpoints: Vec<Endpoint>,
 ) -> (Client, EventLoop<H, Connections<H>>) {
+    let servers = endpoints.iter().map(|endpoint| format!("etcd://{}", endpoint.target).into()).collect();
     let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
-    let shared = Shared::new(id, host.clock(), Etcd { client, duties: Vec::new() });
+    let shared = Shared::new(id, servers, host.clock(), Etcd { client, duties: Vec::new() });
     let connections = Connections { endpoints, routes, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
     (Client::new(shared.clone()), EventLoop::new(host, shared, connections))
 }

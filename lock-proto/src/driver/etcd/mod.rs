@@ -1,8 +1,7 @@
 //! etcd: gRPC over HTTP/2 on any [`Host`].
 //!
 //! The handles are those of every store: [`Client`], [`Guard`](super::Guard) and the rest. This
-//! module adds [`Guard::owner_guard`](super::Guard::owner_guard), for transactions on the same
-//! etcd.
+//! module adds [`OwnerKeyExt`], for transactions on the same etcd.
 //!
 //! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is
 //! polled by the [`Driver`](super::Driver).
@@ -25,7 +24,7 @@ use core::pin::Pin;
 pub use super::election::{Campaigning, Election, Leadership, ProclaimError};
 pub use super::lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use super::query::Observation;
-pub use owner::OwnerError;
+pub use owner::{OwnerError, OwnerKeyExt};
 
 use super::client::Client;
 use super::clock::Clock as _;

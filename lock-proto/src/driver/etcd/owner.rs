@@ -16,18 +16,13 @@ impl Core {
     }
 }
 
-impl Guard {
+/// The key behind a lock on etcd, for a [`Guard`] or a [`Leadership`](super::Leadership).
+pub trait OwnerKeyExt {
     /// The key of this hold. `None` on Redis, or if the lock is lost. Names the current holder
     /// only: a later holder within this client may have the same key (see
     /// [`owner_guard`](Self::owner_guard)).
     #[must_use]
-    pub fn owner(&self) -> Option<OwnerKey> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        if !self.is_held() {
-            return None;
-        }
-        owner.shared.verb(|core, _, _| core.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
-    }
+    fn owner(&self) -> Option<OwnerKey>;
 
     /// The key of this hold, for transactions on the same etcd. A transaction that compares its
     /// `mod_revision` succeeds only while this guard holds the lock. From now on the key changes
@@ -36,8 +31,20 @@ impl Guard {
     /// # Errors
     ///
     /// The lock is lost, or the store is not etcd.
-    // requirement E8
-    pub fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
+    fn owner_guard(&self) -> Result<OwnerKey, OwnerError>;
+}
+
+impl OwnerKeyExt for Guard {
+    fn owner(&self) -> Option<OwnerKey> {
+        let Hold { owner, ticket, .. } = &self.hold;
+        if !self.is_held() {
+            return None;
+        }
+        owner.shared.verb(|core, _, _| core.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
+    }
+
+    // E8
+    fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
         let Hold { owner, ticket, .. } = &self.hold;
         let asked = owner.shared.verb(|core, now, _| {
             if core.is_closed() {
@@ -56,7 +63,7 @@ impl Guard {
 pub enum OwnerError {
     /// The lock is lost.
     #[error("the lock is lost: {0}")]
-    Lost(#[source] Loss),
+    Lost(Loss),
     /// Only etcd's locks have a key whose revision can be compared.
     #[error("only locks on etcd have a key whose revision can be compared")]
     NoKey,

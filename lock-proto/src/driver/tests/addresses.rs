@@ -87,7 +87,7 @@ fn no_address_connects() {
         leads_to(&world, answers);
         let (client, mut driver) = world.client();
         let error = world.wait(&mut driver, client.lock("a").wait(ms(2_500)).acquire()).unwrap_err();
-        let AcquireError::Failed(Failure::TimedOut(report)) = error else { panic!("{error:?}") };
+        let AcquireErrorKind::TimedOut(report) = error.kind() else { panic!("{error:?}") };
         assert_eq!(&*report.nodes, [Answer::Unreachable(Cause::Fault(fault))]);
     }
 }

@@ -26,7 +26,7 @@ fn assert_clean(world: &World, client: &Client, driver: &mut Task<Driver<World>>
     world.settle(driver);
     assert!(!world.has_key("a"), "{what}: the key is still there");
     let before = world.time();
-    let guard = world.wait(driver, client.lock("a").try_once().acquire());
+    let guard = world.wait(driver, client.lock("a").try_acquire());
     assert!(guard.is_ok_and(|guard| guard.is_held()), "{what}: not free");
     assert!(world.time().since(before) < Duration::from_millis(100), "{what}: free too late");
     world.run(driver, 3 * TTL);

@@ -113,7 +113,7 @@ async fn take_turns(client: &Client, name: &str, meter: &Meter, baton: &Baton) {
 pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
     let url = etcd.url();
     contest(etcd, clients, span, |_, meter, baton| {
-        let client = Client::connect(&url).expect("a URL of the testkit");
+        let client = lock_tokio::connect(&url).expect("a URL of the testkit");
         async move {
             take_turns(&client, "clients", &meter, &baton).await;
             client.shutdown(Duration::from_secs(5)).await;
@@ -124,7 +124,7 @@ pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
 
 /// Tasks of one client.
 pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
-    let client = Client::connect(&etcd.url()).expect("a URL of the testkit");
+    let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let outcome = contest(etcd, tasks, span, |_, meter, baton| {
         let client = client.clone();
         async move { take_turns(&client, "tasks", &meter, &baton).await }

@@ -8,7 +8,6 @@ use lock_proto::etcd::message::{
     PutResponse, RequestOp, TxnRequest, TxnResponse,
 };
 use lock_testkit::Etcd;
-use lock_tokio::Client;
 
 use lock_bench::bare::{Bare, DELETE, PUT, TXN};
 use lock_bench::cost::{Cost, Sample, sample};
@@ -46,7 +45,7 @@ pub async fn contest(etcd: &Etcd, tasks: usize, rounds: usize, span: Duration) {
 }
 
 pub async fn ours(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
-    let client = Client::connect(&etcd.url()).expect("a URL of the testkit");
+    let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let measured = measure(tasks, span, |n, meter| {
         let lock = client.lock(format!("ours {n}"));
         async move {
@@ -117,7 +116,7 @@ async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
 
 /// What the cycles of one client cost, by the server's count.
 pub async fn cost(etcd: &Etcd) {
-    let client = Client::connect(&etcd.url()).expect("a URL of the testkit");
+    let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");
     lock.acquire().await.expect("granted").release().await;
     let before = Cost::so_far(etcd);

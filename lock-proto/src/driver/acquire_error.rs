@@ -1,0 +1,279 @@
+//! The error of an acquisition.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
+
+use super::name::Name;
+use crate::error::Misuse;
+use crate::id::NodeId;
+use crate::lock::{Answer, Cause, Expiry, Failure, Report};
+
+/// The servers of a client, without credentials, in the configured order.
+pub(super) type Servers = Arc<[Box<str>]>;
+
+/// Error of an acquisition, of a candidacy, or of a query about an election.
+///
+/// The failed acquisition leaves nothing behind, or its remains are being cleaned up. The message
+/// names the lock, each server, and how long the caller waited. Use the predicates to decide what to
+/// do, or match on [`kind`](Self::kind).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct AcquireError(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Inner {
+    lock: Arc<[u8]>,
+    servers: Servers,
+    kind: AcquireErrorKind,
+}
+
+/// What went wrong in an [`AcquireError`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AcquireErrorKind {
+    /// The single attempt of [`try_acquire`](super::Lock::try_acquire) found the lock held or
+    /// waited for.
+    Busy(Report),
+    /// The wait ended, or the single attempt failed because too few servers answered.
+    TimedOut(Report),
+    /// The key holds something that is not a lock.
+    KeyInUse(Report),
+    /// The servers refuse the request, and a retry will not help.
+    Refused(Report),
+    /// Two nodes of the quorum are the same server.
+    EqualNodes(NodeId, NodeId),
+    /// The request is invalid, whatever the servers say.
+    Misuse(Misuse),
+    /// The single attempt was granted, but the future was not polled for a third of the TTL, so the
+    /// lock was released.
+    Withdrawn,
+    /// The client is shutting down, or its driver is gone.
+    ShutDown,
+    /// The process was forked after the client was made. The child must make a new client, or it
+    /// would act under the parent's identity.
+    Forked,
+    /// The store has no elections. Only etcd has them.
+    NoElections,
+}
+
+impl AcquireError {
+    pub(super) fn new(kind: AcquireErrorKind, lock: &Arc<[u8]>, servers: &Servers) -> Self {
+        Self(Box::new(Inner { lock: Arc::clone(lock), servers: Arc::clone(servers), kind }))
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> &AcquireErrorKind {
+        &self.0.kind
+    }
+
+    /// The name of the lock or the election.
+    #[must_use]
+    pub fn lock(&self) -> &[u8] {
+        &self.0.lock
+    }
+
+    /// The last answer of each server, and how long the caller waited. `None` if no server decided.
+    #[must_use]
+    pub fn report(&self) -> Option<&Report> {
+        match &self.0.kind {
+            AcquireErrorKind::Busy(report)
+            | AcquireErrorKind::TimedOut(report)
+            | AcquireErrorKind::KeyInUse(report)
+            | AcquireErrorKind::Refused(report) => Some(report),
+            AcquireErrorKind::EqualNodes(..)
+            | AcquireErrorKind::Misuse(_)
+            | AcquireErrorKind::Withdrawn
+            | AcquireErrorKind::ShutDown
+            | AcquireErrorKind::Forked
+            | AcquireErrorKind::NoElections => None,
+        }
+    }
+
+    /// Returns true if another holder or waiter had the lock: after a single attempt, or when the
+    /// wait ended.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(&self.0.kind, AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) if report.is_busy())
+    }
+
+    /// Returns true if the wait ended before the lock was acquired, for whatever reason.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.0.kind, AcquireErrorKind::TimedOut(_))
+    }
+
+    /// Returns true if too few servers answered. Nobody was seen to hold the lock.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(&self.0.kind, AcquireErrorKind::TimedOut(report) if !report.is_busy())
+    }
+
+    /// Returns true if the servers refuse the request, or the key holds something that is not a
+    /// lock: a retry will not help.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.0.kind, AcquireErrorKind::Refused(_) | AcquireErrorKind::KeyInUse(_))
+    }
+
+    fn server(&self, node: usize) -> &str {
+        self.0.servers.get(node).map_or("a server", |server| server)
+    }
+
+    fn write_report(&self, f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+        if report.nodes.is_empty() {
+            f.write_str("held or waited for in this client")?;
+        }
+        for (node, answer) in report.nodes.iter().enumerate() {
+            f.write_str(if node == 0 { "" } else { "; " })?;
+            write_answer(f, self.server(node), answer)?;
+        }
+        write!(f, " (waited {:?})", rounded(report.waited))
+    }
+}
+
+fn write_answer(f: &mut fmt::Formatter<'_>, server: &str, answer: &Answer) -> fmt::Result {
+    match answer {
+        Answer::Silent => write!(f, "{server} has not answered"),
+        Answer::Granted => write!(f, "{server} granted it"),
+        Answer::Taken(Expiry::In(left)) => write!(f, "{server}: held for another {:?}", rounded(*left)),
+        Answer::Taken(Expiry::Never) => write!(f, "{server}: held without expiry"),
+        Answer::Taken(Expiry::Unknown) => write!(f, "{server}: held by another client"),
+        Answer::Unreachable(Cause::Fault(fault)) => write!(f, "{server} is unreachable: {fault}"),
+        Answer::Unreachable(Cause::Server(error)) => write!(f, "{server} rejected the connection: {}", error.text),
+        Answer::Unknown(Cause::Fault(fault)) => write!(f, "{server} did not confirm: {fault}"),
+        Answer::Unknown(Cause::Server(error)) => write!(f, "{server} did not confirm: {}", error.text),
+        Answer::RecentlyRestarted => write!(f, "{server} restarted too recently to count"),
+        Answer::UnstableIdentity => write!(f, "{server} is a different server at each connection"),
+        Answer::Rejected(error) => write!(f, "{server} refused: {}", error.text),
+    }
+}
+
+/// Whole milliseconds, or microseconds below one.
+fn rounded(time: Duration) -> Duration {
+    let unit = if time < Duration::from_millis(1) { 1_000 } else { 1_000_000 };
+    Duration::from_nanos(u64::try_from(time.as_nanos() / unit * unit).unwrap_or(u64::MAX))
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {}: ", Name(&self.0.lock))?;
+        match &self.0.kind {
+            AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) => self.write_report(f, report),
+            AcquireErrorKind::KeyInUse(report) => {
+                f.write_str("the key holds something that is not a lock: ")?;
+                self.write_report(f, report)
+            }
+            AcquireErrorKind::Refused(report) => self.write_report(f, report),
+            AcquireErrorKind::EqualNodes(a, b) => {
+                let [a, b] = [a, b].map(|node| self.server(node.index()));
+                write!(f, "{a} and {b} are the same server")
+            }
+            AcquireErrorKind::Misuse(misuse) => misuse.fmt(f),
+            AcquireErrorKind::Withdrawn => {
+                f.write_str("granted, but released because the future was not polled in time")
+            }
+            AcquireErrorKind::ShutDown => f.write_str("the client was shut down"),
+            AcquireErrorKind::Forked => {
+                f.write_str("the client belongs to the parent process; make one after the fork")
+            }
+            AcquireErrorKind::NoElections => f.write_str("elections need etcd; this client uses Redis"),
+        }
+    }
+}
+
+impl fmt::Debug for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { lock, servers, kind } = &*self.0;
+        f.debug_struct("AcquireError").field("lock", &Name(lock)).field("servers", servers).field("kind", kind).finish()
+    }
+}
+
+impl core::error::Error for AcquireError {}
+
+impl From<Misuse> for AcquireErrorKind {
+    fn from(misuse: Misuse) -> Self {
+        match misuse {
+            Misuse::ShuttingDown => Self::ShutDown,
+            Misuse::Stale(_) | Misuse::NotHeld(_) | Misuse::TooMany { .. } | Misuse::Invalid(_) => Self::Misuse(misuse),
+        }
+    }
+}
+
+impl From<Failure> for AcquireErrorKind {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::TimedOut(report) => Self::TimedOut(report),
+            Failure::KeyInUse(report) => Self::KeyInUse(report),
+            Failure::Refused(report) => Self::Refused(report),
+            Failure::EqualNodes(a, b) => Self::EqualNodes(a, b),
+            Failure::ShuttingDown => Self::ShutDown,
+        }
+    }
+}
+
+impl AcquireErrorKind {
+    /// The same for a single attempt.
+    pub(super) fn once(self) -> Self {
+        if let Self::TimedOut(report) = &self
+            && report.is_busy()
+        {
+            return Self::Busy(report.clone());
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+    use crate::fault::Fault;
+    use crate::lock::{ErrorClass, ServerError};
+
+    fn error(kind: AcquireErrorKind) -> AcquireError {
+        let servers = ["redis://a:1", "redis://b:2"].map(Box::from);
+        AcquireError::new(kind, &Arc::from(*b"job"), &Arc::from(servers))
+    }
+
+    #[test]
+    fn the_message_names_lock_servers_and_wait() {
+        let denied = ServerError { class: ErrorClass::Refused, text: "WRONGPASS no".into() };
+        let waited = Duration::from_nanos(498_123);
+        let refused = || Answer::Unreachable(Fault::Refused.into());
+        for (nodes, expected) in [
+            (
+                alloc::vec![refused()],
+                "lock \"job\": redis://a:1 is unreachable: the server refused the connection (waited 498µs)",
+            ),
+            (alloc::vec![], "lock \"job\": held or waited for in this client (waited 498µs)"),
+            (
+                alloc::vec![Answer::Unreachable(denied.into()), Answer::Taken(Expiry::In(Duration::from_millis(90)))],
+                "lock \"job\": redis://a:1 rejected the connection: WRONGPASS no; redis://b:2: held for another 90ms (waited 498µs)",
+            ),
+        ] {
+            assert_eq!(error(AcquireErrorKind::TimedOut(Report::new(waited, nodes))).to_string(), expected);
+        }
+        let equal = error(AcquireErrorKind::EqualNodes(NodeId::new(0), NodeId::new(1))).to_string();
+        assert_eq!(equal, "lock \"job\": redis://a:1 and redis://b:2 are the same server");
+    }
+
+    #[test]
+    fn predicates_tell_busy_from_unreachable() {
+        let report = |answer| Report::new(Duration::ZERO, [answer]);
+        let (held, down) = (|| report(Answer::Taken(Expiry::Unknown)), || report(Answer::Silent));
+        for (kind, expected) in [
+            (AcquireErrorKind::from(Failure::TimedOut(held())).once(), [true, false, false, false]),
+            (AcquireErrorKind::from(Failure::TimedOut(held())), [true, true, false, false]),
+            (AcquireErrorKind::from(Failure::TimedOut(down())).once(), [false, true, true, false]),
+            (AcquireErrorKind::from(Failure::Refused(down())).once(), [false, false, false, true]),
+            (AcquireErrorKind::ShutDown, [false; 4]),
+        ] {
+            let error = error(kind);
+            let found = [error.is_busy(), error.is_timeout(), error.is_unreachable(), error.is_refused()];
+            assert_eq!(found, expected, "{error}");
+        }
+    }
+}
