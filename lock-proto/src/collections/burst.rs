@@ -1,11 +1,11 @@
-//! Queues that give the room of a burst back: when a hundred thousand renewals were late together, their room would otherwise stay.
+//! Queues that free their memory after a burst, such as a hundred thousand late renewals.
 
 use alloc::collections::VecDeque;
 
-/// Room for this many entries is kept, so that everyday traffic allocates nothing.
+/// Smaller queues keep their capacity, so that normal traffic does not allocate.
 const KEPT: usize = 4096;
 
-/// Takes the first entry; with the last one the room of a burst is given back.
+/// Removes the first entry. Removing the last one frees the capacity of a burst.
 pub(crate) fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
     if queue.len() <= 1 && queue.capacity() > KEPT {
         return core::mem::take(queue).pop_front();
