@@ -1,5 +1,6 @@
-//! A server that is not to be trusted (requirement P3): bounded memory, a dropped connection, `Unknown` for what was in flight, and
-//! the client goes on.
+//! Untrusted servers: memory stays bounded, the connection is dropped, requests in flight are
+//! `Unknown`, and the client recovers.
+// P3
 
 use super::*;
 
@@ -17,7 +18,8 @@ fn asked(url: &str) -> (Rig, ConnId, CallId) {
     (rig, conn, call)
 }
 
-/// The connection is dropped for this breach, the request is `Unknown`, and a new connection works.
+/// Asserts that the connection is dropped for this breach, the request is `Unknown`, and a new
+/// connection works.
 fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
     let why = || fault(Fault::Protocol(breach));
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
@@ -119,7 +121,7 @@ fn p3_m6_half_a_reply_and_then_silence() {
     let why = || fault(Fault::TimedOut);
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
     assert_eq!(rig.outputs(), expected);
-    // The other half comes late, and the new connection starts with a clean slate.
+    // The second half arrives late. The new connection starts clean.
     let new = rig.reopened();
     rig.receive(conn, b"K\r\n");
     rig.pipe.handle_connected(rig.now, new);
@@ -236,7 +238,7 @@ fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
             _ => {}
         }
     }
-    // A connection of another node or role is not ours either.
+    // A connection of another node or role is not current.
     let new = rig.pipe.current().unwrap();
     for other in [ConnId { node: NodeId::new(1), ..new }, ConnId { role: Role::Wake, ..new }] {
         assert!(rig.pipe.outgoing(other).is_empty());
