@@ -4,10 +4,9 @@
 //! bytes are arguments; outgoing bytes and events are results. So they run on any executor or on
 //! none, and every run can be replayed, simulated and searched.
 //!
-//! Applications usually want [`lock-tokio`](https://docs.rs/lock-tokio) or
-//! [`lock-smol`](https://docs.rs/lock-smol), which run these machines over real sockets. The
-//! following program drives a client by hand: it takes a lock and releases it. Its server is the
-//! simulated one of the feature `sim`, so that the program runs anywhere.
+//! Applications usually want `lock-tokio` or `lock-smol`, which run these machines over real
+//! sockets. The following program drives a client by hand: it takes a lock and releases it. Its
+//! server is the simulated one of the feature `sim`, so that the program runs anywhere.
 //!
 //! ```
 //! # #[cfg(not(feature = "sim"))]

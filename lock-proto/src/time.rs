@@ -47,7 +47,6 @@ impl Instant {
         self.before(nanos(by))
     }
 
-    /// Returns the instant `nanos` nanoseconds later.
     pub(crate) const fn after(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }

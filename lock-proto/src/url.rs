@@ -278,7 +278,6 @@ pub(crate) fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlErr
     }
 }
 
-/// Truncates a value for an error message. It is visible ASCII.
 pub(crate) fn shown(text: &str) -> Box<str> {
     text.get(..MAX_SHOWN).unwrap_or(text).into()
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::time::Instant;
 
-const NOWHERE: u32 = u32::MAX;
+const ABSENT: u32 = u32::MAX;
 
 /// Deadlines by slot, earliest first. Ties go to the lower slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,11 +31,11 @@ impl Deadlines {
             if deadline.is_none() {
                 return;
             }
-            self.place.resize(index + 1, NOWHERE);
+            self.place.resize(index + 1, ABSENT);
         }
         match (self.place[index], deadline) {
-            (NOWHERE, None) => {}
-            (NOWHERE, Some(at)) => {
+            (ABSENT, None) => {}
+            (ABSENT, Some(at)) => {
                 self.heap.push((at, slot));
                 self.up(self.heap.len() - 1);
             }
@@ -51,7 +51,7 @@ impl Deadlines {
             }
             (place, None) => {
                 let place = place as usize;
-                self.place[index] = NOWHERE;
+                self.place[index] = ABSENT;
                 self.heap.swap_remove(place);
                 if place < self.heap.len() {
                     self.up(place);
@@ -77,7 +77,6 @@ impl Deadlines {
         self.put(place, entry);
     }
 
-    /// Moves the entry at `place` down.
     fn down(&mut self, mut place: usize) {
         let entry = self.heap[place];
         loop {

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-const NOBODY: u32 = u32::MAX;
+const NO_OWNER: u32 = u32::MAX;
 
 /// Maps ids to their owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,7 +19,6 @@ struct Slot {
 }
 
 impl Slots {
-    /// Returns the number of ids in use.
     pub(crate) const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -38,13 +37,12 @@ impl Slots {
     /// Returns the owner; `None` if the id has ended.
     pub(crate) fn owner(&self, slot: u32, generation: u32) -> Option<u32> {
         let found = self.slots.get(slot as usize)?;
-        (found.generation == generation && found.owner != NOBODY).then_some(found.owner)
+        (found.generation == generation && found.owner != NO_OWNER).then_some(found.owner)
     }
 
-    /// Ends the id in `slot`.
     pub(crate) fn end(&mut self, slot: u32) {
-        let Some(found) = self.slots.get_mut(slot as usize).filter(|found| found.owner != NOBODY) else { return };
-        found.owner = NOBODY;
+        let Some(found) = self.slots.get_mut(slot as usize).filter(|found| found.owner != NO_OWNER) else { return };
+        found.owner = NO_OWNER;
         // A slot with no generations left is retired, so that no id is ever reused.
         if let Some(next) = found.generation.checked_add(1) {
             found.generation = next;

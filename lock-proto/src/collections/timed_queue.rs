@@ -40,7 +40,6 @@ impl<T> Waiting<T> {
         Some((entry, deadline))
     }
 
-    /// Returns the place of the first entry.
     pub(crate) fn first(&self) -> Option<u64> {
         self.entries.first_key_value().map(|(place, _)| *place)
     }

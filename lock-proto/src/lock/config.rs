@@ -33,7 +33,6 @@ pub(crate) type Range<V> = (&'static str, V, V, V);
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl<T> Config<T> {
-    /// The default settings.
     pub(crate) const fn with(request_timeout: Duration, store: T) -> Self {
         Self {
             prefix: Vec::new(),

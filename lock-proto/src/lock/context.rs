@@ -22,7 +22,6 @@ pub struct Context<S: Store> {
     pub(crate) slot: u32,
     /// The number of the last token or grant.
     pub(crate) number: u64,
-    /// The serial of the last call.
     pub(crate) serial: u64,
     pub(crate) out: VecDeque<S::Output>,
     /// Acquisitions that had their last event in this step.
@@ -62,7 +61,6 @@ impl<S: Store> Context<S> {
         crate::collections::burst::pop(&mut self.out)
     }
 
-    /// Returns true once the shutdown has begun.
     pub(crate) const fn is_stopping(&self) -> bool {
         self.stop_at.is_some()
     }
@@ -84,7 +82,6 @@ impl<S: Store> Context<S> {
         self.ended.push(id);
     }
 
-    /// Emits the last event of an acquisition.
     pub(crate) fn end(&mut self, id: LockId, event: Event) {
         self.emit(id, event);
         self.forget(id);

@@ -33,7 +33,8 @@ pub enum Event {
     /// has one answer, in the order of the calls, unless the lock is lost or released first.
     /// [`Renewed`](Self::Renewed) precedes it.
     Extended,
-    /// The answer to an `extend`: too few nodes confirmed it. The lock is still held until `valid_until`.
+    /// The answer to an `extend`: too few nodes confirmed it. The lock stays held until
+    /// `valid_until`.
     ExtendFailed(Report),
     /// The validity ends soon, and renewals are failing. Finish the work.
     AtRisk {

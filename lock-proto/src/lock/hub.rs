@@ -32,13 +32,11 @@ impl<S: Store> Locks<S> {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if a value is out of range, the client is shutting down, or it has too many
-    /// locks. Nothing has changed then.
+    /// As [`Machine::acquire`](super::Machine::acquire).
     pub fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
         self.begin(now, want, |_| {})
     }
 
-    /// Starts an acquisition, with these changes to its terms.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -56,7 +54,6 @@ impl<S: Store> Locks<S> {
         Ok(id)
     }
 
-    /// Checks that one more acquisition or query may begin.
     pub(crate) const fn admit(&self, others: usize) -> Result<(), Misuse> {
         let limit = self.ctx.config.max_locks;
         if self.ctx.is_stopping() {
@@ -65,8 +62,7 @@ impl<S: Store> Locks<S> {
         if others >= limit as usize { Err(Misuse::TooMany { limit }) } else { Ok(()) }
     }
 
-    /// Takes the lock offered by [`Event::Granted`](crate::Event::Granted). Renewal starts with the
-    /// claim.
+    /// Takes an offered lock: see [`Machine::claim`](super::Machine::claim).
     ///
     /// # Errors
     ///
@@ -75,10 +71,7 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.claim(ctx, id))
     }
 
-    /// Extends the lock to a full TTL from now. Each call is answered by one
-    /// [`Event::Extended`](crate::Event::Extended) or
-    /// [`Event::ExtendFailed`](crate::Event::ExtendFailed), in the order of the calls, unless the
-    /// lock is lost or released first.
+    /// Renews the lock: see [`Machine::extend`](super::Machine::extend).
     ///
     /// # Errors
     ///
@@ -87,8 +80,7 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.extend(ctx, id))
     }
 
-    /// Releases the lock. Answered by [`Event::Released`](crate::Event::Released). The lock may be
-    /// held, offered or lost.
+    /// Releases the lock: see [`Machine::release`](super::Machine::release).
     ///
     /// # Errors
     ///
@@ -97,8 +89,7 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.release(ctx, id))
     }
 
-    /// Cancels the acquisition in whatever state it is in. No further events follow, and cleanup
-    /// removes what it left. Does nothing for an id that has ended. Called on drop.
+    /// Cancels the acquisition: see [`Machine::abandon`](super::Machine::abandon).
     pub fn abandon(&mut self, now: Instant, id: LockId) {
         let _ended = self.verb(now, id, |lock, ctx| {
             lock.abandon(ctx, id);
@@ -106,8 +97,7 @@ impl<S: Store> Locks<S> {
         });
     }
 
-    /// Fails all waiters, releases all held locks, and refuses new acquisitions. The last output
-    /// follows when every server has confirmed, or after `within`.
+    /// Shuts down: see [`Machine::shutdown`](super::Machine::shutdown).
     pub fn shut_down(&mut self, now: Instant, within: Duration) {
         self.handle_timeout(now);
         let until = self.ctx.now + within;
@@ -136,7 +126,6 @@ impl<S: Store> Locks<S> {
         result
     }
 
-    /// Runs one step of one lock and updates the registry.
     pub(crate) fn step<R>(&mut self, slot: u32, step: impl FnOnce(&mut Lock<S>, &mut Context<S>) -> R) -> Option<R> {
         let ctx = &mut self.ctx;
         let lock = self.locks.get_mut(slot)?;
@@ -244,7 +233,7 @@ impl<S: Store> Locks<S> {
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 
-    // --- questions ---
+    // --- queries ---
 
     /// Returns the end of validity of a held lock; `None` if it is not held. Compare it with the
     /// clock.

@@ -70,7 +70,7 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    // --- questions ---
+    // --- queries ---
 
     /// Returns true if the lock has no remaining work and can be dropped.
     pub fn is_over(&self) -> bool {
@@ -86,7 +86,6 @@ impl<S: Store> Lock<S> {
         self.hold.is_none() && self.is_idle() && self.releases.is_empty()
     }
 
-    /// Returns true if nobody contends.
     fn is_idle(&self) -> bool {
         self.contention == S::Contention::default()
     }
@@ -128,7 +127,6 @@ impl<S: Store> Lock<S> {
         self.hold.as_mut().filter(of).ok_or(Misuse::NotHeld(id))
     }
 
-    /// Returns the hold of this acquisition, if it was claimed.
     pub(crate) fn held_by(&mut self, id: LockId) -> Result<&mut S::Hold, Misuse> {
         self.hold_of(id, Phase::Held)
     }
@@ -305,7 +303,6 @@ impl<S: Store> Lock<S> {
         self.nobody_waits(ctx);
     }
 
-    /// Fails the waiters whose time is over.
     fn end_waits(&mut self, ctx: &mut Context<S>) {
         let mut head = None;
         while let Some(place) = self.waiters.due(ctx.now) {
@@ -322,7 +319,6 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Removes a waiter from the queue.
     fn leave(&mut self, ctx: &mut Context<S>, place: usize) {
         if let Some(waiter) = self.waiters.remove(place)
             && place == 0
@@ -402,8 +398,8 @@ impl<S: Store> Lock<S> {
         S::contend(self, ctx);
     }
 
-    /// Returns the guard of a holder, or of one that lost the lock. `answer`: the holder waits for
-    /// the outcome.
+    /// Handles a returned guard, of a holder or of one that lost the lock. `answer`: report the
+    /// outcome.
     pub(crate) fn return_guard(&mut self, ctx: &mut Context<S>, id: LockId, answer: bool) {
         if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
             let ended = self.lost.swap_remove(place);
@@ -428,7 +424,7 @@ impl<S: Store> Lock<S> {
         self.give_back(ctx, answer);
     }
 
-    /// Returns the hold to the store. `answer`: the holder waits for the outcome.
+    /// Ends the hold and cleans up in the store. `answer`: report the outcome to the holder.
     pub(crate) fn give_back(&mut self, ctx: &mut Context<S>, answer: bool) {
         let Some((hold, ended)) = self.end_hold(ctx, None) else { return };
         self.clean_up(ctx, &ended, answer);
@@ -454,7 +450,6 @@ impl<S: Store> Lock<S> {
         self.answer_releases(ctx);
     }
 
-    /// Answers the releases whose outcome is certain, or that have timed out.
     pub(crate) fn answer_releases(&mut self, ctx: &mut Context<S>) {
         let now = ctx.now;
         self.releases.retain(|release| {

@@ -62,7 +62,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
 
     // --- machines and acquisitions ---
 
-    /// Returns the number of acquisitions.
     pub(crate) const fn acquisitions(&self) -> usize {
         self.acquisitions.len()
     }
@@ -98,7 +97,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.acquisitions.owner(id.slot, id.generation).ok_or(Misuse::Stale(id))
     }
 
-    /// Returns the slot of the machine of `key`.
     pub(crate) fn slot_of_key(&self, key: &K) -> Option<u32> {
         self.names.get(key).copied()
     }
@@ -117,7 +115,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.machines.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// Returns the machine of an acquisition.
     pub(crate) fn of(&self, id: LockId) -> Option<&M> {
         self.get(self.slot_of(id).ok()?)
     }
@@ -146,7 +143,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         }
     }
 
-    /// Returns the number of held locks.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
@@ -161,7 +157,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.drained == self.machines.len()
     }
 
-    /// Returns the remaining machines.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &M> {
         self.machines.iter().flatten().map(AsRef::as_ref)
     }
@@ -207,7 +202,6 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// One step, as the hub performs it.
     fn step(all: &mut Registry<u8, Toy>, slot: u32, deadline: Option<Instant>, ended: &[LockId]) {
         let machine = all.get_mut(slot).unwrap();
         let was_held = machine.is_held();

@@ -8,7 +8,6 @@ pub(crate) struct Retry<C> {
     call: Option<C>,
     /// When to send or resend it.
     due: Option<Instant>,
-    /// Consecutive failures.
     tries: u32,
 }
 
@@ -17,7 +16,6 @@ impl<C: Copy> Retry<C> {
         Self { call: None, due, tries: 0 }
     }
 
-    /// Returns the call in flight.
     pub(crate) const fn call(&self) -> Option<C> {
         self.call
     }

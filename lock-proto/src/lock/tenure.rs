@@ -15,7 +15,6 @@ pub(crate) enum Phase {
     Preparing,
     /// The holder was notified, and has not claimed the lock yet.
     Offered,
-    /// Claimed.
     Held,
 }
 
@@ -24,7 +23,6 @@ pub(crate) enum Phase {
 pub struct Tenure<T> {
     pub(crate) waiter: Waiter<T>,
     pub(crate) phase: Phase,
-    /// When the lock was offered.
     since: Instant,
     /// The holder was warned that its validity ends soon.
     warned: bool,
@@ -54,7 +52,6 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Returns when to warn the holder.
     fn warn_at(&self, until: Instant) -> Instant {
         until.before(self.at_risk.map_or_else(|| self.ttl / 4, nanos))
     }
@@ -79,7 +76,6 @@ impl<T> Tenure<T> {
         self.warned = false;
     }
 
-    /// Returns when the lock was offered.
     pub(crate) const fn since(&self) -> Instant {
         self.since
     }
@@ -97,7 +93,6 @@ impl<T> Tenure<T> {
         }
     }
 
-    /// Returns true if the maximal hold time is over.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.max_hold_end().is_some_and(|end| end <= now)
     }

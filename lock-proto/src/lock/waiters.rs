@@ -63,14 +63,12 @@ impl<T> Waiters<T> {
         self.queue.push_front(waiter);
     }
 
-    /// Removes the head.
     pub(crate) fn pop(&mut self) -> Option<Waiter<T>> {
         let waiter = self.queue.pop_front()?;
         self.left(&waiter);
         Some(waiter)
     }
 
-    /// Removes the last waiter.
     pub(crate) fn pop_last(&mut self) -> Option<Waiter<T>> {
         let waiter = self.queue.pop_back()?;
         self.left(&waiter);

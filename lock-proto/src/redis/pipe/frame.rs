@@ -39,7 +39,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 KiB a frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB to send, 1 024 requests in flight.
+    /// 64 KiB per frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB outgoing, 1 024 requests in
+    /// flight.
     fn default() -> Self {
         Self { frame: 64 * 1024, depth: 4, elements: 4096, pushes: 1024, outgoing: 64 * 1024, in_flight: 1024 }
     }
@@ -140,9 +141,9 @@ impl Scanner {
             Kind::Integer => integer(line).map(|_| self.close_element()),
             Kind::Empty if line.is_empty() => Ok(self.close_element()),
             Kind::Empty => Err(Breach::Malformed),
-            Kind::Blob { least } => {
+            Kind::Blob { min } => {
                 let Some(len) = length(line, protocol)? else { return Ok(self.close_element()) };
-                if len < least {
+                if len < min {
                     return Err(Breach::Malformed);
                 }
                 let end = len.checked_add(line_end + 2).filter(|end| *end <= limits.frame).ok_or(Breach::TooLong)?;
@@ -190,16 +191,19 @@ impl Scanner {
 /// What follows a type byte.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Text up to the end of the line.
     Line,
-    /// A 64-bit integer.
     Integer,
-    /// Only the end of the line.
     Empty,
     /// A length, followed by that many bytes.
-    Blob { least: usize },
+    Blob {
+        min: usize,
+    },
     /// A count, followed by `count * per_item + extra` elements.
-    Aggregate { per_item: usize, extra: usize, top_only: bool },
+    Aggregate {
+        per_item: usize,
+        extra: usize,
+        top_only: bool,
+    },
 }
 
 impl Kind {
@@ -208,14 +212,14 @@ impl Kind {
         match (byte, protocol) {
             (b'+' | b'-', _) => Some(Self::Line),
             (b':', _) => Some(Self::Integer),
-            (b'$', _) => Some(Self::Blob { least: 0 }),
+            (b'$', _) => Some(Self::Blob { min: 0 }),
             (b'*', _) => Some(list),
             (_, Protocol::Resp2) => None,
             (b'_', Protocol::Resp3) => Some(Self::Empty),
             (b'#' | b',' | b'(', Protocol::Resp3) => Some(Self::Line),
-            (b'!', Protocol::Resp3) => Some(Self::Blob { least: 0 }),
+            (b'!', Protocol::Resp3) => Some(Self::Blob { min: 0 }),
             // The format as three letters, and a colon.
-            (b'=', Protocol::Resp3) => Some(Self::Blob { least: 4 }),
+            (b'=', Protocol::Resp3) => Some(Self::Blob { min: 4 }),
             (b'~', Protocol::Resp3) => Some(list),
             (b'>', Protocol::Resp3) => Some(Self::Aggregate { per_item: 1, extra: 0, top_only: true }),
             (b'%', Protocol::Resp3) => Some(Self::Aggregate { per_item: 2, extra: 0, top_only: false }),
@@ -265,7 +269,6 @@ pub(super) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Decodes one frame that was scanned as complete.
     pub(super) fn decode(frame: &'a [u8], protocol: Protocol) -> Result<Self, Breach> {
         match protocol {
             Protocol::Resp2 => match resp2::decode::decode_range(frame) {
@@ -333,7 +336,6 @@ impl<'a> Answer<'a> {
         Self::Ints { values, len }
     }
 
-    /// Converts to the form that requests read.
     pub(super) fn value(&self) -> Value<'_> {
         match self {
             Self::Nil => Value::Nil,

@@ -49,15 +49,10 @@ pub struct Hello {
 pub(super) enum Step {
     /// `HELLO 3`, with the login.
     Hello,
-    /// `AUTH`.
     Auth,
-    /// `SELECT`.
     Select,
-    /// `CLIENT SETNAME`.
     SetName,
-    /// `CLIENT ID`.
     ClientId,
-    /// `INFO server`.
     Info,
 }
 
@@ -79,7 +74,6 @@ impl Step {
         .filter_map(|(step, wanted)| wanted.then_some(step))
     }
 
-    /// Calls `f` with the command's arguments.
     pub(super) fn with_args<R>(self, at: &Endpoint, f: impl FnOnce(&[&[u8]]) -> R) -> R {
         let user = at.username.as_deref().map(str::as_bytes);
         let password = at.password.as_ref().map(|password| password.expose().as_bytes());
@@ -143,7 +137,6 @@ fn hello_refused(text: &str) -> ServerError {
     ServerError { class: ErrorClass::Refused, ..ServerError::classify(&text) }
 }
 
-/// Returns a field of an `INFO` reply.
 fn field<'a>(info: &'a [u8], name: &str) -> Option<&'a str> {
     info.split(|b| *b == b'\n').find_map(|line| {
         let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
@@ -151,7 +144,6 @@ fn field<'a>(info: &'a [u8], name: &str) -> Option<&'a str> {
     })
 }
 
-/// Returns true if the reply to `HELLO` reports cluster mode.
 fn says_cluster(map: &[u8]) -> bool {
     const MODE: &[u8] = b"mode\r\n";
     let mut fields = map.windows(MODE.len()).enumerate().filter(|(_, name)| *name == MODE);
@@ -168,7 +160,6 @@ fn cluster(how: &str) -> ServerError {
 }
 
 impl ServerInfo {
-    /// Reads the reply to `INFO server`.
     pub(super) fn read(answer: &Answer<'_>) -> Result<Self, ServerError> {
         if let Answer::Error(text) = answer {
             return Err(ServerError::classify(text));

@@ -19,7 +19,7 @@ pub use handshake::{Hello, ServerInfo};
 use self::frame::Answer;
 use self::handshake::Step;
 use self::short::short;
-use self::wire::{Asked, Job, Wire, breach};
+use self::wire::{Job, Pending, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
 use super::server_error::{asks_for_login, refuses_several};
@@ -92,7 +92,7 @@ pub enum PipeOutput {
 ///
 /// A failed connection is reopened after a pause, until [`close`](Self::close). Commands are
 /// pipelined as fast as the socket takes them. Commands for one lock keep the order of the verbs;
-/// equal requests for several locks share one command. Each request gets exactly one reply, in the
+/// similar requests for several locks share one command. Each request gets exactly one reply, in the
 /// order of sending, when the server replies or the connection fails. Nothing is queued during the
 /// pause: a request then gets [`Reply::NotSent`] at once.
 ///
@@ -113,10 +113,10 @@ pub struct Pipe {
     /// Consecutive failures since the last connection that lasted.
     backoff: Failures,
     /// Requests that arrived while the connection is being opened.
-    waiting: Waiting<Asked>,
+    waiting: Waiting<Pending>,
     wire: Wire,
     /// When bytes last arrived, or when the first outstanding request was made if that is later.
-    heard: Instant,
+    last_received: Instant,
     outputs: VecDeque<PipeOutput>,
 }
 
@@ -144,7 +144,7 @@ impl Pipe {
             backoff: Failures::default(),
             waiting: Waiting::default(),
             wire: Wire::default(),
-            heard: Instant::ZERO,
+            last_received: Instant::ZERO,
             outputs: VecDeque::new(),
         }
     }
@@ -196,7 +196,7 @@ impl Pipe {
         }
         let take = matches!(request, Request::Take { .. });
         let send_by = ttl.filter(|_| take).map_or(Instant::MAX, |ttl| now + ttl / 2);
-        self.ask(Asked { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
+        self.submit(Pending { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
     }
 
     /// Blocks in the server until one of these locks is signalled, for at most `timeout` (at least
@@ -204,14 +204,14 @@ impl Pipe {
     /// up.
     pub fn block(&mut self, now: Instant, keys: Vec<Key>, timeout: Duration) {
         self.open(now);
-        self.ask_for(Job::Block { keys, timeout });
+        self.submit_job(Job::Block { keys, timeout });
     }
 
     /// Ends the `block` of the connection with the server's client id `client`. Does nothing during
     /// the pause after a failure.
     pub fn unblock(&mut self, now: Instant, client: i64) {
         self.open(now);
-        self.ask_for(Job::Unblock { client });
+        self.submit_job(Job::Unblock { client });
     }
 
     /// Requests `INFO server`, ahead of all queued requests, if the connection is up. Unlike with
@@ -219,7 +219,7 @@ impl Pipe {
     pub fn ask_server(&mut self, now: Instant) {
         self.clock(now);
         if self.is_up() {
-            self.expect_answers();
+            self.expect_replies();
             self.wire.login(Step::Info, &self.config.endpoint);
         }
     }
@@ -276,7 +276,7 @@ impl Pipe {
             self.wire.login(step, &self.config.endpoint);
             unanswered += 1;
         }
-        self.logged_in_after(unanswered, until, Hello::default());
+        self.advance_login(unanswered, until, Hello::default());
     }
 
     /// Bytes arrived. Report written bytes by [`consume`](Self::consume) first: a reply to a
@@ -286,7 +286,7 @@ impl Pipe {
         if self.current() != Some(conn) {
             return;
         }
-        self.heard = self.now;
+        self.last_received = self.now;
         match self.read(bytes) {
             Ok(None) => {}
             Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
@@ -312,7 +312,7 @@ impl Pipe {
                 if *until <= now {
                     return self.fail(Fault::TimedOut.into(), true);
                 }
-                while let Some(Asked { job, .. }) = self.waiting.pop_due(now) {
+                while let Some(Pending { job, .. }) = self.waiting.pop_due(now) {
                     self.answer_unsent(job, false, &Fault::TimedOut.into());
                 }
             }
@@ -331,7 +331,6 @@ impl Pipe {
 
     // Drains.
 
-    /// Returns true if `poll_output` would return an output.
     pub(crate) fn has_output(&self) -> bool {
         !self.outputs.is_empty()
     }
@@ -385,7 +384,7 @@ impl Pipe {
         }
     }
 
-    // Inside.
+    // Internals.
 
     /// Advances the clock, which never goes back.
     // M1
@@ -403,9 +402,9 @@ impl Pipe {
     }
 
     /// Restarts the silence timeout if nothing was outstanding before.
-    fn expect_answers(&mut self) {
+    fn expect_replies(&mut self) {
         if self.wire.is_idle() {
-            self.heard = self.now;
+            self.last_received = self.now;
         }
     }
 
@@ -415,41 +414,41 @@ impl Pipe {
         if self.wire.is_idle() {
             return None;
         }
-        Some(self.heard + self.config.request_timeout + self.wire.server_waits())
+        Some(self.last_received + self.config.request_timeout + self.wire.server_waits())
     }
 
-    fn ask_for(&mut self, job: Job) {
+    fn submit_job(&mut self, job: Job) {
         let connect_by = self.now + self.config.connect_timeout;
-        self.ask(Asked { job, send_by: Instant::MAX }, connect_by);
+        self.submit(Pending { job, send_by: Instant::MAX }, connect_by);
     }
 
     /// Queues a command. It waits for a connection until `connect_by`.
-    fn ask(&mut self, asked: Asked, connect_by: Instant) {
+    fn submit(&mut self, pending: Pending, connect_by: Instant) {
         match &self.phase {
             Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => {
-                self.waiting.push(asked, connect_by);
+                self.waiting.push(pending, connect_by);
             }
             Phase::Up { .. } => {
-                self.expect_answers();
-                self.wire.queue(asked);
+                self.expect_replies();
+                self.wire.queue(pending);
             }
             Phase::BackingOff { cause, .. } => {
                 let cause = cause.clone();
-                self.answer_unsent(asked.job, false, &cause);
+                self.answer_unsent(pending.job, false, &cause);
             }
         }
     }
 
-    fn logged_in_after(&mut self, unanswered: usize, until: Instant, hello: Hello) {
+    fn advance_login(&mut self, unanswered: usize, until: Instant, hello: Hello) {
         if unanswered > 0 {
             self.phase = Phase::LoggingIn { until, unanswered, hello };
             return;
         }
         self.phase = Phase::Up { since: self.now };
         self.outputs.push_back(PipeOutput::Up(hello));
-        self.heard = self.now;
-        while let Some((asked, _)) = self.waiting.pop() {
-            self.wire.queue(asked);
+        self.last_received = self.now;
+        while let Some((pending, _)) = self.waiting.pop() {
+            self.wire.queue(pending);
         }
     }
 
@@ -468,40 +467,40 @@ impl Pipe {
                 && let Some((answer, len)) = short(bytes, protocol, &limits)
             {
                 bytes = &bytes[len..];
-                self.take_in(answer, &mut ending)?;
+                self.handle_answer(answer, &mut ending)?;
                 continue;
             }
             let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
             let answer = Answer::decode(&frame, protocol).map_err(breach);
-            let result = answer.and_then(|answer| self.take_in(answer, &mut ending));
+            let result = answer.and_then(|answer| self.handle_answer(answer, &mut ending));
             self.wire.recycle(frame);
             result?;
         }
         Ok(ending)
     }
 
-    fn take_in(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
+    fn handle_answer(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
         if !self.wire.is_answered(&answer, &self.config.limits)? {
             return Ok(());
         }
         let Some(calls) = self.wire.first().map(|sent| usize::from(sent.calls)) else { return Ok(()) };
         if let Answer::Error(text) = answer {
-            return self.take_in_error(answer, text, calls, ending);
+            return self.handle_error(answer, text, calls, ending);
         }
         if calls == 1 {
-            return self.answered(answer, answer.value(), None);
+            return self.resolve(answer, answer.value(), None);
         }
-        self.answered_each(answer, answer.value(), calls, false, None)
+        self.resolve_each(answer, answer.value(), calls, false, None)
     }
 
-    fn take_in_error(
+    fn handle_error(
         &mut self,
         answer: Answer<'_>,
         text: &str,
         calls: usize,
         ending: &mut Option<Cause>,
     ) -> Result<(), Cause> {
-        let again = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
+        let resend = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
         let mut error = ServerError::classify(text);
         if self.is_logged_out(text) {
             // The next connection logs in again, after a growing pause, and reports a refused
@@ -510,18 +509,18 @@ impl Pipe {
         }
         let mut value = answer.value();
         // An error may concern only one lock of the batch. A missing login concerns all of them.
-        let apart = calls > 1 && !asks_for_login(text);
+        let retry_alone = calls > 1 && !asks_for_login(text);
         match error.class {
-            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if apart => {
+            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if retry_alone => {
                 if refuses_several(text) {
-                    self.wire.send_one_by_one();
+                    self.wire.disable_batching();
                 }
                 value = batch::NOT_DONE;
             }
             ErrorClass::Reconnect => *ending = Some(error.clone().into()),
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient | ErrorClass::Unclear => {}
         }
-        self.answered_each(answer, value, calls, again, Some(&error))
+        self.resolve_each(answer, value, calls, resend, Some(&error))
     }
 
     /// Returns true if an open connection has lost its login and can log in again.
@@ -531,42 +530,41 @@ impl Pipe {
 
     /// Resolves the first `calls` in flight, which shared one command, with their parts of `value`,
     /// or resends them.
-    fn answered_each(
+    fn resolve_each(
         &mut self,
         answer: Answer<'_>,
         value: Value<'_>,
         calls: usize,
-        again: bool,
+        resend: bool,
         error: Option<&ServerError>,
     ) -> Result<(), Cause> {
-        let mut sense = Ok(());
+        let mut result = Ok(());
         for place in 0..calls {
-            let mut room = [0; 4];
+            let mut buffer = [0; 4];
             let kind = self.wire.first_kind();
-            let value = kind.map_or(value, |kind| batch::part(kind, value, calls, place, &mut room));
-            let again = again || (calls > 1 && value == batch::NOT_DONE);
-            if !(again && self.wire.send_again()) {
-                let answered = self.answered(answer, value, error);
-                sense = sense.and(answered);
+            let value = kind.map_or(value, |kind| batch::part(kind, value, calls, place, &mut buffer));
+            let resend = resend || (calls > 1 && value == batch::NOT_DONE);
+            if !(resend && self.wire.resend_first()) {
+                let resolved = self.resolve(answer, value, error);
+                result = result.and(resolved);
             }
         }
-        sense
+        result
     }
 
-    /// Resolves the first call in flight.
     #[inline]
-    fn answered(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
+    fn resolve(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
         let Some(sent) = self.wire.first() else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
-        let mut lost = false;
-        match &sent.asked.job {
+        let mut malformed = false;
+        match &sent.pending.job {
             Job::Call { call, request, .. } => {
                 let mut reply = request.read(value);
                 if let (Some(Reply::Rejected(own)), Some(ErrorClass::Reconnect)) = (&mut reply, error.map(|e| e.class))
                 {
                     own.class = ErrorClass::Reconnect;
                 }
-                lost = reply.is_none();
+                malformed = reply.is_none();
                 // A malformed reply does not show what the server did.
                 let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));
                 self.outputs.push_back(PipeOutput::Reply { call: *call, reply });
@@ -577,7 +575,7 @@ impl Pipe {
             Job::Login(step) => {
                 let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };
                 step.read(&answer, &mut hello)?;
-                self.logged_in_after(unanswered.saturating_sub(1), until, hello);
+                self.advance_login(unanswered.saturating_sub(1), until, hello);
             }
             Job::Block { .. } => self.outputs.push_back(match (answer, error) {
                 (_, Some(error)) => PipeOutput::BlockRefused(error.clone()),
@@ -593,12 +591,12 @@ impl Pipe {
             },
         }
         self.wire.done();
-        if lost { Err(wrong()) } else { Ok(()) }
+        if malformed { Err(wrong()) } else { Ok(()) }
     }
 
     /// Ends the connection. It is reopened after a pause.
-    fn fail(&mut self, cause: Cause, tell_host: bool) {
-        if let Some(conn) = self.current().filter(|_| tell_host) {
+    fn fail(&mut self, cause: Cause, notify_host: bool) {
+        if let Some(conn) = self.current().filter(|_| notify_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
@@ -615,8 +613,8 @@ impl Pipe {
         while let Some((job, left)) = self.wire.pop_unanswered() {
             self.answer_unsent(job, left, cause);
         }
-        while let Some((asked, _)) = self.waiting.pop() {
-            self.answer_unsent(asked.job, false, cause);
+        while let Some((pending, _)) = self.waiting.pop() {
+            self.answer_unsent(pending.job, false, cause);
         }
         self.wire = Wire::default();
     }

@@ -63,7 +63,7 @@ impl Rig {
     /// An open connection without a handshake. Each request is a command of its own.
     fn up() -> (Self, ConnId) {
         let (mut rig, conn) = Self::together();
-        rig.pipe.wire.send_one_by_one();
+        rig.pipe.wire.disable_batching();
         (rig, conn)
     }
 
@@ -97,7 +97,6 @@ impl Rig {
         call
     }
 
-    /// Writes all outgoing bytes.
     fn written(&mut self, conn: ConnId) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -110,7 +109,6 @@ impl Rig {
         }
     }
 
-    /// Returns the names of the written commands.
     fn commands(&mut self, conn: ConnId) -> Vec<String> {
         commands(&self.written(conn)).into_iter().map(|mut args| args.swap_remove(0)).collect()
     }
@@ -134,7 +132,6 @@ impl Rig {
     }
 }
 
-/// Parses commands into their arguments.
 fn commands(mut bytes: &[u8]) -> Vec<Vec<String>> {
     fn number(bytes: &mut &[u8], kind: u8) -> usize {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap();
@@ -164,7 +161,6 @@ fn key(name: &str) -> Key {
     Key::new(b"", name.as_bytes())
 }
 
-/// `SET NX`.
 fn take(name: &str) -> Request {
     Request::Take {
         key: key(name),
@@ -384,7 +380,7 @@ fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
     rig.pass(20 * MS);
     assert_eq!(rig.outputs(), [reply(b, Reply::NotSent(fault(Fault::TimedOut)))]);
     rig.pipe.handle_connected(rig.now, conn);
-    rig.pipe.wire.send_one_by_one();
+    rig.pipe.wire.disable_batching();
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
     rig.receive(conn, b"+OK\r\n+OK\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default()), granted(a), granted(c)]);
@@ -548,7 +544,7 @@ fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
         for pause in [10, 20, 40] {
             assert_eq!(rig.commands(conn), ["AUTH"]);
             rig.receive(conn, b"+OK\r\n");
-            rig.pipe.wire.send_one_by_one();
+            rig.pipe.wire.disable_batching();
             let (a, b) = (rig.send(take("a")), rig.send(take("b")));
             rig.written(conn);
             rig.outputs();

@@ -26,33 +26,33 @@ use crate::time::{Instant, millis_up};
 /// is small.
 const CHUNK: usize = 256;
 
-/// A command to be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Job {
-    /// A command of the handshake.
     Login(Step),
-    /// A request of the hub.
     Call {
         call: CallId,
         request: Request,
         /// How often it was sent without success.
         tries: u8,
     },
-    /// `BLPOP`.
-    Block { keys: Vec<Key>, timeout: Duration },
-    /// `CLIENT UNBLOCK`.
-    Unblock { client: i64 },
+    Block {
+        keys: Vec<Key>,
+        timeout: Duration,
+    },
+    Unblock {
+        client: i64,
+    },
 }
 
 /// A command that is not encoded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct Pending {
     pub(super) job: Job,
     /// It expires if it has not been encoded by then.
     pub(super) send_by: Instant,
 }
 
-impl Asked {
+impl Pending {
     /// Returns the request if it can share a command with others. A resent request cannot.
     fn plain(&self) -> Option<Plain<'_>> {
         if let Job::Call { request, tries: 0, .. } = &self.job { Plain::of(request) } else { None }
@@ -62,30 +62,28 @@ impl Asked {
 /// An encoded command. `start` and `end` are byte offsets in the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
-    pub(super) asked: Asked,
+    pub(super) pending: Pending,
     start: u64,
     end: u64,
-    script: Option<Called>,
+    script: Option<ScriptCall>,
     /// The number of calls that share the command. They are adjacent in the flight and are answered
     /// together.
     pub(super) calls: u8,
 }
 
-/// The script that a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Called {
+struct ScriptCall {
     index: u8,
-    /// Whether the command carries the source.
     source: bool,
 }
 
-impl Called {
+impl ScriptCall {
     fn form(called: Option<Self>) -> Form {
         if called.is_some_and(|called| called.source) { Form::Source } else { Form::Sha1 }
     }
 }
 
-/// One open connection. Commands go from `queued` (or `again`) through `outbox` to `flight`, and
+/// One open connection. Commands go from `queued` (or `resend`) through `outbox` to `flight`, and
 /// leave it when they are answered. They are encoded when the host takes bytes, so the client knows
 /// which commands were never sent.
 // M8
@@ -102,31 +100,30 @@ pub(super) struct Wire {
     flight: VecDeque<Sent>,
     /// Commands to resend ahead of `queued`, because the server had lost a script or refused a
     /// batch.
-    again: VecDeque<Asked>,
-    queued: VecDeque<Asked>,
+    resend: VecDeque<Pending>,
+    queued: VecDeque<Pending>,
     /// Requests being collected into one command, by kind, while `queued` is encoded. They keep
     /// their order relative to other commands for the same locks.
-    together: [Vec<Asked>; batch::KINDS],
+    batches: [Vec<Pending>; batch::KINDS],
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
     /// The server has refused a batch because of its size.
-    one_by_one: bool,
-    overtakers: Overtakers,
+    batching_disabled: bool,
+    latest: LatestCommands,
     pushes: u32,
 }
 
 impl Wire {
     // Out.
 
-    pub(super) fn queue(&mut self, asked: Asked) {
-        self.queued.push_back(asked);
+    pub(super) fn queue(&mut self, pending: Pending) {
+        self.queued.push_back(pending);
     }
 
-    /// Encodes a handshake command immediately.
     pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
         let start = self.encoded;
         step.with_args(at, |args| encode(&mut self.outbox, args));
-        self.note_sent(Asked { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
+        self.note_sent(Pending { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
     }
 
     /// Encodes queued commands, up to the limits. Passes commands that have expired to `expired`.
@@ -137,64 +134,63 @@ impl Wire {
         limits: &Limits,
         mut expired: impl FnMut(Job),
     ) -> &[u8] {
-        while self.outbox.len() < limits.outgoing && self.flight.len() + self.kept_back() < limits.in_flight {
-            let queue = if self.again.is_empty() { &mut self.queued } else { &mut self.again };
-            let Some(asked) = burst::pop(queue) else { break };
-            if asked.send_by <= now {
-                expired(asked.job);
+        while self.outbox.len() < limits.outgoing && self.flight.len() + self.batched() < limits.in_flight {
+            let queue = if self.resend.is_empty() { &mut self.queued } else { &mut self.resend };
+            let Some(pending) = burst::pop(queue) else { break };
+            if pending.send_by <= now {
+                expired(pending.job);
                 continue;
             }
-            let kind = asked.plain().map(|plain| plain.kind).filter(|_| !self.one_by_one);
+            let kind = pending.plain().map(|plain| plain.kind).filter(|_| !self.batching_disabled);
             for index in 0..batch::KINDS {
-                if self.is_in_the_way(index, &asked, kind) {
-                    self.send_together(identity, index);
+                if self.must_follow(index, &pending, kind) {
+                    self.send_batch(identity, index);
                 }
             }
             if let Some(kind) = kind
-                && let Some(together) = self.together.get_mut(kind.index())
-                && (!together.is_empty() || !self.queued.is_empty())
+                && let Some(requests) = self.batches.get_mut(kind.index())
+                && (!requests.is_empty() || !self.queued.is_empty())
             {
-                together.push(asked);
-                if together.len() == batch::MOST {
-                    self.send_together(identity, kind.index());
+                requests.push(pending);
+                if requests.len() == batch::MOST {
+                    self.send_batch(identity, kind.index());
                 }
                 continue;
             }
             let start = self.encoded;
-            let called = self.encode_alone(identity, &asked);
-            self.note_sent(asked, start, called, 1);
+            let called = self.encode_alone(identity, &pending);
+            self.note_sent(pending, start, called, 1);
         }
         for index in 0..batch::KINDS {
-            self.send_together(identity, index);
+            self.send_batch(identity, index);
         }
         &self.outbox
     }
 
-    /// Returns the number of requests being collected.
-    fn kept_back(&self) -> usize {
-        self.together.iter().map(Vec::len).sum()
+    fn batched(&self) -> usize {
+        self.batches.iter().map(Vec::len).sum()
     }
 
     /// Returns true if a batch must be sent before this command: it contains the same lock, or has
     /// the same kind but other terms.
     #[inline]
-    fn is_in_the_way(&self, index: usize, asked: &Asked, kind: Option<Kind>) -> bool {
-        let Some(first) = self.together.get(index).and_then(|together| together.first()) else { return false };
-        let Job::Call { request, .. } = &asked.job else { return false };
+    fn must_follow(&self, index: usize, pending: &Pending, kind: Option<Kind>) -> bool {
+        let Some(first) = self.batches.get(index).and_then(|requests| requests.first()) else { return false };
+        let Job::Call { request, .. } = &pending.job else { return false };
         let other =
             kind.is_some_and(|kind| kind.index() == index && first.plain().is_none_or(|plain| plain.kind != kind));
-        other || self.together[index].iter().filter_map(Asked::plain).any(|kept| kept.key == request.key())
+        other || self.batches[index].iter().filter_map(Pending::plain).any(|kept| kept.key == request.key())
     }
 
     /// Encodes a single command, and returns the script that it runs.
     #[inline]
-    fn encode_alone(&mut self, identity: &Identity, asked: &Asked) -> Option<Called> {
+    fn encode_alone(&mut self, identity: &Identity, pending: &Pending) -> Option<ScriptCall> {
         let mut called = None;
-        match &asked.job {
+        match &pending.job {
             Job::Login(_) => {}
             Job::Call { request, tries, .. } => {
                 called = request.script().map(|script| self.call(script, *tries));
-                request.with_args(identity, Called::form(called), |args| encode(&mut self.outbox, args));
+                request.with_args(identity, ScriptCall::form(called), |args| encode(&mut self.outbox, args));
             }
             Job::Block { keys, timeout } => {
                 // 0 would block without limit. Fractions need Redis 6 or later.
@@ -213,69 +209,68 @@ impl Wire {
         called
     }
 
-    /// Encodes a batch as one command.
-    fn send_together(&mut self, identity: &Identity, index: usize) {
-        let Some(kept) = self.together.get_mut(index).filter(|kept| !kept.is_empty()) else { return };
-        let mut together = core::mem::take(kept);
+    fn send_batch(&mut self, identity: &Identity, index: usize) {
+        let Some(kept) = self.batches.get_mut(index).filter(|kept| !kept.is_empty()) else { return };
+        let mut requests = core::mem::take(kept);
         let start = self.encoded;
-        let called = match (&together[..], together.first().and_then(Asked::plain)) {
+        let called = match (&requests[..], requests.first().and_then(Pending::plain)) {
             ([_, _, ..], Some(first)) => {
                 let kind = first.kind;
                 let called = Some(self.call(kind.script(), 0));
-                let requests = together.iter().filter_map(Asked::plain);
-                batch::with_args(kind, requests, identity, Called::form(called), |args| encode(&mut self.outbox, args));
+                let plain = requests.iter().filter_map(Pending::plain);
+                batch::with_args(kind, plain, identity, ScriptCall::form(called), |args| {
+                    encode(&mut self.outbox, args)
+                });
                 called
             }
-            ([asked, ..], _) => self.encode_alone(identity, asked),
+            ([pending, ..], _) => self.encode_alone(identity, pending),
             ([], _) => None,
         };
         // At most `batch::MOST`.
-        let calls = together.len() as u8;
-        for asked in together.drain(..) {
-            self.note_sent(asked, start, called, calls);
+        let calls = requests.len() as u8;
+        for pending in requests.drain(..) {
+            self.note_sent(pending, start, called, calls);
         }
         // Reuse the allocation.
-        if let Some(kept) = self.together.get_mut(index) {
-            *kept = together;
+        if let Some(kept) = self.batches.get_mut(index) {
+            *kept = requests;
         }
     }
 
-    /// Notes that the next command runs this script.
     #[inline]
-    fn call(&mut self, script: Script, tries: u8) -> Called {
+    fn call(&mut self, script: Script, tries: u8) -> ScriptCall {
         let eval = &mut self.evals[usize::from(script.index)];
         // If the server lost the script twice, send the source whatever it should know.
         let source = eval.is_none() || tries > 1;
         if source {
             *eval = Some(self.encoded);
         }
-        Called { index: script.index, source }
+        ScriptCall { index: script.index, source }
     }
 
     #[inline]
-    fn note_sent(&mut self, asked: Asked, start: u64, script: Option<Called>, calls: u8) {
+    fn note_sent(&mut self, pending: Pending, start: u64, script: Option<ScriptCall>, calls: u8) {
         let end = self.consumed + self.outbox.len() as u64;
         self.encoded = end;
-        if let Job::Call { request, .. } = &asked.job {
-            self.overtakers.sent(request.key(), start);
+        if let Job::Call { request, .. } = &pending.job {
+            self.latest.sent(request.key(), start);
         }
-        self.flight.push_back(Sent { asked, start, end, script, calls });
+        self.flight.push_back(Sent { pending, start, end, script, calls });
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
-        !self.outbox.is_empty() || (self.again.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
+        !self.outbox.is_empty() || (self.resend.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
     }
 
-    /// Returns true if nothing is outstanding.
     pub(super) fn is_idle(&self) -> bool {
-        self.flight.is_empty() && self.again.is_empty() && self.queued.is_empty()
+        self.flight.is_empty() && self.resend.is_empty() && self.queued.is_empty()
     }
 
     /// Returns how long the server may block before it replies to the next command.
     pub(super) fn server_waits(&self) -> Duration {
-        let queued = self.again.front().or_else(|| self.queued.front());
-        match self.flight.front().map(|sent| &sent.asked).or(queued) {
-            Some(Asked { job: Job::Block { timeout, .. }, .. }) => *timeout,
+        let queued = self.resend.front().or_else(|| self.queued.front());
+        match self.flight.front().map(|sent| &sent.pending).or(queued) {
+            Some(Pending { job: Job::Block { timeout, .. }, .. }) => *timeout,
             Some(_) | None => Duration::ZERO,
         }
     }
@@ -288,7 +283,6 @@ impl Wire {
 
     // In.
 
-    /// Returns true if no partial frame is buffered.
     pub(super) fn is_between_frames(&self) -> bool {
         self.inbox.is_empty()
     }
@@ -357,9 +351,9 @@ impl Wire {
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
             // A server may send an unsolicited error before it closes: too many clients, protected
             // mode.
-            let good_bye =
+            let unsolicited =
                 if let Answer::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
-            return Err(good_bye.unwrap_or_else(|| breach(Breach::Unasked)));
+            return Err(unsolicited.unwrap_or_else(|| breach(Breach::Unasked)));
         }
         Ok(true)
     }
@@ -367,10 +361,9 @@ impl Wire {
     /// Returns the kind of the first command in flight, if it is a batch.
     pub(super) fn first_kind(&self) -> Option<Kind> {
         let sent = self.flight.front().filter(|sent| sent.calls > 1)?;
-        sent.asked.plain().map(|plain| plain.kind)
+        sent.pending.plain().map(|plain| plain.kind)
     }
 
-    /// Returns the first command in flight.
     pub(super) fn first(&self) -> Option<&Sent> {
         self.flight.front()
     }
@@ -378,7 +371,7 @@ impl Wire {
     /// Removes the first command in flight, which was answered.
     pub(super) fn done(&mut self) {
         if let Some(sent) = burst::pop(&mut self.flight) {
-            self.overtakers.answered(sent.start);
+            self.latest.answered(sent.start);
         }
     }
 
@@ -394,25 +387,25 @@ impl Wire {
     }
 
     /// Stops batching: the server does not accept a command for several locks.
-    pub(super) const fn send_one_by_one(&mut self) {
-        self.one_by_one = true;
+    pub(super) const fn disable_batching(&mut self) {
+        self.batching_disabled = true;
     }
 
     /// Resends the first call in flight ahead of `queued`. Returns false if the resent call would
     /// follow a later command for the same lock, which was already encoded.
-    pub(super) fn send_again(&mut self) -> bool {
+    pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let start = sent.start;
-        let Job::Call { request, .. } = &sent.asked.job else { return false };
-        self.overtakers.answered(start);
-        if self.overtakers.any(request.key(), start, &self.flight, self.encoded) {
+        let Job::Call { request, .. } = &sent.pending.job else { return false };
+        self.latest.answered(start);
+        if self.latest.any(request.key(), start, &self.flight, self.encoded) {
             return false;
         }
-        if let Some(Sent { mut asked, .. }) = burst::pop(&mut self.flight) {
-            if let Job::Call { tries, .. } = &mut asked.job {
+        if let Some(Sent { mut pending, .. }) = burst::pop(&mut self.flight) {
+            if let Job::Call { tries, .. } = &mut pending.job {
                 *tries = tries.saturating_add(1);
             }
-            self.again.push_back(asked);
+            self.resend.push_back(pending);
         }
         true
     }
@@ -427,10 +420,10 @@ impl Wire {
     /// bytes were sent.
     pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
         if let Some(sent) = burst::pop(&mut self.flight) {
-            return Some((sent.asked.job, sent.start < self.consumed));
+            return Some((sent.pending.job, sent.start < self.consumed));
         }
-        let asked = burst::pop(&mut self.again).or_else(|| burst::pop(&mut self.queued))?;
-        Some((asked.job, false))
+        let pending = burst::pop(&mut self.resend).or_else(|| burst::pop(&mut self.queued))?;
+        Some((pending.job, false))
     }
 }
 
@@ -438,7 +431,7 @@ impl Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire")
-            .field("queued", &(self.again.len() + self.queued.len()))
+            .field("queued", &(self.resend.len() + self.queued.len()))
             .field("outgoing", &self.outbox.len())
             .field("in_flight", &self.flight.len())
             .field("incoming", &self.inbox.len())
@@ -449,17 +442,17 @@ impl fmt::Debug for Wire {
 /// Start of the latest command for each lock in flight. Built when a script is missing, and dropped
 /// once that flight is answered: one lost script causes many lookups, and normally there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Overtakers {
+struct LatestCommands {
     last: BTreeMap<Key, u64>,
     until: u64,
 }
 
-impl Overtakers {
+impl LatestCommands {
     fn any(&mut self, key: &Key, start: u64, flight: &VecDeque<Sent>, encoded: u64) -> bool {
         if self.last.is_empty() {
             self.until = encoded;
             for sent in flight.iter() {
-                if let Job::Call { request, .. } = &sent.asked.job {
+                if let Job::Call { request, .. } = &sent.pending.job {
                     self.last.insert(request.key().clone(), sent.start);
                 }
             }
@@ -527,18 +520,18 @@ mod tests {
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
             let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
-            let (asked, start) = (Asked { job, send_by: Instant::MAX }, 10 * serial as u64);
-            flight.push_back(Sent { asked, start, end: start + 10, script: None, calls: 1 });
+            let (pending, start) = (Pending { job, send_by: Instant::MAX }, 10 * serial as u64);
+            flight.push_back(Sent { pending, start, end: start + 10, script: None, calls: 1 });
         }
-        let mut overtakers = Overtakers::default();
-        assert!(overtakers.any(&a, 0, &flight, 30));
-        assert!(!overtakers.any(&b, 10, &flight, 30) && !overtakers.any(&c, 0, &flight, 30));
-        overtakers.sent(&c, 30);
+        let mut latest = LatestCommands::default();
+        assert!(latest.any(&a, 0, &flight, 30));
+        assert!(!latest.any(&b, 10, &flight, 30) && !latest.any(&c, 0, &flight, 30));
+        latest.sent(&c, 30);
         for start in [0, 10, 20] {
-            overtakers.answered(start);
-            assert!(overtakers.any(&c, 20, &VecDeque::new(), 40), "{start}");
+            latest.answered(start);
+            assert!(latest.any(&c, 20, &VecDeque::new(), 40), "{start}");
         }
-        overtakers.answered(30);
-        assert_eq!(overtakers.last, BTreeMap::new());
+        latest.answered(30);
+        assert_eq!(latest.last, BTreeMap::new());
     }
 }

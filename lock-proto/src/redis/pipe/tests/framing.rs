@@ -3,7 +3,6 @@
 use super::*;
 use crate::redis::pipe::frame::{Answer, Scan, Scanner};
 
-/// Scans `bytes` in portions of `step`.
 fn scan(bytes: &[u8], protocol: Protocol, step: usize) -> Result<Scan, Breach> {
     let mut scanner = Scanner::default();
     let limits = Limits::default();

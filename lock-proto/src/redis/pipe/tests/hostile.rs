@@ -4,8 +4,7 @@
 
 use super::*;
 
-/// A connection with one request in flight.
-fn asked(url: &str) -> (Rig, ConnId, CallId) {
+fn with_request(url: &str) -> (Rig, ConnId, CallId) {
     let mut rig = Rig::new(url);
     let conn = rig.opened();
     rig.written(conn);
@@ -41,35 +40,35 @@ fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
 #[test]
 fn p3_ten_thousand_nested_arrays() {
     for url in ["redis://h", "redis://h?protocol=resp3"] {
-        let (mut rig, conn, call) = asked(url);
+        let (mut rig, conn, call) = with_request(url);
         rig.receive(conn, &b"*1\r\n".repeat(10_000));
         dropped(rig, conn, call, Breach::TooDeep);
     }
-    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     rig.receive(conn, &b"|0\r\n".repeat(10_000));
     dropped(rig, conn, call, Breach::TooDeep);
 }
 
 #[test]
 fn p3_a_bulk_length_of_2_to_the_62() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"$4611686018427387904\r\n");
     dropped(rig, conn, call, Breach::TooLong);
 }
 
 #[test]
 fn an_array_of_2_to_the_62() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"*4611686018427387904\r\n");
     dropped(rig, conn, call, Breach::TooLong);
 }
 
 #[test]
 fn p3_endless_garbage_without_a_newline() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, &[b'x'; 100_000]);
     dropped(rig, conn, call, Breach::Malformed);
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     let mut received = 0;
     rig.receive(conn, b"+");
     while rig.pipe.is_up() {
@@ -88,7 +87,7 @@ fn p3_a_reply_that_nothing_asked_for() {
         let why = fault(Fault::Protocol(Breach::Unasked));
         assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
     }
-    let (mut rig, conn, _) = asked("redis://h");
+    let (mut rig, conn, _) = with_request("redis://h");
     rig.receive(conn, b"+OK\r\n+OK\r\n");
     assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { .. }, PipeOutput::Disconnect(_), PipeOutput::Down(_)]));
 }
@@ -115,7 +114,7 @@ fn bytes_before_the_connection_is_open() {
 
 #[test]
 fn p3_m6_half_a_reply_and_then_silence() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"$2\r\nO");
     rig.pass(TIMEOUT);
     let why = || fault(Fault::TimedOut);
@@ -137,7 +136,7 @@ fn p3_m6_half_a_reply_and_then_silence() {
 
 #[test]
 fn p3_a_million_pushes() {
-    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     let pushes = b">1\r\n+x\r\n".repeat(1000);
     let mut received = 0;
     while rig.pipe.is_up() && received < 1_000_000 {
@@ -150,7 +149,7 @@ fn p3_a_million_pushes() {
 
 #[test]
 fn pushes_between_replies_are_ignored() {
-    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     let pushes = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n".repeat(1024);
     rig.receive(conn, &pushes);
     rig.receive(conn, b"+OK\r\n");
@@ -161,7 +160,7 @@ fn pushes_between_replies_are_ignored() {
 
 #[test]
 fn resp2_has_no_pushes() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b">1\r\n+x\r\n");
     dropped(rig, conn, call, Breach::Malformed);
 }
@@ -175,7 +174,7 @@ fn a_reply_of_the_wrong_form() {
         b"*2\r\n$1\r\na\r\n:1\r\n",
         b"*9\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
     ] {
-        let (mut rig, conn, call) = asked("redis://h");
+        let (mut rig, conn, call) = with_request("redis://h");
         rig.receive(conn, frame);
         let why = || fault(Fault::Protocol(Breach::WrongReply));
         let expected = [reply(call, Reply::Unknown(why())), PipeOutput::Disconnect(conn), PipeOutput::Down(why())];
@@ -204,14 +203,14 @@ fn a_handshake_of_nonsense() {
 
 #[test]
 fn an_error_that_is_no_text() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"-OOM \xff\xfe\x00\r\n");
     assert_eq!(rig.outputs(), [reply(call, Reply::Rejected(ServerError::classify("OOM ")))]);
 }
 
 #[test]
 fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
-    let (mut rig, old, call) = asked("redis://h");
+    let (mut rig, old, call) = with_request("redis://h");
     rig.pipe.handle_disconnected(rig.now, old, Fault::Reset);
     let why = || fault(Fault::Reset);
     assert_eq!(rig.outputs(), [PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))]);

@@ -6,7 +6,6 @@ use crate::redis::Form;
 use crate::redis::request::FenceBlock;
 use crate::redis::script::{RELEASE, RELEASE_MANY};
 
-/// A release of one token only.
 fn plain(name: &str) -> Request {
     Request::Release { key: key(name), number: 1, retired: None, announce: true }
 }
@@ -396,7 +395,6 @@ fn p4_one_nonsense_among_others_ends_the_connection() {
     assert_eq!(rig.outputs(), expected);
 }
 
-/// A custom Redis client sends each request by itself.
 #[test]
 fn p4_a_request_by_itself_names_the_script_for_one_lock() {
     let identity = Identity::new(ClientId::from_bits(1), b"");
