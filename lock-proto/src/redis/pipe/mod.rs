@@ -92,9 +92,9 @@ pub enum PipeOutput {
 ///
 /// A failed connection is reopened after a pause, until [`close`](Self::close). Commands are
 /// pipelined as fast as the socket takes them. Commands for one lock keep the order of the verbs;
-/// similar requests for several locks share one command. Each request gets exactly one reply, in the
-/// order of sending, when the server replies or the connection fails. Nothing is queued during the
-/// pause: a request then gets [`Reply::NotSent`] at once.
+/// similar requests for several locks share one command. Each request gets exactly one reply, in
+/// the order of sending, when the server replies or the connection fails. During the pause, a
+/// request gets [`Reply::NotSent`] at once.
 ///
 /// A slow reply does not end the connection. Each request stays in flight until its reply. At most
 /// [`Limits::in_flight`] requests are in flight; the others wait in the client.
