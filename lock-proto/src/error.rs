@@ -1,25 +1,26 @@
-//! What a caller can do wrong: one of the three channels for failures (requirement M5). The others are
-//! [`Fault`](crate::Fault), an input, and outcomes, which are events.
+//! Errors of the caller. The other two channels for failures are [`Fault`](crate::Fault), an input,
+//! and events, which report the outcome of an acquisition.
+// M5
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::id::{LockId, NodeId};
 
-/// A verb was called that cannot be carried out. Nothing has changed.
+/// A verb that cannot be carried out. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misuse {
     /// The id belongs to an acquisition that has ended, or to another client.
     #[error("lock {0} has ended")]
     Stale(LockId),
-    /// The lock is not held (yet, or any more), so there is nothing to claim or extend.
+    /// The lock is not held at this time, so there is nothing to claim or extend.
     #[error("lock {0} is not held")]
     NotHeld(LockId),
     /// The client is shutting down and takes no new locks.
     #[error("the client is shutting down")]
     ShuttingDown,
-    /// As many locks are held or waited for as the client was configured for.
+    /// The client has reached its configured number of locks, counting those that are waited for.
     #[error("{limit} locks are held or waited for, which is the limit of this client")]
     TooMany {
         /// The configured limit.
@@ -30,7 +31,7 @@ pub enum Misuse {
     Invalid(#[from] Invalid),
 }
 
-/// A value that no lock can be made with. The message names the value and what is allowed.
+/// An invalid value in a request. The message names the value and what is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -50,95 +51,96 @@ pub enum Invalid {
         /// The longest allowed, in bytes.
         max: usize,
     },
-    /// The key would contain the marker of this library's own side keys.
+    /// The key contains the marker that this library reserves for its own keys.
     #[error("a lock's key (prefix and name) must not contain `lock-proto:`, which marks this library's own keys")]
     NameReserved,
     /// The TTL is out of range.
     #[error("a TTL must be between {min:?} and {max:?}, this one is {given:?}")]
     Ttl {
-        /// What was asked for.
+        /// The requested value.
         given: Duration,
         /// The shortest allowed.
         min: Duration,
         /// The longest allowed.
         max: Duration,
     },
-    /// A maximal hold time of zero.
+    /// The maximal hold time is zero.
     #[error("the maximal hold time must be longer than zero")]
     MaxHold,
-    /// A quorum cannot promise safety for a TTL longer than restarted nodes are kept out for.
+    /// The TTL is longer than the quarantine of restarted nodes, so a quorum could not guarantee
+    /// safety.
     #[error(
         "a quorum of this client keeps restarted nodes out for {quarantine:?}; a TTL of {given:?} is longer than that"
     )]
     TtlOverQuarantine {
-        /// What was asked for.
+        /// The requested value.
         given: Duration,
         /// The client's setting.
         quarantine: Duration,
     },
-    /// The drift settings leave no time for two tries of a renewal.
+    /// The drift settings leave no time for two attempts at a renewal.
     #[error(
         "with these drift settings a TTL of {ttl:?} is valid for {validity:?} only, too short for two tries of a renewal"
     )]
     Drift {
-        /// What was asked for.
+        /// The requested value.
         ttl: Duration,
-        /// What is left of it.
+        /// What drift leaves of it.
         validity: Duration,
     },
-    /// The round timeout leaves no time for a second try within the TTL.
+    /// The round timeout leaves no time for a second attempt within the TTL.
     #[error("a round timeout of {round:?} is too long for a TTL of {ttl:?}: at most a quarter of it is allowed")]
     RoundTimeout {
         /// The client's setting.
         round: Duration,
-        /// What was asked for.
+        /// The requested value.
         ttl: Duration,
     },
 }
 
-/// A client cannot be configured like this. The message names the value and what is allowed.
+/// An invalid client configuration. The message names the value and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Neither one node nor a quorum of an odd number.
+    /// The number of nodes is neither one nor the odd number of a quorum.
     #[error("{given} nodes are neither a single server nor a quorum: give 1, or an odd number from 3 to {max}")]
     NodeCount {
-        /// How many were given.
+        /// The number of nodes given.
         given: usize,
-        /// The most that are allowed.
+        /// The largest number allowed.
         max: usize,
     },
-    /// Two nodes, or two members of a cluster, with one address.
+    /// Two nodes, or two members of a cluster, have the same address.
     #[error("{0} and {1} are the same server ({2}): name each server once")]
     EqualNodes(NodeId, NodeId, Box<str>),
-    /// A URL that cannot be used.
+    /// An invalid URL.
     #[error(transparent)]
     Url(#[from] crate::url::UrlError),
-    /// A setting out of range.
+    /// A duration is out of range.
     #[error("{setting} must be between {min:?} and {max:?}, it is {given:?}")]
     Duration {
         /// The setting's name.
         setting: &'static str,
-        /// What was given.
+        /// The value given.
         given: Duration,
         /// The shortest allowed.
         min: Duration,
         /// The longest allowed.
         max: Duration,
     },
-    /// A setting out of range.
+    /// A number is out of range.
     #[error("{setting} must be between {min} and {max}, it is {given}")]
     Number {
         /// The setting's name.
         setting: &'static str,
-        /// What was given.
+        /// The value given.
         given: u64,
-        /// The least allowed.
+        /// The smallest allowed.
         min: u64,
-        /// The most allowed.
+        /// The largest allowed.
         max: u64,
     },
-    /// A value that no lock could be made with.
+    /// A setting that no lock could use.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }

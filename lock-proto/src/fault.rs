@@ -1,4 +1,4 @@
-//! What can go wrong with a connection, as an input to the machines.
+//! Connection failures, as an input to the machines.
 
 /// Why a connection failed or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
@@ -10,22 +10,22 @@ pub enum Fault {
     /// The name of the server could not be resolved, or there is no route to it.
     #[error("the server cannot be reached")]
     Unreachable,
-    /// Nobody listens at the address.
+    /// No process listens at the address.
     #[error("the server refused the connection")]
     Refused,
-    /// The peer or the network broke the connection off.
+    /// The peer or the network reset the connection.
     #[error("the connection was reset")]
     Reset,
-    /// No answer within the time allowed.
+    /// The server did not reply within the timeout.
     #[error("the server did not answer in time")]
     TimedOut,
-    /// The peer sent what the protocol does not allow, or more than the limits allow.
+    /// The peer sent something that the protocol or the configured limits do not allow.
     #[error("the server broke the protocol: {0}")]
     Protocol(Breach),
-    /// The machine gave the connection up because it is no longer needed.
+    /// The machine closed the connection because it is no longer needed.
     #[error("the connection is no longer needed")]
     NotNeeded,
-    /// More requests wait for the connection than the limits allow.
+    /// The connection's request queue is full.
     #[error("too many requests wait for the connection")]
     Backlog,
     /// Any other failure of the transport.
@@ -33,20 +33,20 @@ pub enum Fault {
     Transport,
 }
 
-/// How a server broke the protocol or the limits set on it.
+/// How a server violated the protocol or the configured limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Breach {
-    /// Bytes that are no RESP frame.
+    /// The bytes are not a RESP frame.
     #[error("malformed frame")]
     Malformed,
-    /// It speaks HTTP/1 where HTTP/2 was expected.
+    /// The server speaks HTTP/1, but HTTP/2 was expected.
     #[error("it speaks HTTP/1, not HTTP/2")]
     Http1,
-    /// It expects TLS.
+    /// The server expects TLS.
     #[error("it expects TLS")]
     Tls,
-    /// The HTTP/2 connection ended with an error that one of the sides found.
+    /// Either side ended the HTTP/2 connection with an error.
     #[error("HTTP/2 error")]
     Http2,
     /// A frame longer than allowed.
@@ -55,10 +55,10 @@ pub enum Breach {
     /// A frame nested deeper than allowed.
     #[error("frame nested too deeply")]
     TooDeep,
-    /// A reply that nothing asked for.
+    /// A reply without a matching request.
     #[error("a reply that nothing asked for")]
     Unasked,
-    /// A reply of a form that the request cannot have.
+    /// A reply whose form does not fit the request.
     #[error("a reply of the wrong form")]
     WrongReply,
     /// More push messages in a row than allowed.

@@ -1,23 +1,24 @@
-//! Identities: who a client is, and the opaque handles its machines give out.
+//! Identifiers: of clients, and of what their machines hand out.
 
 use core::fmt;
 
-/// What tells this client from every other one: 128 random bits, chosen by the caller.
+/// Identity of a client: 128 random bits, chosen by the caller.
 ///
-/// It is part of every token that the client writes into a store, so it must be unique in the world:
-/// take it from the operating system's entropy. A machine that is restored from a snapshot, or cloned to
-/// act on its own, must be given a new one; two machines with one id can both hold the same lock (requirement M9).
+/// Every token that the client writes into a store contains it, so it must be globally unique. Take
+/// it from the operating system's entropy. A machine that is restored from a snapshot, or cloned to
+/// run independently, needs a new one: two machines with the same id can both hold the same lock.
+// M9
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u128);
 
 impl ClientId {
-    /// An id from 128 random bits.
+    /// Creates an id from 128 random bits.
     #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
 
-    /// The 128 bits.
+    /// Returns the 128 bits.
     pub const fn bits(self) -> u128 {
         self.0
     }
@@ -35,18 +36,18 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// One server of a client, by its place in the configured list.
+/// One server of a client, identified by its position in the configured list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub(crate) u16);
 
 impl NodeId {
-    /// The node at `index` of the configured list.
+    /// Returns the id of the node at `index` of the configured list.
     #[must_use]
     pub const fn new(index: u16) -> Self {
         Self(index)
     }
 
-    /// Its place in the configured list, from 0.
+    /// Returns its position in the configured list, from 0.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -60,8 +61,8 @@ impl fmt::Display for NodeId {
 
 /// One acquisition of a lock, from `acquire` to its last event.
 ///
-/// Opaque and generational: the slot of an ended acquisition is used again, its id never. A stale id
-/// is a [`Misuse`](crate::Misuse), never another lock.
+/// Opaque and generational: a slot is reused, an id never. Using the id of an ended acquisition is
+/// a [`Misuse`](crate::Misuse); it never refers to another lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId {
     pub(crate) slot: u32,
@@ -69,7 +70,8 @@ pub struct LockId {
 }
 
 impl LockId {
-    /// For whoever uses a [step machine](crate::redis::step) alone: the caller sees to it that no id is used twice.
+    /// Creates an id for a [step machine](crate::redis::step) that runs without a hub. The caller
+    /// must not use an id twice.
     #[must_use]
     pub const fn new(slot: u32, generation: u32) -> Self {
         Self { slot, generation }
@@ -82,18 +84,18 @@ impl fmt::Display for LockId {
     }
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Role {
-    /// Carries the commands: every client has one to each node.
+    /// Carries the commands. Every client has one such connection to each node.
     Commands,
-    /// Blocks in the server until a lock is given back; open only while somebody waits.
+    /// Blocks in the server until a lock is released. Open only while an acquisition waits.
     Wake,
 }
 
-/// One connection. A reconnect is a new connection with a new id, so what comes late from an old socket
-/// can never answer a request made on the new one.
+/// One connection. A reconnect gets a new id, so late input from an old socket never answers a
+/// request made on the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
     pub(crate) node: NodeId,
@@ -102,18 +104,18 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// For a client of your own: the caller sees to it that no id is used twice.
+    /// Creates an id for a custom client. The caller must not use an id twice.
     #[must_use]
     pub const fn new(node: NodeId, role: Role, generation: u64) -> Self {
         Self { node, role, generation }
     }
 
-    /// The server it goes to.
+    /// Returns the server it connects to.
     pub const fn node(self) -> NodeId {
         self.node
     }
 
-    /// What it is for.
+    /// Returns its purpose.
     pub const fn role(self) -> Role {
         self.role
     }
@@ -129,7 +131,7 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// One request of the hub to one node. Never used again.
+/// One request of the hub to one node. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
     pub(crate) owner: CallOwner,
@@ -137,32 +139,33 @@ pub struct CallId {
     pub(crate) serial: u64,
 }
 
-/// What a call belongs to, by its slot.
+/// The machine that made a call, by its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "leases and elections are etcd's"))]
 pub(crate) enum CallOwner {
     Lock(u32),
     /// A lease.
     Session(u32),
-    /// A question about an election.
+    /// A query about an election.
     Query(u32),
-    /// Nobody waits for the answer.
+    /// No machine waits for the reply.
     Nobody,
 }
 
 impl CallId {
-    /// For whoever uses a [`Pipe`](crate::redis::Pipe) alone: the caller sees to it that no `serial` is used twice.
+    /// Creates an id for a [`Pipe`](crate::redis::Pipe) that runs without a hub. The caller must
+    /// not use a `serial` twice.
     #[must_use]
     pub const fn new(node: NodeId, serial: u64) -> Self {
         Self { owner: CallOwner::Nobody, node, serial }
     }
 
-    /// The server that it goes to.
+    /// Returns the server it goes to.
     pub const fn node(self) -> NodeId {
         self.node
     }
 
-    /// Its number.
+    /// Returns its serial number.
     pub const fn serial(self) -> u64 {
         self.serial
     }

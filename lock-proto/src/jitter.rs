@@ -1,10 +1,10 @@
-//! Jitter without a random number generator: a pure hash, so that a run can be replayed.
+//! Jitter from a pure hash instead of a random number generator, so that runs can be replayed.
 
 use core::time::Duration;
 
 use crate::time::nanos;
 
-/// A number that looks random and depends on nothing but its arguments (SplitMix64).
+/// Returns a pseudo-random number that depends only on its arguments (SplitMix64).
 #[must_use]
 pub(crate) const fn mix(seed: u64, n: u64) -> u64 {
     let mut z = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -13,7 +13,7 @@ pub(crate) const fn mix(seed: u64, n: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A duration from zero up to, but not including, `span`; the same for the same `seed` and `n`.
+/// Returns a duration in `0..span`, determined by `seed` and `n`.
 #[must_use]
 pub(crate) fn jitter(seed: u64, n: u64, span: Duration) -> Duration {
     Duration::from_nanos(jitter_nanos(seed, n, nanos(span)))
@@ -25,7 +25,7 @@ pub(crate) const fn jitter_nanos(seed: u64, n: u64, span: u64) -> u64 {
     ((mix(seed, n) as u128 * span as u128) >> 64) as u64
 }
 
-/// `first` doubled `times` times, but not above `max`.
+/// Returns `first` doubled `times` times, at most `max`.
 #[must_use]
 pub(crate) fn doubled(first: Duration, times: u32, max: Duration) -> Duration {
     first.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(max)
@@ -35,7 +35,9 @@ pub(crate) fn doubled(first: Duration, times: u32, max: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// The first numbers that the generator's authors give for a seed of zero: a run is replayed by another build, too (requirement S5).
+    /// The first numbers that the generator's authors give for a seed of zero. Other builds must
+    /// replay the same runs.
+    // S5
     #[test]
     fn mix_is_splitmix64() {
         let drawn = [mix(0, 0), mix(0, 1), mix(0, 2)];

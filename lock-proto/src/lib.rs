@@ -1,80 +1,111 @@
 //! Distributed locks as sans-IO state machines: events in, commands out.
 //!
-//! The machines do no I/O, read no clock and draw no random numbers: time and entropy are arguments, bytes go in and come out. So
-//! they run on any executor or on none, and everything they do can be replayed, simulated and searched.
+//! The machines do no I/O, read no clock and draw no random numbers. Time, entropy and incoming
+//! bytes are arguments; outgoing bytes and events are results. So they run on any executor or on
+//! none, and every run can be replayed, simulated and searched.
+//!
+//! Applications usually want `lock-tokio` or `lock-smol`, which run these machines over real
+//! sockets. The following program drives a client by hand: it takes a lock and releases it. Its
+//! server is the simulated one of the feature `sim`, so that the program runs anywhere.
 //!
 //! ```
-//! use lock_proto::redis::{Client, Config, Endpoint, Output};
-//! use lock_proto::{Acquire, ByteClient, ClientId, Event, Instant, Machine, Release};
-//!
+//! # #[cfg(not(feature = "sim"))]
+//! # fn main() {}
+//! # #[cfg(feature = "sim")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let now = Instant::from_millis(1); // your clock
-//! let id = ClientId::from_bits(0x5eed); // 128 random bits of yours
-//! let node = Endpoint::parse("redis://127.0.0.1:6379")?;
-//! let mut client = Client::new(now, Config::new([node]), id, 7)?;
+//! use lock_proto::redis::{Client, Config, Endpoint, Output};
+//! use lock_proto::sim::redis::{Node, NodeConfig};
+//! use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, Machine, Release};
 //!
-//! // A wish for a lock: the machine wants a connection.
+//! /// Carries bytes until both sides are idle. A real host reads and writes a socket here.
+//! fn exchange(now: Instant, client: &mut Client, conn: ConnId, server: &mut Node) {
+//!     while client.has_outgoing(conn) {
+//!         let request = client.outgoing(conn).to_vec();
+//!         client.consume(conn, request.len());
+//!         server.handle_received(now, 1, &request);
+//!
+//!         let reply = server.outgoing(1).to_vec();
+//!         server.consume(1, reply.len());
+//!         client.handle_received(now, conn, &reply);
+//!     }
+//! }
+//!
+//! let now = Instant::from_millis(1); // from your clock
+//! let id = ClientId::from_bits(0x5eed); // 128 random bits
+//! let seed = 7; // 64 random bits, for jitter
+//! let config = Config::new([Endpoint::parse("redis://127.0.0.1:6379")?]);
+//! let mut client = Client::new(now, config, id, seed)?;
+//! let mut server = Node::new(now, NodeConfig::new(1));
+//!
+//! // Request the lock. The client asks its host for a connection.
 //! let lock = client.acquire(now, &Acquire::new("invoice:42"))?;
 //! let Some(Output::Connect { conn, .. }) = client.poll_output() else { unreachable!() };
+//! server.handle_connected(now, 1);
 //! client.handle_connected(now, conn);
+//! exchange(now, &mut client, conn, &mut server);
 //!
-//! // It has bytes for the server. This is where a socket would write and read.
-//! let written = client.outgoing(conn).len();
-//! assert!(written > 0);
-//! client.consume(conn, written);
-//! client.handle_received(now, conn, b"*4\r\n:1\r\n:1700000000000001\r\n:1\r\n:0\r\n");
-//!
-//! // The lock is offered, with a fencing token. Claim it, work, give it back.
-//! let Some(Output::Event { event: Event::Granted(grant), .. }) = client.poll_output() else { unreachable!() };
-//! assert_eq!(grant.fence.map(|fence| fence.get()), Some(1_700_000_000_000_001));
+//! // The server granted it, with a fencing token. Claim it.
+//! let Some(Output::Event { event: Event::Granted(grant), .. }) = client.poll_output() else {
+//!     unreachable!()
+//! };
 //! client.claim(now, lock)?;
-//! assert!(client.valid_until(lock).is_some_and(|end| now < end));
-//! client.release(now, lock)?;
+//! assert!(grant.fence.is_some());
+//! assert!(client.valid_until(lock) > Some(now));
 //!
-//! let written = client.outgoing(conn).len();
-//! client.consume(conn, written);
-//! client.handle_received(now, conn, b":1\r\n"); // the number of the token that was deleted
-//! assert_eq!(client.poll_output(), Some(Output::Event { lock, event: Event::Released(Release::Released) }));
+//! // Work under the lock, then release it.
+//! client.release(now, lock)?;
+//! exchange(now, &mut client, conn, &mut server);
+//! let released = Event::Released(Release::Released);
+//! assert_eq!(client.poll_output(), Some(Output::Event { lock, event: released }));
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Layers
 //!
-//! Every seam is public. Take the highest that fits.
+//! Every layer is public. Use the highest one that fits.
 //!
 //! ```text
-//!  application        client.lock("invoice:42").acquire().await?        lock-tokio, lock-smol
-//!    driver           Driver<H: Host>: one loop over sockets            feature `driver`
+//!  application        client.lock("invoice:42").acquire().await?      lock-tokio, lock-smol
+//!    driver           Driver<H: Host>: one loop over sockets          feature `driver`
 //!  ── pure from here down ──────────────────────────────────────────────────────────────────
 //!    redis::Client    the hub and its connections: bytes in, bytes out
-//!    redis::Locks     the hub: many locks, typed requests in and out    bring your own Redis client
+//!    redis::Locks     the hub: many locks, typed requests in and out  bring your own Redis client
 //!    redis::Pipe      one connection: RESP, login, pipelining, reconnect
-//!    etcd::Client     the hub and its channel: RPCs in, RPCs out        bring your own HTTP/2
-//!    etcd::Locks      the hub: many locks and elections, typed requests bring your own etcd client
+//!    etcd::Client     the hub and its channel: RPCs in, RPCs out      bring your own HTTP/2
+//!    etcd::Locks      the hub: many locks and elections, typed calls  bring your own etcd client
 //!    etcd::Channel    one connection: login, calls, streams, failover
 //! ```
 //!
 //! # The contract
 //!
-//! *Verbs* (`acquire`, `claim`, `extend`, `release`, `abandon`, `shutdown`) are called by the application; they fail only with [`Misuse`],
-//! and then nothing has changed. *Facts* (`handle_*`) tell what the world did; they cannot fail, and stale, early, late or repeated ones are
-//! harmless. *Drains* (`poll_output`, `outgoing`, `next_deadline`) tell what is to be done. `now` comes first in every call that changes
-//! a machine. The numbered requirements behind all this are in `docs/spec` of the repository.
+//! Every call that changes a machine takes the current time, `now`, first. There are three kinds of
+//! methods:
+//!
+//! * *Verbs* (`acquire`, `claim`, `extend`, `release`, `abandon`, `shutdown`) are what the
+//!   application requests. They fail only with [`Misuse`], and then nothing has changed.
+//! * *Facts* (`handle_*`) report what happened. They cannot fail. Stale, early, late and repeated
+//!   facts are harmless.
+//! * *Drains* (`poll_output`, `outgoing`, `next_deadline`) return what the host has to do next.
+//!
+//! The requirements that the machines meet are in `docs/spec` of the repository.
 //!
 //! # Features
 //!
-//! Features only add to each other.
+//! Features are additive.
 //!
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
-//! * `driver`: the async driver and its handles, for adapters to runtimes. Needs `std`. It serves the stores whose feature is on:
-//!   `redis`, and with `grpc` etcd.
+//! * `driver`: the async driver and its handles, for runtime adapters. Needs `std`. It supports
+//!   Redis with the feature `redis`, and etcd with the feature `grpc`.
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
-//! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`.
+//! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`. Implies
+//!   `redis` and `etcd`.
 //!
 //! With `redis` and `etcd` alone the crate is `no_std` with `alloc`.
-// No std, no unsafe code, no I/O (requirement D1).
+
+// No std, no unsafe code, no I/O.
+// D1
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -86,7 +117,8 @@ extern crate alloc;
 #[cfg(any(feature = "driver", feature = "sim", test))]
 extern crate std;
 
-// Every seam is public (requirement D5).
+// Every layer is public.
+// D5
 mod collections;
 #[cfg(feature = "driver")]
 pub mod driver;

@@ -1,4 +1,4 @@
-//! Time as the machines see it: a number the caller passes in.
+//! Time as the machines see it: a value that the caller passes in.
 
 use core::fmt;
 use core::ops::Add;
@@ -6,9 +6,9 @@ use core::time::Duration;
 
 /// A point in time, in nanoseconds since an origin that the host chooses.
 ///
-/// The machines never read a clock. Whoever drives them passes `now` first to every call, from one
-/// monotonic clock that goes on counting while the machine is suspended (on Linux `CLOCK_BOOTTIME`).
-/// Two instants can be compared only if they come from the same clock of the same process.
+/// The machines never read a clock. The caller passes `now` first to every call, from one monotonic
+/// clock that keeps counting while the computer is suspended (on Linux `CLOCK_BOOTTIME`). Two
+/// instants can be compared only if they come from the same clock of the same process.
 ///
 /// Arithmetic saturates: a sum never wraps and a difference is never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,48 +17,47 @@ pub struct Instant(u64);
 impl Instant {
     /// The origin of the clock.
     pub const ZERO: Self = Self(0);
-    /// The last instant that can be expressed, some 584 years after the origin.
+    /// The last representable instant, some 584 years after the origin.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The instant that lies `nanos` nanoseconds after the clock's origin.
+    /// Returns the instant `nanos` nanoseconds after the clock's origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant that lies `millis` milliseconds after the clock's origin.
+    /// Returns the instant `millis` milliseconds after the clock's origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Nanoseconds since the clock's origin.
+    /// Returns the nanoseconds since the clock's origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not later.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This instant moved back by `by`, but not before the origin.
+    /// Returns the instant `by` earlier, but not before the origin.
     pub fn back(self, by: Duration) -> Self {
         self.before(nanos(by))
     }
 
-    /// So many nanoseconds later.
     pub(crate) const fn after(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// So many nanoseconds earlier, but not before the origin.
+    /// Returns the instant `nanos` nanoseconds earlier, but not before the origin.
     pub(crate) const fn before(self, nanos: u64) -> Self {
         Self(self.0.saturating_sub(nanos))
     }
 
-    /// This instant moved back to a multiple of the longest power of two nanoseconds that is not above `beat`, which is in nanoseconds, too:
-    /// beats that differ fall together.
+    /// Rounds down to a multiple of the largest power of two not above `beat` nanoseconds. Timers
+    /// with similar intervals then fire together.
     pub(crate) const fn round_down_to(self, beat: u64) -> Self {
         let power = if beat == 0 { 0 } else { beat.ilog2() };
         Self(self.0 & (u64::MAX << power))
@@ -79,7 +78,7 @@ impl fmt::Display for Instant {
     }
 }
 
-/// The first of these that there are.
+/// Returns the earliest of the instants that are set.
 pub(crate) fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Instant> {
     all.into_iter().fold(None, |first, at| match (first, at) {
         (Some(first), Some(at)) => Some(first.min(at)),

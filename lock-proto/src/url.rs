@@ -1,4 +1,4 @@
-//! The parts that the URLs of all stores have: hosts, logins, percent-encoding, and what can be wrong with them.
+//! URL parts that all stores share: hosts, logins, percent-encoding, and errors.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -8,13 +8,13 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::Ipv6Addr;
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Target {
     /// A TCP port.
     Tcp {
-        /// Name or address, without brackets.
+        /// Host name or IP address, without brackets.
         host: Box<str>,
         /// Port.
         port: u16,
@@ -36,18 +36,18 @@ impl fmt::Display for Target {
     }
 }
 
-/// A password, or the token of a login. Its `Debug` shows nothing of it.
+/// A password or login token. `Debug` redacts it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// A password or token.
+    /// Wraps a password or token.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The text in clear.
+    /// Returns the plain text.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -59,136 +59,138 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A URL that cannot be used. Its message never shows a password: what stands where a login may stand is not repeated.
+/// An invalid URL. The message never shows a password: it does not repeat any part that may contain
+/// a login.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// No scheme.
+    /// The scheme is missing.
     #[error("the URL has no scheme: it must start with {expected}")]
     NoScheme {
-        /// The schemes that are understood.
+        /// The supported schemes.
         expected: &'static str,
     },
-    /// A scheme of something else.
+    /// The scheme is not supported.
     #[error("the scheme `{given}` is not supported: use {expected}")]
     Scheme {
         /// The scheme.
         given: Box<str>,
-        /// The schemes that are understood.
+        /// The supported schemes.
         expected: &'static str,
     },
-    /// TLS was asked for.
+    /// The scheme requests TLS.
     #[error("`{given}://` asks for TLS; TLS is not supported yet: use {plain} over a network or tunnel that you trust")]
     Tls {
         /// The scheme.
         given: Box<str>,
-        /// The scheme without TLS.
+        /// The same scheme without TLS.
         plain: &'static str,
     },
-    /// A character that no URL may have.
+    /// A character is not allowed in a URL.
     #[error("the character at byte {at} of the URL must be percent-encoded: only visible ASCII characters are allowed")]
     Character {
-        /// Its place, in bytes from the start.
+        /// Byte offset of the character.
         at: usize,
     },
-    /// A percent sign that encodes nothing.
+    /// A percent sign is not followed by two hexadecimal digits.
     #[error("the {part} has a percent sign without two hexadecimal digits: write %25 for the sign itself")]
     Escape {
         /// The part of the URL.
         part: &'static str,
     },
-    /// What is percent-encoded is no text.
+    /// The percent-decoded text is not UTF-8 or contains NUL.
     #[error("the {part} must be UTF-8 without NUL when its percent-encoding is undone")]
     NotText {
         /// The part of the URL.
         part: &'static str,
     },
-    /// A login that cannot be told from the rest.
+    /// The login cannot be separated from the rest of the URL.
     #[error(
         "in a user or password the characters / ? # @ : [ ] must be percent-encoded, and @ everywhere else but in a socket's path"
     )]
     Login,
-    /// A login without a password.
+    /// The login has no password.
     #[error("a login needs a password: user:password@ or :password@")]
     NoPassword,
-    /// A login without a user or without a password, where both are needed.
+    /// The login lacks the user or the password, and both are required.
     #[error("a login needs a user and a password: user:password@host")]
     NoUser,
-    /// No host.
+    /// The host is missing.
     #[error("the URL names no host: {expected}")]
     NoHost {
-        /// URLs that name one.
+        /// URLs that have a host.
         expected: &'static str,
     },
-    /// A host that is neither a name nor an address.
+    /// The host is neither a name nor an address.
     #[error(
         "the host must be a name of letters, digits, `-`, `.` and `_`, an IPv4 address, or an IPv6 address in brackets"
     )]
     Host,
-    /// A port out of range. The value is shown only if it can be nothing but a port.
+    /// The port is out of range. The value is shown only if it is a number, because it could be
+    /// part of a password otherwise.
     #[error("the port{} must be a number from 1 to 65535", .given.map(|port| format!(" {port}")).unwrap_or_default())]
     Port {
         /// The port, if it is a number.
         given: Option<u32>,
     },
-    /// No database number.
+    /// The database is not a valid number.
     #[error("the database `{given}` must be a number from 0 to {MAX_DATABASE}")]
     Database {
-        /// What stands in its place.
+        /// The text in its place.
         given: Box<str>,
     },
-    /// A path on a cluster's URL.
+    /// A cluster's URL has a path.
     #[error("the URL of a cluster has no path: a prefix for all names is a setting, `Config::prefix`")]
     Path,
-    /// Parameters on a cluster's URL.
+    /// A cluster's URL has parameters.
     #[error("the URL of a cluster has no parameters (`?…`): they are settings of `Config`")]
     Query,
-    /// A fragment.
+    /// The URL has a fragment.
     #[error("a URL of a server has no fragment: write %23 for the character # itself")]
     Fragment,
-    /// A parameter that does not exist.
+    /// The parameter is unknown.
     #[error("the parameter `{name}` is not known: {allowed} are allowed")]
     Parameter {
         /// Its name.
         name: Box<str>,
-        /// Those that exist.
+        /// The supported parameters.
         allowed: &'static str,
     },
-    /// A parameter that occurs twice.
+    /// The parameter occurs twice.
     #[error("the parameter `{name}` is given twice")]
     Twice {
         /// Its name.
         name: &'static str,
     },
-    /// A client name that servers refuse.
+    /// Servers would refuse this client name.
     #[error("the client_name must have 1 to {MAX_CLIENT_NAME} visible ASCII characters, and no blank")]
     ClientName,
-    /// A protocol that does not exist.
+    /// The protocol is unknown.
     #[error("the protocol `{given}` is not known: resp2 and resp3 are allowed")]
     Protocol {
-        /// What was asked for.
+        /// The requested protocol.
         given: Box<str>,
     },
-    /// A unix socket on a host.
+    /// The URL of a unix socket has a host.
     #[error(
         "a unix socket has no host and no port: redis+unix:///path/of.sock, with a login user:password@ before the path"
     )]
     UnixHost,
-    /// A unix socket without a path.
+    /// The URL of a unix socket has no path.
     #[error("the URL names no unix socket: redis+unix:///path/of.sock")]
     NoPath,
 }
 
-/// The greatest database number; servers read it as a signed 32-bit integer.
+/// The largest database number. Servers read it as a signed 32-bit integer.
 pub(crate) const MAX_DATABASE: u32 = i32::MAX as u32;
 
-/// The longest client name, in bytes. Servers have no limit of their own.
+/// The longest client name, in bytes. Servers have no limit.
 pub(crate) const MAX_CLIENT_NAME: usize = 256;
 
-/// How much of a value an error shows.
+/// How much of a value an error message shows.
 const MAX_SHOWN: usize = 40;
 
-/// The scheme of a URL, in lower case, and what follows `://`.
+/// Splits a URL into its scheme, in lower case, and the text after `://`.
 pub(crate) fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(String, &'a str), UrlError> {
     if let Some(at) = url.bytes().position(|b| !b.is_ascii_graphic()) {
         return Err(UrlError::Character { at });
@@ -215,7 +217,7 @@ pub(crate) fn parse_login(login: &str) -> Result<Login, UrlError> {
     Ok(((!user.is_empty()).then_some(user), Some(Secret(password.into()))))
 }
 
-/// A host and a port, `default` if it has none. `expected` are URLs that name a host.
+/// Parses a host and a port, which is `default` if missing. `expected` shows URLs that have a host.
 pub(crate) fn parse_host(place: &str, default: u16, expected: &'static str) -> Result<Target, UrlError> {
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => {
@@ -235,7 +237,7 @@ pub(crate) fn parse_host(place: &str, default: u16, expected: &'static str) -> R
             if !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
                 return Err(UrlError::Host);
             }
-            // Names are the same in either case, and two nodes must not be one server.
+            // Host names are case-insensitive, and two nodes must not be the same server.
             (name.to_ascii_lowercase(), port)
         }
     };
@@ -253,11 +255,11 @@ pub(crate) fn parse_host(place: &str, default: u16, expected: &'static str) -> R
 }
 
 pub(crate) fn digits(text: &str) -> Option<u32> {
-    // `parse` alone would allow a sign.
+    // `parse` alone would accept a sign.
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Undoes percent-encoding (RFC 3986, section 2.1).
+/// Decodes percent-encoding (RFC 3986, section 2.1).
 pub(crate) fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -276,12 +278,11 @@ pub(crate) fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlErr
     }
 }
 
-/// The start of a value, for an error message. It is visible ASCII.
 pub(crate) fn shown(text: &str) -> Box<str> {
     text.get(..MAX_SHOWN).unwrap_or(text).into()
 }
 
-/// Text with everything percent-encoded but what is plain in every part of a URL, and the characters given.
+/// Percent-encodes everything except unreserved characters and those listed.
 pub(crate) struct Encoded<'a>(pub(crate) &'a str, pub(crate) &'static [u8]);
 
 impl fmt::Display for Encoded<'_> {

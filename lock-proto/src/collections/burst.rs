@@ -1,13 +1,13 @@
-//! Queues that give the room of a burst back: when a hundred thousand renewals were late together, their room would otherwise stay.
+//! Queues that free their memory after a burst, such as a hundred thousand late renewals.
 
 use alloc::collections::VecDeque;
 
-/// Room for this many entries is kept, so that everyday traffic allocates nothing.
-const KEPT: usize = 4096;
+/// Smaller queues keep their capacity, so that normal traffic does not allocate.
+const MIN_BURST: usize = 4096;
 
-/// Takes the first entry; with the last one the room of a burst is given back.
+/// Removes the first entry. Removing the last one frees the capacity of a burst.
 pub(crate) fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
-    if queue.len() <= 1 && queue.capacity() > KEPT {
+    if queue.len() <= 1 && queue.capacity() > MIN_BURST {
         return core::mem::take(queue).pop_front();
     }
     queue.pop_front()
@@ -19,7 +19,7 @@ mod tests {
 
     #[test]
     fn the_room_of_a_burst_is_given_back_and_that_of_every_day_is_kept() {
-        for (entries, kept) in [(KEPT / 2, true), (2 * KEPT, false)] {
+        for (entries, kept) in [(MIN_BURST / 2, true), (2 * MIN_BURST, false)] {
             let mut queue: VecDeque<usize> = (0..entries).collect();
             assert!((0..entries).all(|n| pop(&mut queue) == Some(n)));
             assert_eq!(queue.capacity() > 0, kept, "{entries} entries");

@@ -1,24 +1,25 @@
-//! Which lock is due next: a binary heap whose entries can be moved.
+//! Deadlines of the locks: a binary heap whose entries can be moved.
 //!
-//! A heap in one vector allocates nothing when a renewal moves its timer, which a tree would; and finding what is due costs
-//! O(due · log n), never O(locks) (requirement M7).
+//! Unlike a tree, a heap in a vector does not allocate when a renewal moves its timer. Finding due
+//! entries costs O(due · log n), never O(locks).
+// M7
 
 use alloc::vec::Vec;
 
 use crate::time::Instant;
 
-const NOWHERE: u32 = u32::MAX;
+const ABSENT: u32 = u32::MAX;
 
-/// Deadlines of numbered slots, earliest first; at equal times the lower slot first.
+/// Deadlines by slot, earliest first. Ties go to the lower slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Deadlines {
     heap: Vec<(Instant, u32)>,
-    /// Where each slot stands in the heap.
+    /// The position of each slot in the heap.
     place: Vec<u32>,
 }
 
 impl Deadlines {
-    /// The earliest deadline, and whose it is.
+    /// Returns the earliest deadline and its slot.
     pub(crate) fn first(&self) -> Option<(Instant, u32)> {
         self.heap.first().copied()
     }
@@ -30,11 +31,11 @@ impl Deadlines {
             if deadline.is_none() {
                 return;
             }
-            self.place.resize(index + 1, NOWHERE);
+            self.place.resize(index + 1, ABSENT);
         }
         match (self.place[index], deadline) {
-            (NOWHERE, None) => {}
-            (NOWHERE, Some(at)) => {
+            (ABSENT, None) => {}
+            (ABSENT, Some(at)) => {
                 self.heap.push((at, slot));
                 self.up(self.heap.len() - 1);
             }
@@ -50,7 +51,7 @@ impl Deadlines {
             }
             (place, None) => {
                 let place = place as usize;
-                self.place[index] = NOWHERE;
+                self.place[index] = ABSENT;
                 self.heap.swap_remove(place);
                 if place < self.heap.len() {
                     self.up(place);
@@ -60,7 +61,8 @@ impl Deadlines {
         }
     }
 
-    /// Moves the entry at `place` to where it belongs. Each that it passes is written once, and it itself at the end.
+    /// Moves the entry at `place` up. Writes each displaced entry once, and the moved one at the
+    /// end.
     fn up(&mut self, mut place: usize) {
         let entry = self.heap[place];
         while place > 0 {
@@ -75,7 +77,6 @@ impl Deadlines {
         self.put(place, entry);
     }
 
-    /// As `up`, the other way.
     fn down(&mut self, mut place: usize) {
         let entry = self.heap[place];
         loop {

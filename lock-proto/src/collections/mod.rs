@@ -1,4 +1,5 @@
-//! Data structures that the machines share: values, ordered, and without an allocation where it counts.
+//! Data structures of the machines. They are values with a defined order, and avoid allocation on
+//! hot paths.
 
 pub(crate) mod burst;
 mod deadlines;

@@ -1,10 +1,11 @@
-//! Generational ids: a slot is used again, an id never (requirement M6).
+//! Generational ids: a slot is reused, an id never.
+// M6
 
 use alloc::vec::Vec;
 
-const NOBODY: u32 = u32::MAX;
+const NO_OWNER: u32 = u32::MAX;
 
-/// Which owner each id belongs to.
+/// Maps ids to their owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -18,12 +19,11 @@ struct Slot {
 }
 
 impl Slots {
-    /// How many ids are in use.
     pub(crate) const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// A new id, as slot and generation.
+    /// Allocates an id for `owner`, and returns its slot and generation.
     pub(crate) fn take(&mut self, owner: u32) -> (u32, u32) {
         if let Some(slot) = self.free.pop() {
             let found = &mut self.slots[slot as usize];
@@ -34,17 +34,16 @@ impl Slots {
         ((self.slots.len() - 1) as u32, 0)
     }
 
-    /// Whose it is; `None` if it has ended.
+    /// Returns the owner; `None` if the id has ended.
     pub(crate) fn owner(&self, slot: u32, generation: u32) -> Option<u32> {
         let found = self.slots.get(slot as usize)?;
-        (found.generation == generation && found.owner != NOBODY).then_some(found.owner)
+        (found.generation == generation && found.owner != NO_OWNER).then_some(found.owner)
     }
 
-    /// The id has ended.
     pub(crate) fn end(&mut self, slot: u32) {
-        let Some(found) = self.slots.get_mut(slot as usize).filter(|found| found.owner != NOBODY) else { return };
-        found.owner = NOBODY;
-        // A slot whose generations are used up is not used again, so that no id ever comes back.
+        let Some(found) = self.slots.get_mut(slot as usize).filter(|found| found.owner != NO_OWNER) else { return };
+        found.owner = NO_OWNER;
+        // A slot with no generations left is retired, so that no id is ever reused.
         if let Some(next) = found.generation.checked_add(1) {
             found.generation = next;
             self.free.push(slot);

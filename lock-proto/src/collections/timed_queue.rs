@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::time::Instant;
 
-/// Entries in the order in which they came. One whose deadline has passed leaves alone, out of order.
+/// Entries in FIFO order. An entry whose deadline has passed can leave out of order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Waiting<T> {
     entries: BTreeMap<u64, (Instant, T)>,
@@ -19,45 +19,44 @@ impl<T> Default for Waiting<T> {
 }
 
 impl<T> Waiting<T> {
-    /// Its place: a number that grows.
+    /// Appends an entry, and returns its place, a growing number.
     pub(crate) fn push(&mut self, entry: T, deadline: Instant) -> u64 {
         let place = self.next;
         self.put(place, entry, deadline);
         place
     }
 
-    /// As `push`, at a place of the caller's choice: one that is free.
+    /// Inserts an entry at a free place.
     pub(crate) fn put(&mut self, place: u64, entry: T, deadline: Instant) {
         self.deadlines.insert((deadline, place));
         self.entries.insert(place, (deadline, entry));
         self.next = self.next.max(place + 1);
     }
 
-    /// The entry at this place, with its deadline.
+    /// Removes the entry at this place, and returns it with its deadline.
     pub(crate) fn take(&mut self, place: u64) -> Option<(T, Instant)> {
         let (deadline, entry) = self.entries.remove(&place)?;
         self.deadlines.remove(&(deadline, place));
         Some((entry, deadline))
     }
 
-    /// The place of the first that came.
     pub(crate) fn first(&self) -> Option<u64> {
         self.entries.first_key_value().map(|(place, _)| *place)
     }
 
-    /// All of them with their places, in the order in which they came.
+    /// Iterates over the entries and their places in FIFO order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.entries.iter().map(|(place, (_, entry))| (*place, entry))
     }
 
-    /// The first that came, with its deadline.
+    /// Removes the first entry, and returns it with its deadline.
     pub(crate) fn pop(&mut self) -> Option<(T, Instant)> {
         let (number, (deadline, entry)) = self.entries.pop_first()?;
         self.deadlines.remove(&(deadline, number));
         Some((entry, deadline))
     }
 
-    /// One whose deadline is not after `now`.
+    /// Removes an entry whose deadline is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<T> {
         let due = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)?;
         self.deadlines.remove(&due);

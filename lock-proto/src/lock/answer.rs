@@ -1,4 +1,4 @@
-//! What a server answered, as it is reported to an application.
+//! Server replies as reported to an application.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -6,92 +6,95 @@ use core::time::Duration;
 
 use crate::fault::Fault;
 
-/// What a node last answered to an acquisition.
+/// The last reply of a node to an acquisition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Answer {
-    /// Nothing: it was not asked, or has not answered yet.
+    /// No reply: the node was not asked, or has not replied yet.
     #[error("no answer yet")]
     #[default]
     Silent,
-    /// The lock was granted there.
+    /// The node granted the lock.
     #[error("granted")]
     Granted,
-    /// Somebody else has it.
+    /// Another client holds it.
     #[error("taken{0}")]
     Taken(Expiry),
-    /// The request never left.
+    /// The request was not sent.
     #[error("unreachable ({0})")]
     Unreachable(Cause),
-    /// The request left, and its answer is not known.
+    /// The request was sent, but its outcome is unknown.
     #[error("unknown ({0})")]
     Unknown(Cause),
-    /// The node was started too recently to count in a quorum, or its address has begun to lead to another server: it may lack data.
+    /// The node was started too recently to count in a quorum, or its address now leads to another
+    /// server. It may lack data.
     #[error("restarted too recently")]
     RecentlyRestarted,
-    /// The address of the node led to a different server three times within a quarantine: a proxy that changes servers, or a server
-    /// that crashes again and again.
+    /// The node's address led to a different server three times within a quarantine. A proxy may
+    /// switch servers, or a server may crash repeatedly.
     #[error("a different server at each connection")]
     UnstableIdentity,
-    /// The node refused.
+    /// The node refused the request.
     #[error("{0}")]
     Rejected(ServerError),
 }
 
-/// When a lock that is held by somebody else ends by itself.
+/// When a lock held by another client expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Expiry {
-    /// After this long, counted from the answer.
+    /// After this duration, counted from the reply.
     #[error(" for another {0:?}")]
     In(Duration),
-    /// Never: the key has no expiry (some clients' default).
+    /// Never: the key has no expiry, which is the default of some clients.
     #[error(" without expiry")]
     Never,
-    /// Not known: the answer did not tell.
+    /// Unknown: the reply did not say.
     #[error("")]
     Unknown,
 }
 
-/// Why there is no proper answer.
+/// Why there is no usable reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// The connection failed.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The server answered with an error.
+    /// The server replied with an error.
     #[error(transparent)]
     Server(#[from] ServerError),
 }
 
-/// An error answered by a server, sorted once by what it means for a lock (requirement P2).
+/// An error reply of a server, classified by its meaning for a lock.
+// P2
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("the server answered: {text}")]
 pub struct ServerError {
-    /// What it means.
+    /// Its class.
     pub class: ErrorClass,
-    /// The server's words: printable, at most 200 bytes.
+    /// The server's message: printable, at most 200 bytes.
     pub text: Box<str>,
 }
 
-/// What a server's error means for a lock.
+/// Meaning of a server error for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// Not executed, and worth a retry: the server is loading, busy, out of memory, …
+    /// Not executed. A retry may succeed: the server is loading, busy, out of memory, …
     Transient,
-    /// Not executed; worth a retry on a new connection with a fresh name resolution: a demoted master, …
+    /// Not executed. A retry needs a new connection and name resolution: a demoted master, …
     Reconnect,
-    /// Not executed, and it will not be: password, permission, a cluster, an unknown command.
+    /// Not executed, and a retry would not help: password, permission, a cluster, an unknown
+    /// command.
     Refused,
-    /// Not executed: the key holds something that is no lock.
+    /// Not executed: the key holds a value that is not a lock.
     KeyInUse,
-    /// Proves nothing.
+    /// The error does not show whether the request was executed.
     Unclear,
 }
 
-/// A server's words made fit for a log, with a hint of ours after them: printable, at most 200 bytes in all.
+/// Formats a server's message and an added hint for a log: printable, at most 200 bytes in all.
 pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
     let mut shown = String::new();
     for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
@@ -104,5 +107,5 @@ pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
     shown.into()
 }
 
-/// The longest text that is kept, in bytes.
+/// The longest message that is kept, in bytes.
 pub(crate) const MAX_TEXT: usize = 200;

@@ -4,17 +4,18 @@ use core::time::Duration;
 
 use crate::jitter::{doubled, jitter};
 
-/// How often a waiter tries.
+/// The pause between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Backoff {
-    /// Time between two attempts; a quarter of it is jitter.
+    /// Time between two attempts. Up to a quarter of it is jitter.
     pub every: Duration,
-    /// The interval doubles with each attempt up to this; equal to `every` for a fixed interval.
+    /// The interval doubles with each attempt up to this value. Equal to `every` for a fixed
+    /// interval.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// The same interval each time.
+    /// A fixed interval.
     #[must_use]
     pub const fn fixed(every: Duration) -> Self {
         Self { every, max: every }
@@ -33,14 +34,15 @@ impl Default for Backoff {
     }
 }
 
-/// Failures in a row, and the pauses they ask for.
+/// Consecutive failures, and the pauses that follow them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Failures {
     pub(crate) failures: u32,
 }
 
 impl Failures {
-    /// Counts a failure. The count starts over if the connection or stream had lasted as long as the longest pause.
+    /// Counts a failure. The count restarts if the connection or stream had lasted as long as the
+    /// longest pause.
     pub(crate) fn failed(&mut self, lasted: Duration, poll: Backoff) {
         if lasted >= poll.max {
             self.failures = 0;
@@ -48,8 +50,8 @@ impl Failures {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The pause before the next attempt. The first `free` failures cost none. Up to a quarter of it is taken off as
-    /// jitter, a pure hash of `seed` and `n`.
+    /// Returns the pause before the next attempt; zero for the first `free` failures. Jitter, a
+    /// pure hash of `seed` and `n`, takes off up to a quarter.
     pub(crate) fn pause(self, free: u32, poll: Backoff, seed: u64, n: u64) -> Duration {
         let Some(times) = self.failures.checked_sub(free + 1) else { return Duration::ZERO };
         let pause = doubled(poll.every, times, poll.max);

@@ -1,4 +1,4 @@
-//! Clients of stores that speak bytes in order over connections, such as Redis.
+//! Clients of stores that speak a byte protocol, such as Redis.
 
 use super::event::Event;
 use super::machine::Machine;
@@ -6,66 +6,69 @@ use crate::id::{ConnId, LockId, NodeId};
 use crate::time::Instant;
 use crate::url::Target;
 
-/// A client whose connections carry bytes in order: the driver gives it sockets, and a simulated world servers.
+/// A client whose connections carry ordered bytes. The driver connects it to sockets, the
+/// simulation to simulated servers.
 pub trait ByteClient: Machine {
-    /// Bytes came on this connection, in any portions.
+    /// Bytes arrived on this connection, in portions of any size.
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
 
-    /// The next thing to be done, in the order in which it was decided.
+    /// Returns the next output, in the order of decision.
     #[must_use = "an output that is not carried out stalls the client"]
     fn poll_output(&mut self) -> Option<Output>;
 
-    /// The bytes to write to this connection next; empty if there are none, or if it is not current. Bounded, so there may
-    /// be more after [`consume`](Self::consume). Commands are encoded now: where a host lets other tasks ask first,
-    /// requests of several locks can leave as one.
+    /// Returns the next bytes to write to this connection; empty if there are none, or if it is not
+    /// current. The size is bounded, so more may follow after [`consume`](Self::consume). Commands
+    /// are encoded now: if the host runs other tasks first, requests of several locks can share a
+    /// command.
     fn outgoing(&mut self, conn: ConnId) -> &[u8];
 
-    /// Returns true if [`outgoing`](Self::outgoing) would show anything. Encodes nothing.
+    /// Returns true if [`outgoing`](Self::outgoing) would return bytes. Encodes nothing.
     fn has_outgoing(&self, conn: ConnId) -> bool;
 
-    /// The first `n` bytes of [`outgoing`](Self::outgoing) have been taken by the socket.
+    /// The socket has taken the first `n` bytes of [`outgoing`](Self::outgoing).
     fn consume(&mut self, conn: ConnId, n: usize);
 
-    /// The address of a node; `None` after the last one.
+    /// Returns the address of a node; `None` after the last one.
     fn target(&self, _node: NodeId) -> Option<&Target> {
         None
     }
 
-    /// Returns true if this connection is closed because the server there is the wrong one, such as a read-only replica.
-    /// The next attempt then begins with other addresses of the same name.
+    /// Returns true if this connection is closed because it reached the wrong server, such as a
+    /// read-only replica. The next attempt then starts with other addresses of the name.
     fn is_wrong_server(&self, _conn: ConnId) -> bool {
         false
     }
 }
 
-/// What the host of a [`ByteClient`] has to do. Exhaustive on purpose: a new duty must not go unnoticed.
+/// An output for the host of a [`ByteClient`]. Exhaustive on purpose, so that a host handles every
+/// case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an output that is not carried out stalls the client"]
 pub enum Output {
     /// Open a connection, then report it by [`handle_connected`](Machine::handle_connected) or
-    /// [`handle_disconnected`](Machine::handle_disconnected). Resolve the name anew each time; if it has several addresses,
-    /// do not wait for a dead one (RFC 8305).
+    /// [`handle_disconnected`](Machine::handle_disconnected). Resolve the name anew each time. If
+    /// it has several addresses, do not wait for one that does not respond (RFC 8305).
     Connect {
-        /// Where to.
+        /// The server to connect to.
         node: NodeId,
-        /// Its name from now on.
+        /// The id of the new connection.
         conn: ConnId,
     },
-    /// Close this connection (or stop opening it). Nothing needs to be reported.
+    /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect {
         /// The connection.
         conn: ConnId,
     },
     /// Notify the owner of this acquisition.
     Event {
-        /// Which acquisition.
+        /// The acquisition.
         lock: LockId,
-        /// What happened.
+        /// Its event.
         event: Event,
     },
-    /// The shutdown is over, every connection is closed.
+    /// The shutdown is complete, and every connection is closed.
     Stopped {
-        /// Locks that something may be left of, until its TTL ends: their deletes were not confirmed in time.
+        /// Locks whose deletes were not confirmed in time. Their keys may exist until the TTL ends.
         unreleased: u32,
     },
 }

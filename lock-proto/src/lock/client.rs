@@ -1,4 +1,4 @@
-//! The whole client, whatever the store: the hub of its locks, and its connections.
+//! A complete client, independent of the store: the hub of its locks, and its connections.
 
 use alloc::collections::VecDeque;
 use core::fmt::Debug;
@@ -17,30 +17,30 @@ use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::time::{Instant, soonest};
 
-/// The connections of a store: carries requests to its servers, and replies back.
+/// The connections of a store. Carries requests to its servers and replies back.
 pub trait Transport: Store {
     /// The connections.
     type Links: Clone + Debug + PartialEq + Eq + Hash;
-    /// What the host has to do.
+    /// An output for the host.
     type Duty: Clone + Debug + PartialEq + Eq + Hash;
 
     /// The connection is open.
     fn connected(links: &mut Self::Links, now: Instant, conn: ConnId);
     /// The connection could not be opened, or has ended.
     fn disconnected(links: &mut Self::Links, now: Instant, conn: ConnId, why: Fault);
-    /// Does what is due.
+    /// Does the work of the connections that is due.
     fn links_timeout(links: &mut Self::Links, now: Instant);
-    /// When that is, and what it is for.
+    /// Returns the next deadline of the connections and its reason.
     fn links_deadline(links: &Self::Links) -> Option<(Instant, &'static str)>;
-    /// The number of unanswered requests, or 0 if the store does not count them.
+    /// Returns the number of requests in flight, or 0 if the store does not count them.
     fn in_flight(_: &Self::Links) -> usize {
         0
     }
-    /// Moves requests, replies and events between the hub and the connections until both are idle. Runs within the call
-    /// that caused it, not when the host polls.
+    /// Moves requests, replies and events between the hub and the connections until both are idle.
+    /// Runs within the call that caused it, not when the host polls.
     // M3
     fn route(client: &mut Client<Self>);
-    /// Elections, if the store has them.
+    /// Returns the elections, if the store has them.
     fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections> {
         None
     }
@@ -48,15 +48,16 @@ pub trait Transport: Store {
 
 /// All locks of one client and its connections, without any I/O.
 ///
-/// Its verbs are the methods of [`Machine`]. The host owns sockets, clock and entropy. It calls a verb or a `handle_`
-/// method, then drains `poll_output` until it is empty, and calls `handle_timeout` at `next_deadline`. Every call takes
-/// the time first. The client drops input about connections that are no longer current, so such input may arrive late,
-/// twice or never.
+/// Its verbs are the methods of [`Machine`]. The host owns sockets, clock and entropy. It calls a
+/// verb or a `handle_` method, then drains `poll_output` until it is empty, and calls
+/// `handle_timeout` at `next_deadline`. Every call takes the time first. The client drops input for
+/// connections that are no longer current, so such input may arrive late, twice or never.
 ///
-/// Nothing about safety depends on the order in which a host does these things: the clock says whether a lock is held, see
-/// [`valid_until`](Machine::valid_until).
+/// Safety does not depend on the order of the host's calls. The clock decides whether a lock is
+/// held: see [`valid_until`](Machine::valid_until).
 ///
-/// A client is a value: it can be cloned, compared and hashed, and equal histories give equal clients.
+/// A client is a value: it can be cloned, compared and hashed, and equal histories give equal
+/// clients.
 // D2
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Client<S: Transport> {
@@ -70,12 +71,12 @@ impl<S: Transport> Client<S> {
         Self { locks, links, out: VecDeque::new() }
     }
 
-    /// The time of the last call. It never goes back.
+    /// Returns the time of the last call. It never goes back.
     pub(crate) const fn now(&self) -> Instant {
         self.locks.ctx.now
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub const fn config(&self) -> &Config<S::Settings> {
         self.locks.config()
     }
@@ -86,7 +87,7 @@ impl<S: Transport> Client<S> {
         result
     }
 
-    /// Does what is due for the locks before it takes in any news.
+    /// Does the locks' due work before the connections process new input.
     // T2
     pub(crate) fn fact<R>(&mut self, now: Instant, f: impl FnOnce(&mut S::Links, Instant) -> R) -> R {
         self.locks.handle_timeout(now);

@@ -1,4 +1,4 @@
-//! The settings that the clients of every store have.
+//! Settings common to the clients of all stores.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use crate::error::{ConfigError, Invalid};
 use crate::id::NodeId;
 use crate::url::Target;
 
-/// All settings of a client; `T` are those that only its store has.
+/// All settings of a client. `T` are the settings of its store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a Config does nothing until it is given to a client"]
 pub struct Config<T> {
@@ -26,14 +26,13 @@ pub struct Config<T> {
     pub(crate) store: T,
 }
 
-/// A setting, its value, and the range that is allowed.
+/// A setting's name, its value, and the allowed range.
 pub(crate) type Range<V> = (&'static str, V, V, V);
 
-/// The longest time that a setting may have, unless it says otherwise.
+/// The longest duration of a setting, unless it has a limit of its own.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl<T> Config<T> {
-    /// The default settings.
     pub(crate) const fn with(request_timeout: Duration, store: T) -> Self {
         Self {
             prefix: Vec::new(),
@@ -49,64 +48,66 @@ impl<T> Config<T> {
         }
     }
 
-    /// The prefix of every key. Default: empty, so that locks of the same name exclude each other across clients. At most
-    /// 512 bytes.
+    /// The prefix of every key, at most 512 bytes. Empty by default, so that locks of the same name
+    /// exclude each other across clients.
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.prefix = prefix.as_ref().to_vec();
         self
     }
 
-    /// How long a server may be silent while requests are unanswered before its connection is dropped. Default: 500 ms on
-    /// Redis, 1 s on etcd.
+    /// How long a server may be silent while requests are in flight before the client drops its
+    /// connection. Default: 500 ms on Redis, 1 s on etcd.
     pub const fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
     }
 
-    /// How long a connection may take to open and log in. Default 2 s.
+    /// How long a connection may take to open and log in. Default: 2 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long a release goes on before it is answered `Unknown`. Default 2 s.
+    /// How long a release may take before it is answered [`Unknown`](crate::Release::Unknown).
+    /// Default: 2 s.
     pub const fn release_within(mut self, budget: Duration) -> Self {
         self.release_within = budget;
         self
     }
 
-    /// How fast clocks may drift apart. Default: 1 % and 2 ms.
+    /// How far the clocks of client and server may drift apart. Default: 1 % of the TTL and 2 ms.
     pub const fn drift(mut self, drift: Drift) -> Self {
         self.drift = drift;
         self
     }
 
-    /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) comes. Default: a quarter of the TTL.
+    /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) is emitted.
+    /// Default: a quarter of the TTL.
     pub const fn at_risk(mut self, before: Duration) -> Self {
         self.at_risk = Some(before);
         self
     }
 
-    /// How long waiters of this client may hand a lock over among themselves before other processes get their chance.
-    /// Default: 100 ms.
+    /// How long waiters of this client may hand a lock over among themselves before other processes
+    /// may compete for it. Default: 100 ms.
     pub const fn turn(mut self, turn: Duration) -> Self {
         self.turn = turn;
         self
     }
 
-    /// How soon a broken connection is opened again. Default: from 10 ms to 1 s, doubling.
+    /// The pause before a broken connection is reopened. Default: from 10 ms to 1 s, doubling.
     pub const fn reconnect(mut self, reconnect: Backoff) -> Self {
         self.reconnect = reconnect;
         self
     }
 
-    /// How many locks may be held or waited for at once. Default one million.
+    /// How many locks may be held or waited for at once. Default: one million.
     pub const fn max_locks(mut self, limit: u32) -> Self {
         self.max_locks = limit;
         self
     }
 
-    /// Checks the settings that every store has, and the ranges of those that only this one has.
+    /// Checks the common settings and the ranges of the store's settings.
     pub(crate) fn check_ranges<const D: usize, const N: usize>(
         &self,
         durations: [Range<Duration>; D],
@@ -143,7 +144,7 @@ impl<T> Config<T> {
     }
 }
 
-/// Checks that no server is named twice.
+/// Checks that all servers have different addresses.
 pub(crate) fn check_targets<'a>(targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), ConfigError> {
     for (second, target) in targets.clone().enumerate() {
         if let Some(first) = targets.clone().take(second).position(|other| other == target) {

@@ -10,24 +10,23 @@ use super::store::Store;
 use crate::id::{CallId, CallOwner, LockId, NodeId};
 use crate::time::Instant;
 
-/// The surroundings of a step: the time, the settings, and the queue of what is to be done.
+/// The environment of a step: time, settings, and the queue of outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Context<S: Store> {
-    /// The time. It never goes back.
+    /// The current time. It never goes back.
     pub(crate) now: Instant,
     pub(crate) config: Config<S::Settings>,
     /// 64 bits of entropy for jitter.
     pub(crate) seed: u64,
-    /// The slot of the lock whose step it is, for its calls.
+    /// The slot of the lock that takes the step, for its calls.
     pub(crate) slot: u32,
     /// The number of the last token or grant.
     pub(crate) number: u64,
-    /// The serial of the last call.
     pub(crate) serial: u64,
     pub(crate) out: VecDeque<S::Output>,
     /// Acquisitions that had their last event in this step.
     pub(crate) ended: Vec<LockId>,
-    /// The end of the shutdown, once that has begun.
+    /// When the shutdown ends at the latest, once it has begun.
     pub(crate) stop_at: Option<Instant>,
     pub(crate) shared: S::Shared,
 }
@@ -48,7 +47,7 @@ impl<S: Store> Context<S> {
         }
     }
 
-    /// Moves the clock forward. Time that runs backwards is taken as standing still.
+    /// Moves the clock forward. A time before the current one is ignored.
     // M1
     #[inline]
     pub fn advance(&mut self, now: Instant) {
@@ -56,18 +55,17 @@ impl<S: Store> Context<S> {
         self.ended.clear();
     }
 
-    /// The next thing to be done, in the order in which it was decided.
+    /// Returns the next output, in the order of decision.
     #[must_use = "an output that is not carried out stalls its lock"]
     pub fn poll_output(&mut self) -> Option<S::Output> {
         crate::collections::burst::pop(&mut self.out)
     }
 
-    /// Returns true once the shutdown has begun: nothing new is begun.
     pub(crate) const fn is_stopping(&self) -> bool {
         self.stop_at.is_some()
     }
 
-    /// Emits a request to be answered within `timeout`, and returns the serial of its call.
+    /// Emits a request with a timeout, and returns the serial of its call.
     pub(crate) fn call(&mut self, owner: CallOwner, node: NodeId, request: S::Request, timeout: Duration) -> u64 {
         self.serial += 1;
         let call = CallId { owner, node, serial: self.serial };
@@ -84,7 +82,6 @@ impl<S: Store> Context<S> {
         self.ended.push(id);
     }
 
-    /// Emits the last event of an acquisition.
     pub(crate) fn end(&mut self, id: LockId, event: Event) {
         self.emit(id, event);
         self.forget(id);

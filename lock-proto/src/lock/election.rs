@@ -1,4 +1,4 @@
-//! Elections: the capability of a machine, and the events of questions and observations.
+//! Elections: the capability of a machine, and the events of queries and observations.
 
 use bytes::Bytes;
 
@@ -21,35 +21,34 @@ pub trait Elections {
     /// As [`Machine::acquire`](super::Machine::acquire).
     fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse>;
 
-    /// Changes the value of a candidate that leads. Answered by
-    /// [`Event::Proclaimed`](crate::Event::Proclaimed) or
-    /// [`Event::ProclaimFailed`](crate::Event::ProclaimFailed).
+    /// Changes the value of the leader. Answered by [`Event::Proclaimed`](crate::Event::Proclaimed)
+    /// or [`Event::ProclaimFailed`](crate::Event::ProclaimFailed).
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if it does not lead.
+    /// [`Misuse`] if the candidate is not the leader.
     fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse>;
 
-    /// Asks who leads. Answered by one event.
+    /// Queries the current leader. Answered by one event.
     ///
     /// # Errors
     ///
-    /// [`Misuse`]: the name is too long or empty, or the client is shutting down.
+    /// [`Misuse`] if the name is empty or too long, or the client is shutting down.
     fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse>;
 
-    /// Observes who leads, until the query is closed. The last event says why it could not go on.
+    /// Observes the leader until the query is closed. The last event says why the observation
+    /// ended.
     ///
     /// # Errors
     ///
     /// As [`leader`](Self::leader).
     fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse>;
 
-    /// Ends a question or an observation: none of its events follows.
+    /// Closes a query or an observation. No further events follow.
     fn close_query(&mut self, now: Instant, query: QueryId);
 }
 
-/// One question about an election, or one observation of it. Opaque and generational, as a
-/// [`LockId`].
+/// A query or observation of an election. Opaque and generational, like a [`LockId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryId {
     pub(crate) slot: u32,
@@ -62,7 +61,7 @@ pub struct QueryId {
 pub struct Leader {
     /// Its key: `name/<lease id>`.
     pub key: Bytes,
-    /// What it proclaims.
+    /// The value it proclaims.
     pub value: Bytes,
     /// The revision at which its key was created.
     pub create_revision: i64,
@@ -74,13 +73,14 @@ pub struct Leader {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ElectionEvent {
-    /// This candidate leads, with this value. Reported again when the value changes.
+    /// This candidate leads, with this value. Emitted again when the value changes.
     Leader(Leader),
-    /// Nobody leads. Also while the oldest key of the election belongs to no candidate, such as one
-    /// of the election `name/other`: nobody is elected behind it.
+    /// There is no leader. Also emitted while the oldest key of the election belongs to no
+    /// candidate, such as one of the election `name/other`, because no candidate can be elected
+    /// behind it.
     NoLeader,
-    /// The server is unreachable at present: the last report may be out of date.
+    /// The server is currently unreachable, so the last report may be out of date.
     Disconnected,
-    /// The question cannot be answered, or the observation cannot go on. Last event.
+    /// The query failed, or the observation cannot continue. Last event.
     Failed(Failure),
 }

@@ -1,4 +1,4 @@
-//! What happens to an acquisition.
+//! Events of an acquisition.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -9,75 +9,80 @@ use super::grant::{Grant, Loss, Release};
 use crate::id::NodeId;
 use crate::time::Instant;
 
-/// What happens to one acquisition.
+/// An event of one acquisition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Event {
-    /// Still waiting, and this is why. Told when the reason changes.
+    /// The acquisition waits, for this reason. Emitted when the reason changes.
     Blocked(Blocked),
-    /// The lock is offered: call `claim` to hold it. Unclaimed at a third of its TTL it is withdrawn, so that a parked
-    /// future cannot keep it (requirement H5).
+    /// The lock is offered: call `claim` to hold it. An offer that is not claimed within a third of
+    /// the TTL is withdrawn, so that a parked future cannot keep the lock.
+    // H5
     Granted(Grant),
     /// The offer was withdrawn before it was claimed. Last event.
     Withdrawn,
-    /// The lock was not acquired, and nothing is left behind. Last event.
+    /// The lock was not acquired, and nothing of the attempt remains. Last event.
     Failed(Failure),
-    /// The watchdog (or `extend`) moved the end of validity. Answers no `extend`.
+    /// A renewal by the watchdog or by `extend` moved the end of validity. This does not answer an
+    /// `extend`.
     Renewed {
-        /// The new end.
+        /// The new end of validity.
         valid_until: Instant,
     },
-    /// The answer to an `extend`: requests that were emitted at or after the call were confirmed. Each call has one answer, in the order
-    /// of the calls; those that a loss or a release overtakes have none. [`Renewed`](Self::Renewed) comes before it.
+    /// The answer to an `extend`: requests emitted at or after the call were confirmed. Each call
+    /// has one answer, in the order of the calls, unless the lock is lost or released first.
+    /// [`Renewed`](Self::Renewed) precedes it.
     Extended,
-    /// The answer to an `extend`: too few nodes confirmed it. The lock is still held until `valid_until`.
+    /// The answer to an `extend`: too few nodes confirmed it. The lock stays held until
+    /// `valid_until`.
     ExtendFailed(Report),
-    /// The validity ends soon and renewals do not get through: wind the work down.
+    /// The validity ends soon, and renewals are failing. Finish the work.
     AtRisk {
-        /// When it will be lost.
+        /// When the lock will be lost.
         valid_until: Instant,
     },
-    /// The lock is lost. Terminal for the hold: whatever comes later, it is not held again. Give it back by `release` or
-    /// `abandon`.
+    /// The lock is lost. The hold never recovers. Return the lock with `release` or `abandon`.
     Lost(Loss),
     /// The answer to `release`. Last event.
     Released(Release),
-    /// The answer to `proclaim`: the value stands since this revision of the store.
+    /// The answer to `proclaim`: the value was stored at this revision.
     Proclaimed {
         /// The revision.
         revision: i64,
     },
-    /// A `proclaim` was not confirmed in time: the value may or may not stand.
+    /// A `proclaim` was not confirmed in time. The store may or may not have the value.
     ProclaimFailed(Report),
 }
 
 impl Event {
-    /// No other event of this acquisition follows, and its id has ended.
+    /// Returns true for the last event of an acquisition. Its id has ended.
     pub const fn is_last(&self) -> bool {
         matches!(self, Self::Withdrawn | Self::Failed(_) | Self::Released(_))
     }
 }
 
-/// Why an acquisition still waits.
+/// Why an acquisition waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Blocked {
-    /// Another acquisition of this client is before it.
+    /// Another acquisition of this client precedes it.
     #[error("held or waited for in this client")]
     Local,
-    /// Somebody else holds it.
+    /// Another client holds it.
     #[error("held by another client")]
     Held,
-    /// Somebody holds it, and the key has no expiry: it may never end by itself.
+    /// Another client holds it with a key without expiry, which may never end.
     #[error("held without expiry")]
     HeldWithoutExpiry,
-    /// Too few nodes answer.
+    /// Too few nodes reply.
     #[error("too few servers answer")]
     Unreachable,
-    /// Too few nodes of a quorum count, because the others were started too recently (requirement Q6).
+    /// Too few nodes of a quorum count: others were started too recently.
+    // Q6
     #[error("too few servers count: some were started too recently, and may have lost their data")]
     RecentlyRestarted,
-    /// Too few nodes of a quorum count, because the addresses of others keep leading to different servers (requirement Q7).
+    /// Too few nodes of a quorum count: the addresses of others keep changing servers.
+    // Q7
     #[error("too few servers count: the addresses of some lead to one server after another")]
     UnstableIdentity,
 }
@@ -86,16 +91,16 @@ pub enum Blocked {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The wait ran out, or the only attempt failed.
+    /// The wait timed out, or the only attempt failed.
     #[error("not acquired: {0}")]
     TimedOut(Report),
-    /// The key holds something that is no lock.
+    /// The key holds a value that is not a lock.
     #[error("key in use by something else: {0}")]
     KeyInUse(Report),
-    /// The servers refuse, and a retry will not help.
+    /// The servers refuse, and a retry would not help.
     #[error("refused: {0}")]
     Refused(Report),
-    /// Two nodes of the quorum are one server.
+    /// Two nodes of the quorum are the same server.
     #[error("{0} and {1} are the same server")]
     EqualNodes(NodeId, NodeId),
     /// The client is shutting down.
@@ -103,25 +108,25 @@ pub enum Failure {
     ShuttingDown,
 }
 
-/// What was last heard of each node, and for how long the wait was.
+/// The last reply of each node, and the length of the wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Report {
-    /// How long was waited.
+    /// How long the acquisition waited.
     pub waited: Duration,
-    /// The last answer of each node, in the configured order. Empty if no node was asked, because the lock is held or waited
-    /// for in this client.
+    /// The last reply of each node, in the configured order. Empty if the lock is held or waited
+    /// for in this client, so that no node was asked.
     pub nodes: Box<[Answer]>,
 }
 
 impl Report {
-    /// What a lock of your own has heard.
+    /// Creates the report of a custom lock.
     #[must_use]
     pub fn new(waited: Duration, nodes: impl Into<Box<[Answer]>>) -> Self {
         Self { waited, nodes: nodes.into() }
     }
 
-    /// Whether somebody was last seen holding the lock: on some node, or in this client.
+    /// Returns true if the lock was last seen held, on some node or in this client.
     pub fn is_busy(&self) -> bool {
         self.nodes.is_empty() || self.nodes.iter().any(|answer| matches!(answer, Answer::Taken(_)))
     }

@@ -1,4 +1,4 @@
-//! What a holder has, and how it ends.
+//! What a holder is granted, and how a hold ends.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,13 +8,13 @@ use crate::time::Instant;
 
 /// The value that one attempt writes: `<client id, 32 hex digits>:<number>`, ASCII.
 ///
-/// Nothing but equality with one's own value counts for other lock libraries, so the form is free.
+/// Other lock libraries only compare the value with their own, so its format is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
     /// The client that made the attempt.
     pub client: ClientId,
-    /// The attempt's number, from 1; grows with every attempt of the client and stays below 2^53, so that Lua
-    /// compares it exactly.
+    /// The attempt's number, from 1. It grows with every attempt of the client and stays below
+    /// 2^53, so that Lua compares it exactly.
     pub number: u64,
 }
 
@@ -24,29 +24,33 @@ impl fmt::Display for Token {
     }
 }
 
-/// A fencing token: grows with every grant under a namespace of one Redis node, however often the lock is lost.
+/// A fencing token. It grows with every grant under a namespace of one Redis node, even if locks
+/// are lost.
 ///
-/// Hand it to the resource that the lock protects, and let the resource refuse a token smaller than the greatest it has
-/// seen.
+/// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
+/// than the largest it has seen.
 ///
-/// Tokens are minted from a counter on the server, which stays at or below the server's clock in µs. Tokens keep growing:
+/// The server mints tokens from a counter that stays at or below its clock in µs. Tokens keep
+/// growing:
 ///
-/// - if the counter is evicted, or the server restarts without its data, unless its clock is set back;
-/// - if the server restarts with old data, or a stale replica is promoted, once the clock of the server that grants next is
-///   `fence_block` (a setting) µs past the time of the last grant.
+/// - if the counter is evicted, or the server restarts without its data, unless its clock is set
+///   back;
+/// - if the server restarts with old data, or a stale replica is promoted, once the clock of the
+///   server that grants next is `fence_block` (a setting) µs past the time of the last grant.
 ///
-/// They do not if the counter is lost while it is ahead of the clock, because that was set back: see [`Grant::fence_ahead_ms`].
+/// They may shrink if the clock was set back and the counter, then ahead of the clock, is lost: see
+/// [`Grant::fence_ahead_ms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub(crate) u64);
 
 impl Fence {
-    /// A token of a lock of your own.
+    /// Creates a token for a custom lock.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -65,25 +69,26 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What a holder has got.
+/// The terms on which a lock was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The value that the key holds. A lock passed on inside the client keeps the key and its token.
+    /// The value of the key. A local hand-over keeps the key and its token.
     pub token: Token,
-    /// The fencing token; `None` for a quorum, which has none, or if fencing is off.
+    /// The fencing token; `None` for a quorum, or if fencing is off.
     pub fence: Option<Fence>,
-    /// By how many whole ms the fence counter is ahead of the server's clock: 0, unless that clock was set back.
-    /// Tokens grow all the same while the counter is there. If it is lost before the clock has caught up, they go back by so much.
+    /// How far the fence counter is ahead of the server's clock, in whole ms: 0, unless the clock
+    /// was set back. Tokens grow as long as the counter exists. If it is lost before the clock has
+    /// caught up, they shrink by this much.
     pub fence_ahead_ms: u32,
     /// The TTL of the key.
     pub ttl: Duration,
-    /// Until when the lock is certainly held if nothing more is heard.
+    /// The end of validity, unless a renewal moves it.
     pub valid_until: Instant,
 }
 
 impl Grant {
-    /// What a lock of your own grants.
+    /// Creates the grant of a custom lock.
     #[must_use]
     pub const fn new(token: Token, fence: Option<Fence>, ttl: Duration, valid_until: Instant) -> Self {
         Self { token, fence, fence_ahead_ms: 0, ttl, valid_until }
@@ -97,10 +102,10 @@ pub enum Loss {
     /// Its validity ran out before a renewal was confirmed.
     #[error("no renewal was confirmed in time")]
     Expired,
-    /// The key is gone, though its time had not come: deleted, flushed, evicted, or lost by a restart.
+    /// The key is gone before its expiry: deleted, flushed, evicted, or lost by a restart.
     #[error("the key is gone")]
     Gone,
-    /// The key holds somebody else's value.
+    /// The key holds another client's value.
     #[error("another client has the lock")]
     Taken,
     /// The maximal hold time is over, see [`Renew::AtMost`](super::Renew::AtMost).
@@ -109,21 +114,22 @@ pub enum Loss {
     /// The client was shut down.
     #[error("the client was shut down")]
     ShutDown,
-    /// Nodes of the quorum turned out to be one server, and too few others have the lock.
+    /// Nodes of the quorum turned out to be the same server, and too few others granted the lock.
     #[error("nodes of the quorum are the same server")]
     EqualNodes,
 }
 
-/// What a release found.
+/// Outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Release {
-    /// It was ours, and is given back. Also when it was passed on to the next waiter of this client.
+    /// The lock was still held and is released, or handed over to the next waiter of this client.
     Released,
-    /// It was ours until it ended by itself; nobody has it.
+    /// The lock had expired, and no client holds it.
     Expired,
-    /// It has ended, and somebody else has it now.
+    /// The lock had ended, and another client holds it.
     Taken,
-    /// No answer within the release's own time: it goes on in the background, and ends by itself at the TTL.
+    /// The server did not confirm in time. Cleanup continues in the background; the key expires at
+    /// its TTL at the latest.
     Unknown,
 }

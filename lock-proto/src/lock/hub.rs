@@ -1,4 +1,4 @@
-//! The locks of one client, whatever the store: verbs, time, and the shutdown.
+//! The locks of one client, independent of the store: verbs, timers, and the shutdown.
 
 use core::time::Duration;
 
@@ -32,12 +32,11 @@ impl<S: Store> Locks<S> {
     ///
     /// # Errors
     ///
-    /// [`Misuse`]: a value out of range, a shutdown under way, too many locks. Nothing has changed then.
+    /// As [`Machine::acquire`](super::Machine::acquire).
     pub fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
         self.begin(now, want, |_| {})
     }
 
-    /// An acquisition begins, with these changes to its terms.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -55,7 +54,6 @@ impl<S: Store> Locks<S> {
         Ok(id)
     }
 
-    /// Checks that another acquisition or query may begin beside this many.
     pub(crate) const fn admit(&self, others: usize) -> Result<(), Misuse> {
         let limit = self.ctx.config.max_locks;
         if self.ctx.is_stopping() {
@@ -64,18 +62,16 @@ impl<S: Store> Locks<S> {
         if others >= limit as usize { Err(Misuse::TooMany { limit }) } else { Ok(()) }
     }
 
-    /// Takes the lock that was offered by [`Event::Granted`](crate::Event::Granted). Only from then on is it renewed.
+    /// Takes an offered lock: see [`Machine::claim`](super::Machine::claim).
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if the offer was withdrawn, or nothing was offered.
+    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if there is no offer, or it was withdrawn.
     pub fn claim(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         self.verb(now, id, |lock, ctx| lock.claim(ctx, id))
     }
 
-    /// Gives the lock a full TTL from now on. Each call is answered by one
-    /// [`Event::Extended`](crate::Event::Extended) or [`Event::ExtendFailed`](crate::Event::ExtendFailed), in the order of
-    /// the calls, unless the lock is lost or released first.
+    /// Renews the lock: see [`Machine::extend`](super::Machine::extend).
     ///
     /// # Errors
     ///
@@ -84,18 +80,16 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.extend(ctx, id))
     }
 
-    /// Releases the lock. Answered by [`Event::Released`](crate::Event::Released). Legal for a lock that is held, offered
-    /// or lost.
+    /// Releases the lock: see [`Machine::release`](super::Machine::release).
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if it has ended, is waited for only, or is being released already.
+    /// [`Misuse`] if the acquisition still waits, is already being released, or has ended.
     pub fn release(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         self.verb(now, id, |lock, ctx| lock.release(ctx, id))
     }
 
-    /// Cancels the acquisition in whatever state it is in: none of its events follows, and nothing of it is left behind.
-    /// Does nothing for an id that has ended. Called on drop.
+    /// Cancels the acquisition: see [`Machine::abandon`](super::Machine::abandon).
     pub fn abandon(&mut self, now: Instant, id: LockId) {
         let _ended = self.verb(now, id, |lock, ctx| {
             lock.abandon(ctx, id);
@@ -103,8 +97,7 @@ impl<S: Store> Locks<S> {
         });
     }
 
-    /// Releases what is held, answers all waiters, and refuses new acquisitions. The last output follows when every server
-    /// has confirmed, or after `within`.
+    /// Shuts down: see [`Machine::shutdown`](super::Machine::shutdown).
     pub fn shut_down(&mut self, now: Instant, within: Duration) {
         self.handle_timeout(now);
         let until = self.ctx.now + within;
@@ -133,7 +126,6 @@ impl<S: Store> Locks<S> {
         result
     }
 
-    /// One step of one lock, and what follows from it.
     pub(crate) fn step<R>(&mut self, slot: u32, step: impl FnOnce(&mut Lock<S>, &mut Context<S>) -> R) -> Option<R> {
         let ctx = &mut self.ctx;
         let lock = self.locks.get_mut(slot)?;
@@ -151,8 +143,8 @@ impl<S: Store> Locks<S> {
 
     // --- time ---
 
-    /// Does what is due. Early, late and repeated calls are harmless. Every other call does it first, before any news: after
-    /// a pause the first event is `Lost`.
+    /// Does the work that is due. Early, late and repeated calls are harmless. Every other call
+    /// does this before it processes its input, so the first event after a pause is `Lost`.
     // M1, T2
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
@@ -160,7 +152,7 @@ impl<S: Store> Locks<S> {
         self.settle();
     }
 
-    /// Does all that is due or follows from what was done.
+    /// Does all work that is due or that follows from the last step.
     #[inline]
     pub(crate) fn settle(&mut self) {
         if S::is_unsettled(&self.ctx) || self.locks.due(self.ctx.now).is_some() {
@@ -196,27 +188,28 @@ impl<S: Store> Locks<S> {
         for slot in self.locks.slots() {
             self.step(slot, Lock::stop);
         }
-        // What cleanup is left ends with its TTL.
+        // Keys that cleanup has not deleted expire at their TTL.
         self.is_stopped = true;
         let output = S::stopped(self, unreleased);
         self.locks.clear();
         self.ctx.out.push_back(output);
     }
 
-    /// When the shutdown ends at the latest, while it is under way.
+    /// Returns when the shutdown ends at the latest, while it is under way.
     fn stop_at(&self) -> Option<Instant> {
         self.ctx.stop_at.filter(|_| !self.is_stopped)
     }
 
     // --- drains ---
 
-    /// The next thing to be done, in the order in which it was decided.
+    /// Returns the next output, in the order of decision.
     #[must_use = "an output that is not carried out stalls its lock"]
     pub fn poll_output(&mut self) -> Option<S::Output> {
         self.ctx.poll_output()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout); the current time while output
+    /// is queued.
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.ctx.out.is_empty() {
             return Some(self.ctx.now);
@@ -226,7 +219,7 @@ impl<S: Store> Locks<S> {
         soonest([lock, shared, self.stop_at()]).filter(|at| *at < Instant::MAX)
     }
 
-    /// [`next_deadline`](Self::next_deadline) and what it is for.
+    /// Returns [`next_deadline`](Self::next_deadline) and its reason.
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         if !self.ctx.out.is_empty() {
             return Some((self.ctx.now, "output is queued"));
@@ -240,24 +233,25 @@ impl<S: Store> Locks<S> {
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 
-    // --- questions ---
+    // --- queries ---
 
-    /// The end of the validity of a lock that is held; `None` if it is not. Compare it with the clock.
+    /// Returns the end of validity of a held lock; `None` if it is not held. Compare it with the
+    /// clock.
     pub fn valid_until(&self, id: LockId) -> Option<Instant> {
         self.locks.of(id)?.valid_until(id, &self.ctx)
     }
 
-    /// How many locks are held.
+    /// Returns the number of held locks.
     pub const fn held(&self) -> u32 {
         self.locks.held()
     }
 
-    /// Returns true once the shutdown is over.
+    /// Returns true once the shutdown is complete.
     pub const fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub const fn config(&self) -> &Config<S::Settings> {
         &self.ctx.config
     }

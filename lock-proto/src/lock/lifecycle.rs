@@ -1,7 +1,8 @@
 //! State machine for one lock name within one client, whatever the store.
 //!
-//! Waiters queue in FIFO order; only the one at the head contends with other clients. The client has at most one hold of
-//! a name. Holders that lost the lock are remembered until their guard comes back, and releases until they are answered.
+//! Waiters queue in FIFO order; only the one at the head contends with other clients. The client
+//! has at most one hold of a name. It remembers holders that lost the lock until their guard is
+//! returned, and releases until they are answered.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,12 +26,12 @@ pub struct Lock<S: Store> {
     pub(crate) waiters: Waiters<S::Terms>,
     pub(crate) contention: S::Contention,
     pub(crate) hold: Option<S::Hold>,
-    /// Holds that were lost, while their guard is alive.
+    /// Holds that were lost while their guard is still alive.
     pub(crate) lost: Vec<Ended<S>>,
     pub(crate) releases: Vec<PendingRelease<S>>,
     /// Attempts since the last grant.
     pub(crate) tries: u32,
-    /// Why the head waits, as it was last notified.
+    /// The reason for the wait that was last reported to the head.
     pub(crate) blocked: Option<Blocked>,
     pub(crate) store: S,
 }
@@ -43,7 +44,7 @@ pub struct Ended<S: Store> {
     pub(crate) remains: S::Remains,
 }
 
-/// A release whose answer somebody waits for. The cleanup in the store goes on without it.
+/// A release that is not answered yet. The cleanup in the store does not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PendingRelease<S: Store> {
     pub(crate) id: LockId,
@@ -53,7 +54,7 @@ pub(crate) struct PendingRelease<S: Store> {
 }
 
 impl<S: Store> Lock<S> {
-    /// A lock that nobody has asked for.
+    /// Creates the machine of a lock that is not in use.
     #[must_use]
     pub fn new(key: S::Key) -> Self {
         Self {
@@ -69,14 +70,14 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    // --- questions ---
+    // --- queries ---
 
     /// Returns true if the lock has no remaining work and can be dropped.
     pub fn is_over(&self) -> bool {
         self.is_quiet() && self.waiters.is_empty() && self.lost.is_empty() && self.store.is_over()
     }
 
-    /// Returns true if nothing is left that a shutdown has to wait for.
+    /// Returns true if a shutdown has nothing left to wait for.
     pub(crate) fn is_drained(&self, ctx: &Context<S>) -> bool {
         self.is_quiet() && self.store.is_drained(ctx)
     }
@@ -85,18 +86,17 @@ impl<S: Store> Lock<S> {
         self.hold.is_none() && self.is_idle() && self.releases.is_empty()
     }
 
-    /// Returns true if the head is not on its way.
     fn is_idle(&self) -> bool {
         self.contention == S::Contention::default()
     }
 
-    /// The end of validity, if this acquisition holds the lock.
+    /// Returns the end of validity, if this acquisition holds the lock.
     pub fn valid_until(&self, id: LockId, ctx: &Context<S>) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| S::tenure(hold).is_held() && S::tenure(hold).id() == id)?;
         Some(S::tenure(hold).valid_until(S::terms(hold, ctx).until))
     }
 
-    /// The next thing to happen by itself, and what it is.
+    /// Returns the next deadline and its reason.
     #[inline(always)]
     pub fn deadline(&self, ctx: &Context<S>) -> Option<(Instant, &'static str)> {
         let mut next = S::contention_deadline(&self.contention);
@@ -121,19 +121,18 @@ impl<S: Store> Lock<S> {
         next
     }
 
-    /// The hold of this acquisition, if it is in this phase.
+    /// Returns the hold of this acquisition, if it is in this phase.
     fn hold_of(&mut self, id: LockId, phase: Phase) -> Result<&mut S::Hold, Misuse> {
         let of = |hold: &&mut S::Hold| S::tenure(hold).id() == id && S::tenure(hold).phase == phase;
         self.hold.as_mut().filter(of).ok_or(Misuse::NotHeld(id))
     }
 
-    /// The hold of this acquisition, which has claimed it.
     pub(crate) fn held_by(&mut self, id: LockId) -> Result<&mut S::Hold, Misuse> {
         self.hold_of(id, Phase::Held)
     }
 
-    /// Returns true if the acquisition has the lock, was offered it, or has lost it. Does not scan the wait queue, which
-    /// can be long.
+    /// Returns true if the acquisition has the lock, was offered it, or has lost it. Does not scan
+    /// the wait queue, which can be long.
     fn has_guard(&self, id: LockId) -> bool {
         let tenure = self.hold.as_ref().map(S::tenure);
         tenure.is_some_and(|tenure| tenure.id() == id && tenure.phase != Phase::Preparing)
@@ -142,7 +141,7 @@ impl<S: Store> Lock<S> {
 
     // --- verbs ---
 
-    /// An acquisition begins.
+    /// Starts an acquisition.
     pub fn acquire(&mut self, ctx: &mut Context<S>, waiter: Waiter<S::Terms>) {
         self.expire(ctx);
         if let Some(failure) = S::refuses(ctx) {
@@ -150,7 +149,8 @@ impl<S: Store> Lock<S> {
         }
         let first = self.waiters.is_empty() && self.hold.is_none() && self.is_idle();
         if !first && waiter.wait == Wait::Try {
-            // Already contended in this client: the server is not asked (requirement A5).
+            // Already contended locally; skip the server.
+            // A5
             let report = Report { waited: Duration::ZERO, nodes: Box::default() };
             return ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
         }
@@ -163,7 +163,7 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Takes the offer of [`Event::Granted`], which stands for a third of the TTL.
+    /// Claims the offer of [`Event::Granted`], which stands for a third of the TTL.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl<S: Store> Lock<S> {
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] if it is not held.
+    /// [`Misuse::NotHeld`] if the lock is not held.
     pub fn extend(&mut self, ctx: &mut Context<S>, id: LockId) -> Result<(), Misuse> {
         self.expire(ctx);
         self.held_by(id)?;
@@ -188,11 +188,11 @@ impl<S: Store> Lock<S> {
         Ok(())
     }
 
-    /// Gives the lock back. Answered by [`Event::Released`].
+    /// Releases the lock. Answered by [`Event::Released`].
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] if the acquisition still waits, or was given back before.
+    /// [`Misuse::NotHeld`] if the acquisition still waits, or was released before.
     pub fn release(&mut self, ctx: &mut Context<S>, id: LockId) -> Result<(), Misuse> {
         self.expire(ctx);
         if !self.has_guard(id) {
@@ -218,7 +218,8 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Answers all waiters and gives back what is held (requirement U2).
+    /// Fails all waiters and releases the held lock.
+    // U2
     pub fn shut_down(&mut self, ctx: &mut Context<S>) {
         self.expire(ctx);
         S::shut_down(self, ctx);
@@ -240,24 +241,25 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// The end of a shutdown: answers the releases that are left.
+    /// Answers the remaining releases at the end of a shutdown.
     pub fn stop(&mut self, ctx: &mut Context<S>) {
         for release in self.releases.drain(..) {
             ctx.end(release.id, Event::Released(Release::Unknown));
         }
     }
 
-    /// Does what is due at [`deadline`](Self::deadline).
+    /// Does the work that is due at [`deadline`](Self::deadline).
     pub fn timeout(&mut self, ctx: &mut Context<S>) {
         self.expire(ctx);
-        // First those whose wait is over, so that the lock is not handed over to one of them.
+        // End the waits first, so that the lock is not handed over to a waiter that has timed out.
         self.end_waits(ctx);
         self.watch(ctx);
         S::timeout(self, ctx);
         self.answer_releases(ctx);
     }
 
-    /// Expires the hold before anything else, so that no later event can revive it (requirement T2).
+    /// Expires the hold first, so that no later event can revive it.
+    // T2
     pub(crate) fn expire(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &self.hold else { return };
         let over = || S::tenure(hold).is_over(ctx.now).then_some(Loss::MaxHold);
@@ -268,7 +270,7 @@ impl<S: Store> Lock<S> {
 
     // --- waiting ---
 
-    /// Emits why the head waits, when that changes.
+    /// Emits why the head waits, if the reason has changed.
     pub(crate) fn notify_blocked(&mut self, ctx: &mut Context<S>, why: Blocked) {
         if let Some(head) = self.waiters.head()
             && self.blocked.replace(why) != Some(why)
@@ -277,13 +279,13 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Why a waiter has failed. No server is to blame if the lock is held in this client.
+    /// Reports on a failed wait. Lists no servers if the lock is held in this client.
     fn report(&self, ctx: &Context<S>, since: Instant) -> Report {
         let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self) };
         Report { waited: ctx.now.since(since), nodes }
     }
 
-    /// The only attempt of a try has failed. Returns true if the head was one.
+    /// Fails the head if it is a try, whose only attempt has failed. Returns true if it was.
     pub(crate) fn end_try(&mut self, ctx: &mut Context<S>) -> bool {
         let Some(head) = self.waiters.head().filter(|head| head.wait == Wait::Try) else { return false };
         let (id, report) = (head.id, self.report(ctx, head.since));
@@ -292,7 +294,7 @@ impl<S: Store> Lock<S> {
         true
     }
 
-    /// No acquisition can succeed: every waiter fails.
+    /// Fails every waiter, because no acquisition can succeed.
     pub(crate) fn fail_all(&mut self, ctx: &mut Context<S>, failure: impl Fn(Report) -> Failure) {
         while let Some(waiter) = self.waiters.pop() {
             let report = self.report(ctx, waiter.since);
@@ -301,7 +303,6 @@ impl<S: Store> Lock<S> {
         self.nobody_waits(ctx);
     }
 
-    /// Ends the waits that have run out.
     fn end_waits(&mut self, ctx: &mut Context<S>) {
         let mut head = None;
         while let Some(place) = self.waiters.due(ctx.now) {
@@ -309,7 +310,7 @@ impl<S: Store> Lock<S> {
             let report = self.report(ctx, waiter.since);
             ctx.end(waiter.id, Event::Failed(Failure::TimedOut(report)));
             if place == 0 {
-                // What is under way was begun for the first of them.
+                // The contention was started for the first of them.
                 head.get_or_insert(waiter);
             }
         }
@@ -318,7 +319,6 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// A waiter leaves the queue.
     fn leave(&mut self, ctx: &mut Context<S>, place: usize) {
         if let Some(waiter) = self.waiters.remove(place)
             && place == 0
@@ -337,7 +337,7 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Takes back what was begun for waiters that have left.
+    /// Cancels contention after all waiters have left.
     pub(crate) fn nobody_waits(&mut self, ctx: &mut Context<S>) {
         self.blocked = None;
         S::nobody_waits(self, ctx);
@@ -345,7 +345,7 @@ impl<S: Store> Lock<S> {
 
     // --- holding ---
 
-    /// Offers the lock to its holder, whose grant is good enough now.
+    /// Offers the lock to its holder once the grant is complete.
     pub(crate) fn offer(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
         let tenure = S::tenure_mut(hold);
@@ -356,7 +356,8 @@ impl<S: Store> Lock<S> {
         self.watch(ctx);
     }
 
-    /// Does what is due for the hold: ends a wait, withdraws an unclaimed offer, warns, and keeps it.
+    /// Does the work that is due for the hold: ends a wait, withdraws an unclaimed offer, warns the
+    /// holder, and renews.
     pub(crate) fn watch(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
         let terms = S::terms(hold, ctx);
@@ -381,7 +382,7 @@ impl<S: Store> Lock<S> {
 
     // --- the end of a hold ---
 
-    /// The hold is lost: its holder is notified before anything else, and the waiters contend anew.
+    /// Loses the hold: notifies its holder first, then contends for the waiters.
     pub(crate) fn lose(&mut self, ctx: &mut Context<S>, loss: Loss) {
         let Some((hold, ended)) = self.end_hold(ctx, Some(loss)) else { return };
         let guarded = S::tenure(&hold).is_held();
@@ -397,7 +398,8 @@ impl<S: Store> Lock<S> {
         S::contend(self, ctx);
     }
 
-    /// The guard of a holder, or of one that lost the lock, comes back. `answer`: it waits for the outcome.
+    /// Handles a returned guard, of a holder or of one that lost the lock. `answer`: report the
+    /// outcome.
     pub(crate) fn return_guard(&mut self, ctx: &mut Context<S>, id: LockId, answer: bool) {
         if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
             let ended = self.lost.swap_remove(place);
@@ -422,7 +424,7 @@ impl<S: Store> Lock<S> {
         self.give_back(ctx, answer);
     }
 
-    /// Gives the hold back to the store. `answer`: its holder waits for the outcome.
+    /// Ends the hold and cleans up in the store. `answer`: report the outcome to the holder.
     pub(crate) fn give_back(&mut self, ctx: &mut Context<S>, answer: bool) {
         let Some((hold, ended)) = self.end_hold(ctx, None) else { return };
         self.clean_up(ctx, &ended, answer);
@@ -448,7 +450,6 @@ impl<S: Store> Lock<S> {
         self.answer_releases(ctx);
     }
 
-    /// Answers the releases whose outcome is certain, or whose time is over.
     pub(crate) fn answer_releases(&mut self, ctx: &mut Context<S>) {
         let now = ctx.now;
         self.releases.retain(|release| {

@@ -1,4 +1,4 @@
-//! The interface that the clients of all stores implement.
+//! The interface common to the clients of all stores.
 
 use core::time::Duration;
 
@@ -10,92 +10,95 @@ use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::time::Instant;
 
-/// The verbs, the clock and the questions of a client. The driver and the simulation run any type that implements it.
+/// Verbs, timers and queries of a client. The driver and the simulation run any implementation.
 ///
-/// Inputs and outputs depend on the transport: see [`ByteClient`](super::ByteClient) for bytes. Every method that changes the machine takes the
-/// current time first.
+/// Inputs and outputs depend on the transport: see [`ByteClient`](super::ByteClient) for bytes.
+/// Every method that changes the machine takes the current time first.
 pub trait Machine {
     /// Requests a lock. Progress is reported as events for the returned id.
     ///
     /// # Errors
     ///
-    /// [`Misuse`]: a value out of range, a shutdown under way, too many locks. Nothing has changed then.
+    /// [`Misuse`] if a value is out of range, the client is shutting down, or it has too many
+    /// locks. Nothing has changed then.
     fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse>;
 
-    /// Takes the lock that was offered by [`Event::Granted`](crate::Event::Granted). Only from then on is it renewed.
+    /// Takes the lock offered by [`Event::Granted`](crate::Event::Granted). Renewal starts with the
+    /// claim.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if the offer was withdrawn, or nothing was offered.
+    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if there is no offer, or it was withdrawn.
     fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
 
-    /// Gives the lock a full TTL from now on. Each call is answered by one
-    /// [`Event::Extended`](crate::Event::Extended) or [`Event::ExtendFailed`](crate::Event::ExtendFailed), in the order of
-    /// the calls, unless the lock is lost or released first.
+    /// Extends the lock to a full TTL from now. Each call is answered by one
+    /// [`Event::Extended`](crate::Event::Extended) or
+    /// [`Event::ExtendFailed`](crate::Event::ExtendFailed), in the order of the calls, unless the
+    /// lock is lost or released first.
     ///
     /// # Errors
     ///
     /// [`Misuse`] if the lock is not held.
     fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
 
-    /// Releases the lock. Answered by [`Event::Released`](crate::Event::Released). Legal for a lock that is held, offered
-    /// or lost.
+    /// Releases the lock. Answered by [`Event::Released`](crate::Event::Released). The lock may be
+    /// held, offered or lost.
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if it has ended, is waited for only, or is being released already.
+    /// [`Misuse`] if the acquisition still waits, is already being released, or has ended.
     fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
 
-    /// Cancels the acquisition in whatever state it is in: none of its events follows, and nothing of it is left behind.
-    /// Does nothing for an id that has ended.
+    /// Cancels the acquisition in whatever state it is in. No further events follow, and cleanup
+    /// removes what it left. Does nothing for an id that has ended.
     fn abandon(&mut self, now: Instant, lock: LockId);
 
-    /// Releases what is held, answers all waiters, and refuses new acquisitions. The last output follows when every server
-    /// has confirmed, or after `within`.
+    /// Fails all waiters, releases all held locks, and refuses new acquisitions. The last output
+    /// follows when every server has confirmed, or after `within`.
     fn shutdown(&mut self, now: Instant, within: Duration);
 
     /// The connection is open.
     fn handle_connected(&mut self, now: Instant, conn: ConnId);
 
-    /// The connection could not be opened, or has ended. After `Disconnect` this need not be reported.
+    /// The connection could not be opened, or has ended. Optional after `Disconnect`.
     fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
 
-    /// Does what is due. Early, late and repeated calls are harmless.
+    /// Does the work that is due. Early, late and repeated calls are harmless.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called; now, while output is queued. `None`: not before
-    /// something else happens.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout). This is the current time
+    /// while output is queued, and `None` if no timer is pending.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// [`next_deadline`](Self::next_deadline) and the reason for it, for debugging.
+    /// Returns [`next_deadline`](Self::next_deadline) and its reason, for debugging.
     fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         self.next_deadline().map(|at| (at, "a timer"))
     }
 
-    /// The end of the validity of a lock that is held; `None` if it is not held.
+    /// Returns the end of validity of a held lock; `None` if the lock is not held.
     fn valid_until(&self, lock: LockId) -> Option<Instant>;
 
-    /// Returns true if any lock is held. The driver then wakes up every second or so: after a suspend its timer may be
-    /// late, and the holders must be notified.
+    /// Returns true if any lock is held. The driver then wakes up about every second: a suspend may
+    /// delay its timer, and the holders must be notified.
     fn holds_any(&self) -> bool;
 
-    /// The number of unanswered requests, or 0 if the client does not count them.
+    /// Returns the number of requests in flight, or 0 if the client does not count them.
     fn in_flight(&self) -> usize {
         0
     }
 
-    /// How long a release may take.
+    /// Returns how long a release may take.
     fn release_within(&self) -> Duration;
 
-    /// How far the clocks of client and server may drift apart.
+    /// Returns how far the clocks of client and server may drift apart.
     fn drift(&self) -> Drift;
 
-    /// The prefix of every key.
+    /// Returns the prefix of every key.
     fn prefix(&self) -> &[u8] {
         &[]
     }
 
-    /// Elections; `None` if the store has none.
+    /// Returns the elections; `None` if the store has none.
     fn elections(&mut self) -> Option<&mut dyn Elections> {
         None
     }

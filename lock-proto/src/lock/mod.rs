@@ -1,7 +1,7 @@
-//! What a lock is, whatever the store: requests, events, grants, and the lifecycle.
+//! Locks independent of the store: requests, events, grants, and the lifecycle.
 //!
-//! Applications find the names that they need at the root of the crate. [`Locks`] is the hub behind
-//! `redis::Locks` and `etcd::Locks`, and [`Lock`] the machine of one name.
+//! The root of the crate re-exports the names that applications need. [`Locks`] is the hub behind
+//! `redis::Locks` and `etcd::Locks`; [`Lock`] is the state machine of one name.
 
 mod answer;
 mod backoff;

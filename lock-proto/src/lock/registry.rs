@@ -1,4 +1,4 @@
-//! The locks of one client: names, ids and deadlines. The hub of every store is built around one.
+//! Names, ids and deadlines of the locks of one client. Every hub contains one.
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::{self, BTreeMap};
@@ -10,17 +10,17 @@ use crate::error::Misuse;
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// The machines of a client, and the acquisitions that they work on.
+/// The machines of a client and their acquisitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Registry<K, M> {
     names: BTreeMap<K, u32>,
-    /// Boxed, so that a growing table moves pointers only.
+    /// Boxed, so that a growing table moves only pointers.
     machines: Vec<Option<Box<M>>>,
     free: Vec<u32>,
     acquisitions: Slots,
     deadlines: Deadlines,
     held: u32,
-    /// Every machine before this slot is drained, during a shutdown.
+    /// During a shutdown, every machine before this slot is drained.
     drained: usize,
 }
 
@@ -39,20 +39,20 @@ impl<K: Clone + Ord, M> Registry<K, M> {
 
     // --- time ---
 
-    /// The earliest deadline of a machine, and its slot. `Instant::MAX` means never.
+    /// Returns the earliest deadline and the slot of its machine. `Instant::MAX` means never.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<(Instant, u32)> {
         self.deadlines.first().filter(|(at, _)| *at < Instant::MAX)
     }
 
-    /// The slot of a machine whose deadline has come.
+    /// Returns the slot of a machine that is due.
     #[inline]
     pub(crate) fn due(&self, now: Instant) -> Option<u32> {
         self.next_deadline().filter(|(at, _)| *at <= now).map(|(_, slot)| slot)
     }
 
-    /// Called after the deadline of `slot` was served. A machine that does not move it would be called for ever; it is
-    /// called again a millisecond later.
+    /// Called after the deadline of `slot` was served. If the machine did not move its deadline,
+    /// retries a millisecond later instead of looping.
     pub(crate) fn served(&mut self, now: Instant, slot: u32) {
         if self.due(now) == Some(slot) {
             debug_assert!(false, "the deadline of slot {slot} was served and did not move");
@@ -62,12 +62,11 @@ impl<K: Clone + Ord, M> Registry<K, M> {
 
     // --- machines and acquisitions ---
 
-    /// How many acquisitions there are.
     pub(crate) const fn acquisitions(&self) -> usize {
         self.acquisitions.len()
     }
 
-    /// A new acquisition of the lock `key`, and the slot of its machine.
+    /// Starts an acquisition of the lock `key`, and returns the slot of its machine and the id.
     pub(crate) fn begin(&mut self, key: K, new: impl FnOnce(K) -> M) -> (u32, LockId) {
         let machine = match self.names.entry(key) {
             btree_map::Entry::Occupied(known) => *known.get(),
@@ -87,22 +86,22 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         (machine, LockId { slot, generation })
     }
 
-    /// The slot of the machine that works on an acquisition.
+    /// Returns the slot of the machine of an acquisition.
     ///
     /// # Errors
     ///
-    /// [`Misuse::Stale`] if the acquisition has ended (requirement M6).
+    /// [`Misuse::Stale`] if the acquisition has ended.
+    // M6
     #[inline]
     pub(crate) fn slot_of(&self, id: LockId) -> Result<u32, Misuse> {
         self.acquisitions.owner(id.slot, id.generation).ok_or(Misuse::Stale(id))
     }
 
-    /// The slot of the machine of `key`.
     pub(crate) fn slot_of_key(&self, key: &K) -> Option<u32> {
         self.names.get(key).copied()
     }
 
-    /// The slots in use lie below this.
+    /// Returns a range that contains all slots in use.
     pub(crate) fn slots(&self) -> core::ops::Range<u32> {
         0..self.machines.len() as u32
     }
@@ -116,13 +115,13 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.machines.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// The machine that works on an acquisition.
     pub(crate) fn of(&self, id: LockId) -> Option<&M> {
         self.get(self.slot_of(id).ok()?)
     }
 
-    /// Called after every step of the machine in `slot`: keeps the count of held locks, moves the deadline, and forgets the
-    /// acquisitions that have `ended`. A machine that has no remaining work is dropped: it is named by `over`.
+    /// Called after every step of the machine in `slot`. Updates the count of held locks and the
+    /// deadline, and removes the acquisitions that have `ended`. Drops the machine of the key
+    /// `over`, which has no remaining work.
     #[inline]
     pub(crate) fn stepped(
         &mut self,
@@ -144,12 +143,12 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         }
     }
 
-    /// How many locks are held.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
 
-    /// Returns true if every machine is drained. Costs what has changed since the last call.
+    /// Returns true if every machine is drained. Only rechecks machines from the first undrained
+    /// one.
     pub(crate) fn is_drained(&mut self, drained: impl Fn(&M) -> bool) -> bool {
         let done = |machine: &Option<Box<M>>| machine.as_deref().is_none_or(&drained);
         while self.machines.get(self.drained).is_some_and(done) {
@@ -158,12 +157,11 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.drained == self.machines.len()
     }
 
-    /// The machines that are left.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &M> {
         self.machines.iter().flatten().map(AsRef::as_ref)
     }
 
-    /// Drops all machines: a client that has stopped sends nothing more.
+    /// Drops all machines. A stopped client sends nothing more.
     pub(crate) fn clear(&mut self) -> Vec<(u32, Box<M>)> {
         self.names.clear();
         self.free.clear();
@@ -204,7 +202,6 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// One step, as a hub makes it.
     fn step(all: &mut Registry<u8, Toy>, slot: u32, deadline: Option<Instant>, ended: &[LockId]) {
         let machine = all.get_mut(slot).unwrap();
         let was_held = machine.is_held();
@@ -227,7 +224,7 @@ mod tests {
         );
         step(&mut all, slot, Some(at(6)), &[second]);
         assert_eq!((all.held(), all.slot_of_key(&7), all.next_deadline(), all.iter().count()), (0, None, None, 0));
-        // The slots are used again, the ids never.
+        // The slots are reused, the ids never.
         let (again, third) = all.begin(8, Toy::new);
         assert_eq!(again, slot);
         assert!(third != first && third != second);

@@ -1,22 +1,22 @@
-//! What an application asks for.
+//! Requests of an application.
 
 use alloc::sync::Arc;
 use core::time::Duration;
 
-/// How long to wait for a lock that somebody else holds.
+/// How long to wait for a lock that is held elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Exactly one attempt; none if the lock is held or waited for in this client.
+    /// Make exactly one attempt; none if the lock is held or waited for in this client.
     Try,
-    /// At most this long. Independent of the TTL.
+    /// Wait at most this long. Independent of the TTL.
     For(Duration),
-    /// For ever.
+    /// Wait without limit.
     Forever,
 }
 
 impl Wait {
-    /// No time to wait is one attempt, not none.
+    /// Turns a wait of zero into one attempt.
     pub(crate) const fn or_try(self) -> Self {
         match self {
             Self::For(Duration::ZERO) => Self::Try,
@@ -25,57 +25,60 @@ impl Wait {
     }
 }
 
-/// Who keeps the lock alive.
+/// What renews the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Renew {
-    /// The watchdog, for as long as the guard is held.
+    /// The watchdog, as long as the guard is held.
     Auto,
-    /// The application, by `extend`; without it the lock ends a TTL after the grant.
+    /// The application, by `extend`. Otherwise the lock expires a TTL after the grant.
     Manual,
-    /// The watchdog, but the hold ends at the latest this long after the grant.
+    /// The watchdog, but the hold ends this long after the grant at the latest.
     ///
-    /// At that time the holder is notified with [`Loss::MaxHold`](super::Loss::MaxHold), and renewal stops. The key stays until the guard is released or
-    /// dropped, so that the work can come to an end before the next holder begins. A guard that stays out delays the next holder by a
-    /// TTL at most: then the key ends by itself.
+    /// The holder is then notified with [`Loss::MaxHold`](super::Loss::MaxHold), and renewal stops.
+    /// The key stays until the guard is released or dropped, so that the work can finish before the
+    /// next holder begins. A guard that is not returned delays the next holder by at most a TTL,
+    /// when the key expires.
     ///
-    /// On etcd such a lock has a lease of its own, which costs one more request to take it and one more to release it.
+    /// On etcd such a lock has its own lease, which costs one extra request to acquire and one to
+    /// release.
     AtMost(Duration),
 }
 
-/// A wish for a lock.
+/// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an Acquire does nothing until it is given to a client"]
 pub struct Acquire {
-    /// What is locked, without the prefix.
+    /// The name of the lock, without the prefix.
     pub name: Arc<[u8]>,
     /// How long the lock outlives its last renewal; `None` for the default.
     pub ttl: Option<Duration>,
-    /// How long to wait for it.
+    /// How long to wait for the lock.
     pub wait: Wait,
-    /// Whether and how long it is renewed.
+    /// How the lock is renewed.
     pub renew: Renew,
 }
 
 impl Acquire {
-    /// The lock `name`, with the client's TTL (10 s if nothing else was set), kept alive by the watchdog, waiting for ever.
+    /// Requests the lock `name` with the client's TTL (by default 10 s), renewed by the watchdog,
+    /// without a limit on the wait.
     pub fn new(name: impl AsRef<[u8]>) -> Self {
         Self { name: name.as_ref().into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
     }
 
-    /// How long the lock outlives the last sign of life of its holder. Whole milliseconds, rounded up.
+    /// Sets the TTL: how long the lock outlives its last renewal. Rounded up to whole milliseconds.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long to wait for it.
+    /// Sets how long to wait for the lock.
     pub const fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Who keeps it alive.
+    /// Sets how the lock is renewed.
     pub const fn renew(mut self, renew: Renew) -> Self {
         self.renew = renew;
         self

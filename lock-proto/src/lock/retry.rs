@@ -1,14 +1,13 @@
-//! A request that is repeated until it succeeds.
+//! A request that is retried until it succeeds.
 
 use crate::time::Instant;
 
-/// A request that is in flight, or due again. `C` is what is remembered of the call.
+/// A request that is in flight or scheduled. `C` identifies the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Retry<C> {
     call: Option<C>,
-    /// When to send it, or to send it again.
+    /// When to send or resend it.
     due: Option<Instant>,
-    /// Failures in a row.
     tries: u32,
 }
 
@@ -17,7 +16,6 @@ impl<C: Copy> Retry<C> {
         Self { call: None, due, tries: 0 }
     }
 
-    /// The call in flight.
     pub(crate) const fn call(&self) -> Option<C> {
         self.call
     }
@@ -35,17 +33,17 @@ impl<C: Copy> Retry<C> {
         self.due = None;
     }
 
-    /// The call in flight has its answer, if it is this one.
+    /// Takes the call in flight if the reply belongs to it.
     pub(crate) fn answered(&mut self, is: impl FnOnce(&C) -> bool) -> Option<C> {
         self.call.take_if(|call| is(call))
     }
 
-    /// Nothing is to be heard of the call in flight.
+    /// Clears the call in flight: no reply will be matched to it.
     pub(crate) const fn forget_call(&mut self) {
         self.call = None;
     }
 
-    /// To be sent then, or not at all.
+    /// Schedules the request, or cancels it.
     pub(crate) const fn set_due(&mut self, due: Option<Instant>) {
         self.due = due;
     }
@@ -58,23 +56,23 @@ impl<C: Copy> Retry<C> {
         self.tries = 0;
     }
 
-    /// Failed: to be sent again then.
+    /// Counts a failure and schedules the next attempt.
     pub(crate) const fn failed(&mut self, again: Instant) {
         self.due = Some(again);
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// Returns true if it may be sent: nothing is in flight, and no pause is under way.
+    /// Returns true if it may be sent: no call is in flight and no pause is pending.
     pub(crate) fn is_ready(&self, now: Instant) -> bool {
         self.call.is_none() && self.due.is_none_or(|at| at <= now)
     }
 
-    /// Returns true if it is to be sent: nothing is in flight, and its time has come.
+    /// Returns true if it must be sent now: no call is in flight and its time has come.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// When it is to be sent.
+    /// Returns when it is to be sent.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due.filter(|_| self.call.is_none())
     }

@@ -1,4 +1,4 @@
-//! What a store brings to the lifecycle of a lock.
+//! The operations that a store implements for the lifecycle of a lock.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
@@ -19,134 +19,135 @@ use crate::error::Misuse;
 use crate::id::{CallId, LockId};
 use crate::time::Instant;
 
-/// How one store takes, keeps and gives back a lock. The value itself is what the store remembers of one name.
+/// How a store takes, keeps and releases one lock. The value holds the store's state for one name.
 ///
 /// [`Lock`] calls these in the order of the lifecycle: contend, hold, end.
 pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// The name of a lock in the store.
     type Key: Clone + Debug + Ord + Hash;
-    /// What an acquisition asks for.
+    /// The store's terms of an acquisition, such as a TTL.
     type Terms: Clone + Debug + PartialEq + Eq + Hash;
-    /// How far the head of the queue is on its way to the lock. The default is that nobody contends.
+    /// Progress of the waiter at the head of the queue. The default means that nobody contends.
     type Contention: Clone + Debug + Default + PartialEq + Eq + Hash;
-    /// What the client has in the store for the holder.
+    /// What the store has granted to the current holder.
     type Hold: Clone + Debug + PartialEq + Eq + Hash;
-    /// What a hold leaves in the store.
+    /// What a hold leaves in the store after its end.
     type Remains: Clone + Debug + PartialEq + Eq + Hash;
-    /// What is known of a release that has no answer yet.
+    /// State of a release that is not answered yet.
     type Releasing: Clone + Debug + PartialEq + Eq + Hash;
     /// The settings that only this store has.
     type Settings: Clone + Debug + PartialEq + Eq + Hash;
-    /// What the locks of a client share.
+    /// State that the locks of a client share.
     type Shared: Clone + Debug + PartialEq + Eq + Hash;
-    /// What is asked of a server.
+    /// A request to a server.
     type Request;
-    /// What the locks ask of their surroundings.
+    /// An output of the locks.
     type Output: Clone + Debug + PartialEq + Eq + Hash;
 
-    /// A store that remembers nothing of this name.
+    /// Creates the state of a name that is not in use.
     fn new() -> Self;
 
     // --- contending ---
 
-    /// Why no acquisition can succeed now.
+    /// Returns why no acquisition can succeed now, if so.
     fn refuses(_: &Context<Self>) -> Option<Failure> {
         None
     }
-    /// The head begins to contend, if there is one.
+    /// Starts contending for the head of the queue, if there is one.
     fn contend(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// The head has left, and another goes on from where it was.
+    /// Continues with a new head, from the point that the previous one had reached.
     fn new_head(lock: &mut Lock<Self>, ctx: &mut Context<Self>, left: &Waiter<Self::Terms>);
-    /// The last waiter has left: takes back what was begun for it.
+    /// Cancels contention after the last waiter has left.
     fn nobody_waits(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// What was last heard of the servers, for reports.
+    /// Returns the last reply of each server, for reports.
     fn answers(lock: &Lock<Self>) -> Box<[Answer]>;
 
     // --- holding ---
 
-    /// The acquisition that has the hold.
+    /// Returns the acquisition that has the hold.
     fn tenure(hold: &Self::Hold) -> &Tenure<Self::Terms>;
-    /// The same, to change it.
+    /// Returns the same for modification.
     fn tenure_mut(hold: &mut Self::Hold) -> &mut Tenure<Self::Terms>;
-    /// What the times of the hold are computed from.
+    /// Returns the values from which the timers of the hold are computed.
     fn terms(hold: &Self::Hold, ctx: &Context<Self>) -> Terms;
-    /// Why the hold is lost, if the store knows that it is.
+    /// Returns why the hold is lost, if the store knows that it is.
     fn loss(hold: &Self::Hold, ctx: &Context<Self>) -> Option<Loss>;
-    /// What the holder is offered.
+    /// Returns the grant for the holder.
     fn grant(hold: &mut Self::Hold, ctx: &mut Context<Self>) -> Grant;
-    /// Does what is due to keep the hold.
+    /// Does the work that is due to keep the hold.
     fn keep(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// The holder wants a full TTL from now on.
+    /// Renews the hold with a full TTL from now.
     fn extend(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// Returns true if the next waiter may have the hold instead of a release.
+    /// Returns true if the hold may go to the next waiter instead of being released.
     fn may_hand_over(hold: &Self::Hold, next: &Waiter<Self::Terms>, ctx: &Context<Self>) -> bool;
-    /// Gives the hold to the next waiter of this client.
+    /// Hands the hold over to the next waiter of this client.
     fn hand_over(lock: &mut Lock<Self>, ctx: &mut Context<Self>, next: Waiter<Self::Terms>);
 
     // --- the end of a hold ---
 
-    /// The hold has ended, by this loss or by a release: what it leaves.
+    /// Ends the hold, by this loss or by a release, and returns what it leaves.
     fn end(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold, loss: Option<Loss>) -> Self::Remains;
-    /// The hold was lost, and its holder has been notified. If `guarded`, it still has its guard: nothing that ends the
-    /// life of its key may be sent.
+    /// Handles a loss after the holder was notified. If `guarded`, its guard still exists, and no
+    /// request may end the key before its TTL.
     fn lost(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>, guarded: bool);
-    /// Begins to delete what a hold has left.
+    /// Starts to delete what a hold has left.
     fn clean_up(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>);
-    /// The hold was given back to the store while others of this client wait.
+    /// The hold was returned to the store while others of this client wait.
     fn turn_ended(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold);
-    /// A release of what was left begins.
+    /// Creates the state of a release.
     fn releasing(lock: &Lock<Self>, ctx: &Context<Self>, ended: &Ended<Self>) -> Self::Releasing;
-    /// The answer to a release, once it is certain.
+    /// Returns the outcome of a release, once it is certain.
     fn released(releasing: &Self::Releasing, ctx: &Context<Self>) -> Option<Release>;
 
     // --- time, and the end ---
 
-    /// Does what is due, but for waits, the tenure, the hold and releases.
+    /// Does the work that is due, except for waits, the tenure, the hold and releases.
     fn timeout(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// When the contention has something to do.
+    /// Returns the next deadline of the contention and its reason.
     fn contention_deadline(contention: &Self::Contention) -> Option<(Instant, &'static str)>;
-    /// When the hold has something to do, and what.
+    /// Returns the next deadline of the hold and its reason.
     fn hold_deadline(hold: &Self::Hold, ctx: &Context<Self>) -> (Instant, &'static str);
-    /// When the rest has something to do.
+    /// Returns the next deadline of the rest and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
     /// The client shuts down.
     fn shut_down(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
-    /// Returns true if nothing is left that a shutdown has to wait for.
+    /// Returns true if a shutdown has nothing left to wait for.
     fn is_drained(&self, ctx: &Context<Self>) -> bool;
-    /// Returns true if there is nothing to do or to remember.
+    /// Returns true if no work and no state is left.
     fn is_over(&self) -> bool;
 
     // --- the client ---
 
-    /// Checks what an acquisition asks for.
+    /// Validates a request and returns its key and terms.
     fn terms_of(config: &Config<Self::Settings>, want: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
-    /// A request to a server.
+    /// Wraps a request to a server.
     fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
-    /// An event of an acquisition.
+    /// Wraps an event of an acquisition.
     fn event(lock: LockId, event: Event) -> Self::Output;
-    /// The end of the shutdown, with this many locks unreleased.
+    /// Wraps the end of the shutdown, with this many locks unreleased.
     fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> Self::Output;
     /// Called after every step of a lock. Frees state that is no longer needed.
     fn after_step(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
     /// Called after every step of a lock. Updates the shared state.
     fn settle_step(_: &mut Context<Self>) {}
-    /// Returns true if the shared state has work that is due.
+    /// Returns true if the shared state has due work.
     fn is_unsettled(_: &Context<Self>) -> bool {
         false
     }
-    /// Does one thing that is due before all locks. Returns true if there was one.
+    /// Does one due task that precedes all locks. Returns true if there was one.
     fn settle_first(_: &mut Locks<Self>) -> bool {
         false
     }
-    /// Does what is due after all locks.
+    /// Does the due work that follows all locks.
     fn settle_last(_: &mut Locks<Self>) {}
-    /// When the shared state has something to do.
+    /// Returns the next deadline of the shared state and its reason.
     fn shared_deadline(_: &Self::Shared) -> Option<(Instant, &'static str)> {
         None
     }
     /// Called when a shutdown begins, after every lock was notified.
     fn shutting_down(_: &mut Locks<Self>) {}
-    /// Called when every lock is drained. Drains the shared state, and returns true once nothing of it is left.
+    /// Called when every lock is drained. Drains the shared state, and returns true once it is
+    /// empty.
     fn drain(_: &mut Locks<Self>) -> bool {
         true
     }

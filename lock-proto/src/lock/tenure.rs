@@ -1,4 +1,5 @@
-//! The time in which one acquisition has the lock: offered, held, at risk, and its maximal length.
+//! The period in which one acquisition has the lock: offered, held, at risk, and its maximal
+//! length.
 
 use core::time::Duration;
 
@@ -7,14 +8,13 @@ use super::waiters::Waiter;
 use crate::id::LockId;
 use crate::time::{Instant, nanos};
 
-/// How far the holder is on its way to the lock.
+/// Progress of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    /// The store is brought up to date before the holder is notified: a full TTL, a fencing token, a value.
+    /// The store is updated before the holder is notified: a full TTL, a fencing token, a value.
     Preparing,
-    /// Notified, and not claimed yet.
+    /// The holder was notified, and has not claimed the lock yet.
     Offered,
-    /// Claimed.
     Held,
 }
 
@@ -23,13 +23,12 @@ pub(crate) enum Phase {
 pub struct Tenure<T> {
     pub(crate) waiter: Waiter<T>,
     pub(crate) phase: Phase,
-    /// When it was offered the lock.
     since: Instant,
-    /// It was notified that its validity ends soon.
+    /// The holder was warned that its validity ends soon.
     warned: bool,
 }
 
-/// What the clock asks for.
+/// An action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
@@ -37,23 +36,22 @@ pub(crate) enum Due {
     TimedOut,
     /// The offer was not claimed in time.
     Withdraw,
-    /// The validity ends then, and the holder is to be warned.
+    /// The holder is to be warned that the validity ends at this time.
     Warn(Instant),
 }
 
-/// What the times of a tenure are computed from.
+/// The values from which the timers of a tenure are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// The end of validity of what is in the store.
+    /// The end of validity in the store.
     pub(crate) until: Instant,
-    /// The TTL, in nanoseconds: arithmetic on a `Duration` takes several times as long.
+    /// The TTL in nanoseconds. Arithmetic on `Duration` is several times slower.
     pub(crate) ttl: u64,
-    /// How long before the end of validity the holder is warned, if that is set.
+    /// How long before the end of validity the holder is warned, if set.
     pub(crate) at_risk: Option<Duration>,
 }
 
 impl Terms {
-    /// When the holder is warned of an end of validity.
     fn warn_at(&self, until: Instant) -> Instant {
         until.before(self.at_risk.map_or_else(|| self.ttl / 4, nanos))
     }
@@ -78,17 +76,16 @@ impl<T> Tenure<T> {
         self.warned = false;
     }
 
-    /// Returns when the lock was offered to this holder.
     pub(crate) const fn since(&self) -> Instant {
         self.since
     }
 
-    /// The validity was moved forward: the holder is warned of its new end.
+    /// Rearms the warning after a renewal.
     pub(crate) const fn renewed(&mut self) {
         self.warned = false;
     }
 
-    /// The end of the maximal hold time, which begins with the offer.
+    /// Returns the end of the maximal hold time, which begins with the offer.
     fn max_hold_end(&self) -> Option<Instant> {
         match self.waiter.renew {
             Renew::AtMost(most) if self.phase != Phase::Preparing => Some(self.since + most),
@@ -96,22 +93,21 @@ impl<T> Tenure<T> {
         }
     }
 
-    /// Returns true if the maximal hold time is over.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.max_hold_end().is_some_and(|end| end <= now)
     }
 
-    /// The end of validity for the holder, given that of what is in the store.
+    /// Returns the end of validity for the holder, given that in the store.
     pub(crate) fn valid_until(&self, until: Instant) -> Instant {
         self.max_hold_end().map_or(until, |end| until.min(end))
     }
 
-    /// Until when an offer stands.
+    /// Returns when an unclaimed offer expires.
     const fn claim_by(&self, ttl: u64) -> Instant {
         self.since.after(ttl / 3)
     }
 
-    /// What is due at `now`. A warning is due once for each end of validity.
+    /// Returns the action that is due. A warning is due once for each end of validity.
     pub(crate) fn due(&mut self, now: Instant, terms: &Terms) -> Due {
         match self.phase {
             Phase::Preparing if self.waiter.deadline().is_some_and(|end| end <= now) => Due::TimedOut,
@@ -128,7 +124,7 @@ impl<T> Tenure<T> {
         }
     }
 
-    /// When the next of these is due, or the validity ends.
+    /// Returns when the next action is due or the validity ends.
     pub(crate) fn deadline(&self, terms: &Terms) -> Instant {
         let until = self.valid_until(terms.until);
         match self.phase {

@@ -1,16 +1,16 @@
-//! Limits and settings that every store has.
+//! Limits and settings common to all stores.
 
 use core::time::Duration;
 
 use crate::error::Invalid;
 
-/// The TTL that is used if none is given.
+/// The default TTL.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
-/// The longest lock name and the longest prefix, in bytes.
+/// The maximal length of a lock name and of a prefix, in bytes.
 pub const MAX_NAME: usize = 512;
 
-/// Checks the length of a lock's name.
+/// Checks the length of a lock name.
 pub(crate) const fn check_name(name: &[u8]) -> Result<(), Invalid> {
     let len = name.len();
     if len == 0 || len > MAX_NAME { Err(Invalid::NameLength { len, max: MAX_NAME }) } else { Ok(()) }
@@ -22,12 +22,13 @@ pub const MIN_TTL: Duration = Duration::from_millis(50);
 /// The longest TTL.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// How fast two clocks may drift apart: validity ends `ttl / divisor + margin` early (requirement T1).
+/// How far two clocks may drift apart. Validity ends `ttl / divisor + margin` early.
+// T1
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Drift {
     /// The TTL is divided by this.
     pub divisor: u32,
-    /// And this is added.
+    /// A fixed amount that is added.
     pub margin: Duration,
 }
 
@@ -36,7 +37,7 @@ impl Drift {
 }
 
 impl Default for Drift {
-    /// One part in a hundred and 2 ms.
+    /// One percent of the TTL and 2 ms.
     fn default() -> Self {
         Self::DEFAULT
     }

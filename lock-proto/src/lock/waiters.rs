@@ -6,23 +6,23 @@ use super::request::{Renew, Wait};
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// One acquisition that waits.
+/// One waiting acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Waiter<T> {
-    /// What its events are addressed to.
+    /// The id that its events refer to.
     pub id: LockId,
-    /// What it asks of the store, such as a TTL.
+    /// The store's terms, such as a TTL.
     pub terms: T,
-    /// Whether the lock is renewed.
+    /// How the lock is renewed.
     pub renew: Renew,
     /// How long it waits.
     pub wait: Wait,
-    /// When it was asked for.
+    /// When the wait began.
     pub since: Instant,
 }
 
 impl<T> Waiter<T> {
-    /// When the wait ends; `None` if it has no end.
+    /// Returns when the wait ends; `None` if it has no limit.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.wait {
             Wait::For(limit) => Some(self.since + limit),
@@ -35,7 +35,7 @@ impl<T> Waiter<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Waiters<T> {
     queue: VecDeque<Waiter<T>>,
-    /// The ends of the waits that have one, earliest first.
+    /// The ends of the limited waits, earliest first.
     ends: BTreeSet<(Instant, LockId)>,
 }
 
@@ -57,27 +57,25 @@ impl<T> Waiters<T> {
         self.queue.push_back(waiter);
     }
 
-    /// Puts a waiter back at the head that had been taken from there.
+    /// Puts a waiter back at the head.
     pub(crate) fn push_front(&mut self, waiter: Waiter<T>) {
         self.begin_wait(&waiter);
         self.queue.push_front(waiter);
     }
 
-    /// Takes the head.
     pub(crate) fn pop(&mut self) -> Option<Waiter<T>> {
         let waiter = self.queue.pop_front()?;
         self.left(&waiter);
         Some(waiter)
     }
 
-    /// Takes the waiter that came last.
     pub(crate) fn pop_last(&mut self) -> Option<Waiter<T>> {
         let waiter = self.queue.pop_back()?;
         self.left(&waiter);
         Some(waiter)
     }
 
-    /// The place of an acquisition in the queue. Scans the queue, which can be long.
+    /// Returns the position of an acquisition. Scans the queue, which can be long.
     pub(crate) fn place(&self, id: LockId) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.id == id)
     }
@@ -90,7 +88,7 @@ impl<T> Waiters<T> {
 
     fn left(&mut self, waiter: &Waiter<T>) {
         if self.queue.is_empty() {
-            // A lock that is held quietly keeps no room for waiters.
+            // A held lock without waiters should not keep the memory of the queue.
             self.queue = VecDeque::new();
         }
         if let Some(end) = waiter.deadline() {
@@ -98,12 +96,12 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// When the next wait ends.
+    /// Returns when the next wait ends.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.ends.first().map(|(end, _)| *end)
     }
 
-    /// The place of a waiter whose wait has ended.
+    /// Returns the position of a waiter whose wait has ended.
     pub(crate) fn due(&self, now: Instant) -> Option<usize> {
         let (_, id) = self.ends.first().filter(|(end, _)| *end <= now)?;
         self.place(*id)

@@ -1,8 +1,10 @@
-//! From bytes to answers. Nothing that a server sends reaches the decoder before its size, nesting and lengths are checked
-//! (requirement P3): the decoder recurses and trusts lengths.
+//! Decoding of RESP frames.
 //!
-//! RESP is described at <https://redis.io/docs/latest/develop/reference/protocol-spec/>. Streamed aggregates and strings of
-//! RESP3 are refused: no server sends them.
+//! The size, nesting and lengths of each frame are checked first, because the decoder recurses and
+//! trusts lengths. RESP is described at
+//! <https://redis.io/docs/latest/develop/reference/protocol-spec/>. Streamed aggregates and strings
+//! of RESP3 are refused: no server sends them.
+// P3
 
 use redis_protocol::{resp2, resp3};
 
@@ -10,33 +12,35 @@ use crate::fault::Breach;
 use crate::redis::request::Value;
 use crate::redis::url::Protocol;
 
-/// The deepest nesting that [`Limits::depth`] can ask for.
+/// The upper bound of [`Limits::depth`].
 const MAX_DEPTH: usize = 8;
-/// The longest line that carries a number or a length: a sign, 19 digits, and room for what is wrong about it.
+/// The longest line with a number or a length: a sign, 19 digits, and room for malformed ones.
 const NUMBER_LINE: usize = 32;
-/// No request here is answered with more integers.
+/// The largest number of integers in a reply to our requests.
 pub(super) const MAX_INTS: usize = 4;
 
-/// What a server may send at most (more is a [`Breach`], and the connection is dropped), and what is sent to it at once.
+/// Limits on what a server may send, and on what is sent to it. A server that exceeds them commits
+/// a [`Breach`], and its connection is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Size of one frame, in bytes.
     pub frame: usize,
-    /// Aggregates within each other; at most 8 count.
+    /// Nesting of aggregates, at most 8.
     pub depth: usize,
-    /// Elements of all aggregates of one frame.
+    /// Total elements of all aggregates in a frame.
     pub elements: usize,
-    /// Push messages in a row without a reply (RESP3).
+    /// Consecutive push messages without a reply (RESP3).
     pub pushes: u32,
-    /// Encoded bytes that wait for the socket; one command more may be there, and one for several locks.
+    /// Encoded bytes that wait for the socket. May be exceeded by one command, and by one batch.
     pub outgoing: usize,
-    /// Requests that were encoded and are not answered. The others wait in the client, so that a slow server is not
-    /// given more work than it can do.
+    /// Encoded requests without a reply. Further requests wait in the client, so that a slow server
+    /// is not overloaded.
     pub in_flight: usize,
 }
 
 impl Default for Limits {
-    /// 64 KiB a frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB to send, 1 024 requests in flight.
+    /// 64 KiB per frame, 4 levels, 4 096 elements, 1 024 pushes, 64 KiB outgoing, 1 024 requests in
+    /// flight.
     fn default() -> Self {
         Self { frame: 64 * 1024, depth: 4, elements: 4096, pushes: 1024, outgoing: 64 * 1024, in_flight: 1024 }
     }
@@ -45,30 +49,30 @@ impl Default for Limits {
 /// Where a scan of one frame stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// The frame has this many bytes, all there.
+    /// The frame is complete and has this many bytes.
     Complete(usize),
     /// At least this many bytes are missing.
     Missing(usize),
 }
 
-/// Finds the end of a frame, and refuses what is too large, too deep or malformed. Resumable: however the bytes are cut, each
-/// is looked at once.
+/// Finds the end of a frame, and rejects a frame that is too large, too deep or malformed.
+/// Resumable: it scans each byte once, however the input is split.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Scanner {
-    /// Start of the element that is being read.
+    /// Start of the current element.
     at: usize,
-    /// No line end before this.
+    /// No line ends before this offset.
     searched: usize,
-    /// End of the blob that is being read, with its CRLF; 0 if none is.
+    /// End of the current blob including its CRLF, or 0.
     blob_end: usize,
-    /// How many elements each open aggregate still lacks.
+    /// Number of missing elements of each open aggregate.
     open: [usize; MAX_DEPTH],
     depth: usize,
     elements: usize,
 }
 
 impl Scanner {
-    /// Goes on with the frame at the start of `buf`, which may have grown since the last call.
+    /// Continues with the frame at the start of `buf`, which may have grown since the last call.
     pub(super) fn scan(&mut self, buf: &[u8], protocol: Protocol, limits: &Limits) -> Result<Scan, Breach> {
         loop {
             if self.blob_end > 0 {
@@ -105,7 +109,7 @@ impl Scanner {
         Scan::Complete(end)
     }
 
-    /// The end of the line that starts at `at`, if it is there.
+    /// Returns the end of the line at `at`, if it is complete.
     fn line_end(&mut self, buf: &[u8], kind: Kind, limits: &Limits) -> Result<Option<usize>, Breach> {
         let left = limits.frame.saturating_sub(self.at);
         let number = !matches!(kind, Kind::Line) && left > NUMBER_LINE;
@@ -122,7 +126,7 @@ impl Scanner {
         }
     }
 
-    /// Takes in an element whose first line is complete; true if the frame ends with it.
+    /// Processes an element whose first line is complete. Returns true if the frame ends with it.
     fn element(
         &mut self,
         kind: Kind,
@@ -137,9 +141,9 @@ impl Scanner {
             Kind::Integer => integer(line).map(|_| self.close_element()),
             Kind::Empty if line.is_empty() => Ok(self.close_element()),
             Kind::Empty => Err(Breach::Malformed),
-            Kind::Blob { least } => {
+            Kind::Blob { min } => {
                 let Some(len) = length(line, protocol)? else { return Ok(self.close_element()) };
-                if len < least {
+                if len < min {
                     return Err(Breach::Malformed);
                 }
                 let end = len.checked_add(line_end + 2).filter(|end| *end <= limits.frame).ok_or(Breach::TooLong)?;
@@ -169,7 +173,8 @@ impl Scanner {
         }
     }
 
-    /// Counts one element as read, and every aggregate that ends with it; true if nothing is open any more.
+    /// Counts one element as read, and closes every aggregate that ends with it. Returns true if
+    /// none is open.
     fn close_element(&mut self) -> bool {
         while self.depth > 0 {
             let left = &mut self.open[self.depth - 1];
@@ -186,16 +191,19 @@ impl Scanner {
 /// What follows a type byte.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Text up to the end of the line.
     Line,
-    /// A 64-bit integer.
     Integer,
-    /// Nothing but the end of the line.
     Empty,
-    /// A length, and then as many bytes.
-    Blob { least: usize },
-    /// A count, and then `count * per_item + extra` elements.
-    Aggregate { per_item: usize, extra: usize, top_only: bool },
+    /// A length, followed by that many bytes.
+    Blob {
+        min: usize,
+    },
+    /// A count, followed by `count * per_item + extra` elements.
+    Aggregate {
+        per_item: usize,
+        extra: usize,
+        top_only: bool,
+    },
 }
 
 impl Kind {
@@ -204,25 +212,25 @@ impl Kind {
         match (byte, protocol) {
             (b'+' | b'-', _) => Some(Self::Line),
             (b':', _) => Some(Self::Integer),
-            (b'$', _) => Some(Self::Blob { least: 0 }),
+            (b'$', _) => Some(Self::Blob { min: 0 }),
             (b'*', _) => Some(list),
             (_, Protocol::Resp2) => None,
             (b'_', Protocol::Resp3) => Some(Self::Empty),
             (b'#' | b',' | b'(', Protocol::Resp3) => Some(Self::Line),
-            (b'!', Protocol::Resp3) => Some(Self::Blob { least: 0 }),
-            // Three letters that name the format, and a colon.
-            (b'=', Protocol::Resp3) => Some(Self::Blob { least: 4 }),
+            (b'!', Protocol::Resp3) => Some(Self::Blob { min: 0 }),
+            // The format as three letters, and a colon.
+            (b'=', Protocol::Resp3) => Some(Self::Blob { min: 4 }),
             (b'~', Protocol::Resp3) => Some(list),
             (b'>', Protocol::Resp3) => Some(Self::Aggregate { per_item: 1, extra: 0, top_only: true }),
             (b'%', Protocol::Resp3) => Some(Self::Aggregate { per_item: 2, extra: 0, top_only: false }),
-            // Attributes come before the element that they describe.
+            // Attributes precede the element that they describe.
             (b'|', Protocol::Resp3) => Some(Self::Aggregate { per_item: 2, extra: 1, top_only: false }),
             (_, Protocol::Resp3) => None,
         }
     }
 }
 
-/// A length; `None` for the -1 by which RESP2 says null.
+/// Parses a length; `None` for -1, which is null in RESP2.
 fn length(line: &[u8], protocol: Protocol) -> Result<Option<usize>, Breach> {
     if line == b"-1" && protocol == Protocol::Resp2 {
         return Ok(None);
@@ -230,7 +238,7 @@ fn length(line: &[u8], protocol: Protocol) -> Result<Option<usize>, Breach> {
     if !line.first().is_some_and(u8::is_ascii_digit) {
         return Err(Breach::Malformed);
     }
-    // What is a number but fits no machine word is too long, like any other length above the limit.
+    // A number that does not fit a machine word exceeds any limit.
     let number = u64::try_from(integer(line)?).map_err(|_| Breach::Malformed)?;
     usize::try_from(number).map(Some).map_err(|_| Breach::TooLong)
 }
@@ -239,7 +247,7 @@ fn integer(line: &[u8]) -> Result<i64, Breach> {
     core::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).ok_or(Breach::Malformed)
 }
 
-/// A frame as far as this library needs to tell frames apart.
+/// A decoded frame, in the detail that this library needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
     Nil,
@@ -250,17 +258,17 @@ pub(super) enum Answer<'a> {
         values: [i64; MAX_INTS],
         len: usize,
     },
-    /// An array that starts with a string: what `BLPOP` answers.
+    /// An array that starts with a string, such as the reply to `BLPOP`.
     List(&'a [u8]),
-    /// RESP3: what `HELLO` answers, as it came. Nothing is ever looked up in the decoder's maps: they have a random order.
+    /// RESP3: the raw reply to `HELLO`. The decoder's maps are not used, because their order is
+    /// random.
     Map(&'a [u8]),
-    /// RESP3: a message that answers nothing.
+    /// RESP3: a message that is not a reply.
     Push,
     Other,
 }
 
 impl<'a> Answer<'a> {
-    /// Decodes one frame that was scanned as complete.
     pub(super) fn decode(frame: &'a [u8], protocol: Protocol) -> Result<Self, Breach> {
         match protocol {
             Protocol::Resp2 => match resp2::decode::decode_range(frame) {
@@ -328,7 +336,6 @@ impl<'a> Answer<'a> {
         Self::Ints { values, len }
     }
 
-    /// The same in the form that requests read.
     pub(super) fn value(&self) -> Value<'_> {
         match self {
             Self::Nil => Value::Nil,
@@ -345,7 +352,7 @@ fn slice(buf: &[u8], (start, end): (usize, usize)) -> &[u8] {
     buf.get(start..end).unwrap_or_default()
 }
 
-/// The text of an error, up to the first byte that is not text.
+/// Returns the text of an error, up to the first byte that is not UTF-8.
 fn text(bytes: &[u8]) -> &str {
     match core::str::from_utf8(bytes) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! What is said on a new connection before any request: who we are, which database, and who the server is.
+//! Handshake of a new connection: login, database, and the identity of the server.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -12,32 +12,35 @@ use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
 
-/// What a server told about itself at connect (requirement Q6).
+/// What a server reports about itself at connect.
+// Q6
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ServerInfo {
-    /// Random, and new with every start of the server: two nodes with one run id are one server.
+    /// Random, and new at each start of the server. Two nodes with the same run id are the same
+    /// server.
     pub run_id: Box<str>,
-    /// For how long it has been running, in whole seconds, rounded down.
+    /// Uptime in whole seconds, rounded down.
     pub uptime: Duration,
 }
 
 impl ServerInfo {
-    /// What `INFO server` said: `run_id`, and `uptime_in_seconds`. For those who bring their own Redis client.
+    /// Creates it from the `run_id` and `uptime_in_seconds` of `INFO server`, for custom Redis
+    /// clients.
     #[must_use]
     pub fn new(run_id: &str, uptime: Duration) -> Self {
         Self { run_id: run_id.into(), uptime }
     }
 }
 
-/// What the handshake brought to light.
+/// Result of the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Hello {
-    /// The connection's number in the server, for `CLIENT UNBLOCK`. Asked for on a [`Role::Wake`] connection only; `None` also if
-    /// the server refuses to tell.
+    /// The server's id of the connection, for `CLIENT UNBLOCK`. Requested only on a [`Role::Wake`]
+    /// connection. `None` also if the server refuses.
     pub client_id: Option<i64>,
-    /// What `INFO server` said; `None` if it was not asked for.
+    /// The reply to `INFO server`; `None` if it was not requested.
     pub server: Option<Result<ServerInfo, ServerError>>,
 }
 
@@ -46,20 +49,15 @@ pub struct Hello {
 pub(super) enum Step {
     /// `HELLO 3`, with the login.
     Hello,
-    /// `AUTH`.
     Auth,
-    /// `SELECT`.
     Select,
-    /// `CLIENT SETNAME`.
     SetName,
-    /// `CLIENT ID`.
     ClientId,
-    /// `INFO server`.
     Info,
 }
 
 impl Step {
-    /// The commands that this connection starts with, in order.
+    /// Returns the handshake commands of this connection, in order.
     pub(super) fn of(config: &PipeConfig) -> impl Iterator<Item = Self> + use<> {
         let at = &config.endpoint;
         let hello = at.protocol == Protocol::Resp3;
@@ -67,7 +65,7 @@ impl Step {
             (Self::Hello, hello),
             (Self::Auth, !hello && at.password.is_some()),
             (Self::Select, at.database != 0),
-            // Not within HELLO: there a name that the server does not like would fail the login.
+            // Not part of HELLO, because a rejected name would fail the login.
             (Self::SetName, at.client_name.is_some()),
             (Self::ClientId, config.role == Role::Wake),
             (Self::Info, config.server_info),
@@ -76,7 +74,6 @@ impl Step {
         .filter_map(|(step, wanted)| wanted.then_some(step))
     }
 
-    /// Calls `f` with the arguments of the command.
     pub(super) fn with_args<R>(self, at: &Endpoint, f: impl FnOnce(&[&[u8]]) -> R) -> R {
         let user = at.username.as_deref().map(str::as_bytes);
         let password = at.password.as_ref().map(|password| password.expose().as_bytes());
@@ -94,12 +91,12 @@ impl Step {
         }
     }
 
-    /// Takes in the answer. An error means that nothing can be done on this connection.
+    /// Processes a reply. An error means that the connection cannot be used.
     pub(super) fn read(self, answer: &Answer<'_>, hello: &mut Hello) -> Result<(), Cause> {
         if let Answer::Error(text) = answer
             && text.starts_with("NOAUTH")
         {
-            // Nothing can be done without a login, and this was it.
+            // The login itself failed.
             return Err(ServerError::classify(text).into());
         }
         match (self, answer) {
@@ -108,7 +105,7 @@ impl Step {
             (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
             (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
             (Self::Auth | Self::Select, Answer::Error(text)) => Err(ServerError::classify(text).into()),
-            // A name is for people who look at CLIENT LIST: nothing depends on it.
+            // The name only shows up in CLIENT LIST; nothing depends on it.
             (Self::SetName, Answer::Error(_)) => Ok(()),
             (Self::ClientId, Answer::Int(id)) => {
                 hello.client_id = Some(*id);
@@ -129,7 +126,7 @@ impl Step {
     }
 }
 
-/// A server that does not know `HELLO`, or not this version, answers in many ways; a refused login says so itself.
+/// Classifies an error reply to `HELLO`. Servers report an unknown command or version in many ways.
 fn hello_refused(text: &str) -> ServerError {
     let error = ServerError::classify(text);
     let unknown = text.starts_with("NOPROTO") || text.starts_with("ERR");
@@ -140,7 +137,6 @@ fn hello_refused(text: &str) -> ServerError {
     ServerError { class: ErrorClass::Refused, ..ServerError::classify(&text) }
 }
 
-/// A field of what `INFO` answers.
 fn field<'a>(info: &'a [u8], name: &str) -> Option<&'a str> {
     info.split(|b| *b == b'\n').find_map(|line| {
         let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
@@ -148,7 +144,6 @@ fn field<'a>(info: &'a [u8], name: &str) -> Option<&'a str> {
     })
 }
 
-/// Whether the answer to `HELLO` tells of cluster mode.
 fn says_cluster(map: &[u8]) -> bool {
     const MODE: &[u8] = b"mode\r\n";
     let mut fields = map.windows(MODE.len()).enumerate().filter(|(_, name)| *name == MODE);
@@ -158,13 +153,13 @@ fn says_cluster(map: &[u8]) -> bool {
     })
 }
 
-/// The keys of one lock lie in different slots of a cluster, and on different servers: nothing may be taken there.
+/// The error for a server in cluster mode. The keys of one lock would lie in different slots, and
+/// so on different servers.
 fn cluster(how: &str) -> ServerError {
     ServerError { class: ErrorClass::Refused, text: crate::lock::printable(how, server_error::NO_CLUSTER) }
 }
 
 impl ServerInfo {
-    /// What an answer to `INFO server` says.
     pub(super) fn read(answer: &Answer<'_>) -> Result<Self, ServerError> {
         if let Answer::Error(text) = answer {
             return Err(ServerError::classify(text));
@@ -172,7 +167,8 @@ impl ServerInfo {
         Self::parse(if let Answer::Text(text) = answer { text } else { b"" })
     }
 
-    /// Reads what `INFO server` answers: lines `field:value`, see <https://redis.io/docs/latest/commands/info/>.
+    /// Parses the text of `INFO server`: lines of `field:value`, see
+    /// <https://redis.io/docs/latest/commands/info/>.
     fn parse(text: &[u8]) -> Result<Self, ServerError> {
         let run_id = field(text, "run_id").filter(|id| (1..=64).contains(&id.len()));
         let uptime = field(text, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());

@@ -1,4 +1,5 @@
-//! One connection to one server: handshake, framing, the line of commands, reconnect (requirements P1 to P3).
+//! One connection to one server: handshake, framing, command queue, reconnect.
+// P1 to P3
 
 mod frame;
 mod handshake;
@@ -18,7 +19,7 @@ pub use handshake::{Hello, ServerInfo};
 use self::frame::Answer;
 use self::handshake::Step;
 use self::short::short;
-use self::wire::{Asked, Job, Wire, breach};
+use self::wire::{Job, Pending, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
 use super::server_error::{asks_for_login, refuses_several};
@@ -29,73 +30,78 @@ use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::lock::{Backoff, Cause, ErrorClass, Failures, ServerError};
 use crate::time::Instant;
 
-/// What a [`Pipe`] connects to, and how.
+/// Configuration of a [`Pipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PipeConfig {
     /// The server, and the login.
     pub endpoint: Endpoint,
-    /// Its number in the client.
+    /// The node's number in the client.
     pub node: NodeId,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub role: Role,
-    /// Whether `INFO server` is asked for at connect (requirement Q6).
+    /// Whether the handshake requests `INFO server`.
+    // Q6
     pub server_info: bool,
-    /// How long opening and handshake may take together.
+    /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
-    /// A connection ends when requests are outstanding and nothing has arrived on it for this long. Also
-    /// the longest time that a request waits for a connection that is being opened.
+    /// The connection ends when requests are outstanding and nothing has arrived for this long.
+    /// Also the longest time that a request waits while the connection is being opened.
     pub request_timeout: Duration,
-    /// How long to wait before a failed connection is opened again; a quarter is jitter. A connection that was up for `max` starts
-    /// anew with `every`.
+    /// The pause before a failed connection is reopened; up to a quarter of it is jitter. After a
+    /// connection that was up for `max`, pauses start again at `every`.
     pub reconnect: Backoff,
-    /// What the server may send at most.
+    /// Limits on what the server may send.
     pub limits: Limits,
 }
 
-/// What a [`Pipe`] wants done, and what it has to tell. One ordered queue.
+/// An output of a [`Pipe`], for the host or the hub. All outputs share one ordered queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an output that is not carried out stalls the connection"]
 pub enum PipeOutput {
-    /// Open a connection to the endpoint, resolving its name anew; then report `handle_connected` or `handle_disconnected`.
+    /// Open a connection to the endpoint, resolving its name anew. Then report `handle_connected`
+    /// or `handle_disconnected`.
     Connect(ConnId),
     /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect(ConnId),
-    /// The handshake is through.
+    /// The handshake succeeded.
     Up(Hello),
     /// The answer to [`ask_server`](Pipe::ask_server).
     Server(Result<ServerInfo, ServerError>),
-    /// The connection failed, or could not be opened. It will be opened again by itself. What had not been answered is answered
-    /// next; a `block` has ended.
+    /// The connection failed, or could not be opened. The pipe reopens it after a pause. The
+    /// replies to all outstanding requests follow; a `block` has ended.
     Down(Cause),
-    /// The answer to a `send`. Each gets exactly one.
+    /// The reply to a `send`. Each `send` gets exactly one.
     Reply {
-        /// Which one.
+        /// The call that it belongs to.
         call: CallId,
-        /// The answer.
+        /// The reply.
         reply: Reply,
     },
-    /// The answer to a `block`: the signal list that had an element, or `None` when its time was up or it was unblocked.
+    /// The reply to a `block`: the signal list that had an element, or `None` on timeout or
+    /// unblock.
     Woken(Option<Bytes>),
-    /// The server does not do `BLPOP` for us.
+    /// The server refused `BLPOP`.
     BlockRefused(ServerError),
-    /// The server does not do `CLIENT UNBLOCK` for us.
+    /// The server refused `CLIENT UNBLOCK`.
     UnblockRefused(ServerError),
-    /// There was no `block` to end: it has not come to the server yet, or it has ended by itself.
+    /// There was no `block` to end: the server has not received it yet, or it has already ended.
     NotBlocked,
 }
 
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
 ///
-/// Once opened it stays open: a connection that fails is opened again after a pause, until [`close`](Self::close). Commands go
-/// out as many at once as the socket takes; those about one lock in the order of the verbs, and those that ask the same for several locks as one command
-/// (requirement P4). Each request is answered exactly once, in the order of sending, when its reply comes or the connection fails. During
-/// the pause nothing is queued: a request is answered [`Reply::NotSent`] at once.
+/// A failed connection is reopened after a pause, until [`close`](Self::close). Commands are
+/// pipelined as fast as the socket takes them. Commands for one lock keep the order of the verbs;
+/// similar requests for several locks share one command. Each request gets exactly one reply, in
+/// the order of sending, when the server replies or the connection fails. During the pause, a
+/// request gets [`Reply::NotSent`] at once.
 ///
-/// A late answer ends nothing: a slow server works off what it was sent, and each request stays in flight until its
-/// reply. A bounded number is in flight ([`Limits::in_flight`]); the others wait here.
+/// A slow reply does not end the connection. Each request stays in flight until its reply. At most
+/// [`Limits::in_flight`] requests are in flight; the others wait in the client.
 ///
-/// The host reports what happens by the `handle_` methods. Facts about any connection but the current one are dropped, so they
-/// may come late or twice (requirement M6).
+/// The host reports events by the `handle_` methods. The pipe drops input for any connection but
+/// the current one, so such input may arrive late or twice.
+// P4, M6
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pipe {
     config: PipeConfig,
@@ -104,13 +110,13 @@ pub struct Pipe {
     now: Instant,
     phase: Phase,
     generation: u64,
-    /// Failures since the last connection that lasted.
+    /// Consecutive failures since the last connection that lasted.
     backoff: Failures,
-    /// Requests that came while the connection is being opened.
-    waiting: Waiting<Asked>,
+    /// Requests that arrived while the connection is being opened.
+    waiting: Waiting<Pending>,
     wire: Wire,
-    /// When something last arrived, or when the first outstanding request was made if that is later.
-    heard: Instant,
+    /// When bytes last arrived, or when the first outstanding request was made if that is later.
+    last_received: Instant,
     outputs: VecDeque<PipeOutput>,
 }
 
@@ -124,7 +130,8 @@ enum Phase {
 }
 
 impl Pipe {
-    /// A closed connection. `seed` spreads the reconnects of many clients; equal seeds give equal runs.
+    /// Creates a closed connection. `seed` spreads the reconnects of many clients; equal seeds give
+    /// equal runs.
     #[must_use]
     pub fn new(config: PipeConfig, identity: Identity, seed: u64) -> Self {
         Self {
@@ -137,7 +144,7 @@ impl Pipe {
             backoff: Failures::default(),
             waiting: Waiting::default(),
             wire: Wire::default(),
-            heard: Instant::ZERO,
+            last_received: Instant::ZERO,
             outputs: VecDeque::new(),
         }
     }
@@ -152,8 +159,9 @@ impl Pipe {
         }
     }
 
-    /// Gives the connection up, until `open` or `send`. What has not been answered is answered with [`Fault::NotNeeded`]: `Unknown`
-    /// if some of it has left, else `NotSent`. There is no [`PipeOutput::Down`].
+    /// Closes the connection, until `open` or `send`. Outstanding requests get
+    /// [`Fault::NotNeeded`]: as `Unknown` if any of their bytes were sent, else as `NotSent`. There
+    /// is no [`PipeOutput::Down`].
     pub fn close(&mut self, now: Instant) {
         self.clock(now);
         if let Some(conn) = self.current() {
@@ -164,14 +172,20 @@ impl Pipe {
         self.settle(&Fault::NotNeeded.into());
     }
 
-    /// Sends a request, and opens the connection if it is closed. The request stays in flight until its reply, however late,
-    /// or the end of the connection. That ends when nothing at all arrives for [`PipeConfig::request_timeout`]: a
-    /// server that does not read is as dead as one that does not answer.
+    /// Sends a request, and opens the connection if it is closed. The request stays in flight until
+    /// its reply, however late, or the end of the connection. The connection ends when nothing
+    /// arrives for [`PipeConfig::request_timeout`], whether the server stopped reading or replying.
     ///
-    /// Answered [`Reply::NotSent`]: at once during the pause after a failure; after `request_timeout`, or a fifth of
-    /// the TTL if that is shorter, while the connection is being opened; and a take that waited here for half of its TTL, because
-    /// the rest would not be worth having. What is left of the pause after a failure is no longer than that time either: a lock with a short TTL that
-    /// has to be renewed cannot wait for a long one.
+    /// The reply is [`Reply::NotSent`]:
+    ///
+    /// * at once, during the pause after a failure;
+    /// * while the connection is being opened, after `request_timeout` or a fifth of the TTL,
+    ///   whichever is shorter;
+    /// * for a take that was queued here for half of its TTL, because too little of the TTL would
+    ///   remain.
+    ///
+    /// A request also shortens the remaining pause after a failure to `request_timeout` or a fifth
+    /// of its TTL, because the renewal of a short TTL cannot wait longer.
     pub fn send(&mut self, now: Instant, call: CallId, request: Request) {
         self.open(now);
         let now = self.now;
@@ -182,43 +196,45 @@ impl Pipe {
         }
         let take = matches!(request, Request::Take { .. });
         let send_by = ttl.filter(|_| take).map_or(Instant::MAX, |ttl| now + ttl / 2);
-        self.ask(Asked { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
+        self.submit(Pending { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
     }
 
-    /// Waits in the server for a signal on one of these locks, for `timeout` at most (1 ms at least). Does nothing during the
-    /// pause after a failure: ask again when the connection is up.
+    /// Blocks in the server until one of these locks is signalled, for at most `timeout` (at least
+    /// 1 ms). Does nothing during the pause after a failure: call it again when the connection is
+    /// up.
     pub fn block(&mut self, now: Instant, keys: Vec<Key>, timeout: Duration) {
         self.open(now);
-        self.ask_for(Job::Block { keys, timeout });
+        self.submit_job(Job::Block { keys, timeout });
     }
 
-    /// Ends the `block` of the connection that the server calls `client`. Does nothing during the pause after a failure.
+    /// Ends the `block` of the connection with the server's client id `client`. Does nothing during
+    /// the pause after a failure.
     pub fn unblock(&mut self, now: Instant, client: i64) {
         self.open(now);
-        self.ask_for(Job::Unblock { client });
+        self.submit_job(Job::Unblock { client });
     }
 
-    /// Asks for `INFO server`, before everything that has not left yet, if the connection is up. Unlike with
-    /// [`PipeConfig::server_info`] no request waits for the answer.
+    /// Requests `INFO server`, ahead of all queued requests, if the connection is up. Unlike with
+    /// [`PipeConfig::server_info`], no request waits for the reply.
     pub fn ask_server(&mut self, now: Instant) {
         self.clock(now);
         if self.is_up() {
-            self.expect_answers();
+            self.expect_replies();
             self.wire.login(Step::Info, &self.config.endpoint);
         }
     }
 
-    /// Whether requests go out at once.
+    /// Returns true if requests are sent at once.
     pub const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up { .. })
     }
 
-    /// Whether nothing is open, being opened, or going to be opened again by itself.
+    /// Returns true if the connection is closed and will not be reopened without a call.
     pub const fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// The connection that is open or being opened.
+    /// Returns the connection that is open or being opened.
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
             Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up { .. } => {
@@ -228,7 +244,7 @@ impl Pipe {
         }
     }
 
-    /// Why there is no connection, during the pause before the next attempt.
+    /// Returns why there is no connection, during the pause before the next attempt.
     pub const fn down_cause(&self) -> Option<&Cause> {
         match &self.phase {
             Phase::BackingOff { cause, .. } => Some(cause),
@@ -236,12 +252,12 @@ impl Pipe {
         }
     }
 
-    /// How many commands were written and are not answered.
+    /// Returns the number of commands in flight.
     pub fn in_flight(&self) -> usize {
         self.wire.in_flight()
     }
 
-    /// What it connects to.
+    /// Returns the configuration.
     pub const fn config(&self) -> &PipeConfig {
         &self.config
     }
@@ -260,17 +276,17 @@ impl Pipe {
             self.wire.login(step, &self.config.endpoint);
             unanswered += 1;
         }
-        self.logged_in_after(unanswered, until, Hello::default());
+        self.advance_login(unanswered, until, Hello::default());
     }
 
-    /// Bytes have come. Report what was written by [`consume`](Self::consume) before what was read after it: an answer to
-    /// a command that has not left is a breach of the protocol.
+    /// Bytes arrived. Report written bytes by [`consume`](Self::consume) first: a reply to a
+    /// command that was not sent is a protocol violation.
     pub fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.clock(now);
         if self.current() != Some(conn) {
             return;
         }
-        self.heard = self.now;
+        self.last_received = self.now;
         match self.read(bytes) {
             Ok(None) => {}
             Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
@@ -285,7 +301,8 @@ impl Pipe {
         }
     }
 
-    /// Time has passed: call it at [`next_deadline`](Self::next_deadline); at any other time it does no harm.
+    /// Does the work that is due at [`next_deadline`](Self::next_deadline). Harmless at any other
+    /// time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.clock(now);
         let now = self.now;
@@ -295,7 +312,7 @@ impl Pipe {
                 if *until <= now {
                     return self.fail(Fault::TimedOut.into(), true);
                 }
-                while let Some(Asked { job, .. }) = self.waiting.pop_due(now) {
+                while let Some(Pending { job, .. }) = self.waiting.pop_due(now) {
                     self.answer_unsent(job, false, &Fault::TimedOut.into());
                 }
             }
@@ -314,18 +331,18 @@ impl Pipe {
 
     // Drains.
 
-    /// Whether `poll_output` has something.
     pub(crate) fn has_output(&self) -> bool {
         !self.outputs.is_empty()
     }
 
-    /// The next thing to do or to know.
+    /// Returns the next output.
     pub fn poll_output(&mut self) -> Option<PipeOutput> {
         burst::pop(&mut self.outputs)
     }
 
-    /// Bytes to be written to `conn`; empty if there are none, or it is not the current connection. Commands are encoded here, not
-    /// before, and not more than [`Limits::outgoing`] and one command at a time. Poll for outputs after it.
+    /// Returns bytes to write to `conn`; empty if there are none, or it is not the current
+    /// connection. Commands are encoded here, not earlier, up to [`Limits::outgoing`] plus one
+    /// command. Poll for outputs afterwards.
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
         if self.current() != Some(conn) {
             return &[];
@@ -339,7 +356,7 @@ impl Pipe {
         })
     }
 
-    /// Whether `outgoing` would show anything; encodes nothing.
+    /// Returns true if `outgoing` would return bytes. Encodes nothing.
     pub fn has_outgoing(&self, conn: ConnId) -> bool {
         self.current() == Some(conn) && self.wire.has_outgoing(&self.config.limits)
     }
@@ -351,7 +368,8 @@ impl Pipe {
         }
     }
 
-    /// When to call `handle_timeout` at the latest. The time of the last call while there is output to be polled.
+    /// Returns when to call `handle_timeout` at the latest; the time of the last call while output
+    /// is queued.
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.outputs.is_empty() {
             return Some(self.now);
@@ -366,9 +384,10 @@ impl Pipe {
         }
     }
 
-    // Inside.
+    // Internals.
 
-    /// Time never goes back here, whatever the caller says (requirement M1).
+    /// Advances the clock, which never goes back.
+    // M1
     fn clock(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
@@ -382,61 +401,61 @@ impl Pipe {
         }
     }
 
-    /// Something is outstanding from now on. Silence counts from here if nothing was before.
-    fn expect_answers(&mut self) {
+    /// Restarts the silence timeout if nothing was outstanding before.
+    fn expect_replies(&mut self) {
         if self.wire.is_idle() {
-            self.heard = self.now;
+            self.last_received = self.now;
         }
     }
 
-    /// When the connection ends if nothing arrives before.
+    /// Returns when the connection ends if nothing arrives.
     // P6
     fn silent_until(&self) -> Option<Instant> {
         if self.wire.is_idle() {
             return None;
         }
-        Some(self.heard + self.config.request_timeout + self.wire.server_waits())
+        Some(self.last_received + self.config.request_timeout + self.wire.server_waits())
     }
 
-    fn ask_for(&mut self, job: Job) {
+    fn submit_job(&mut self, job: Job) {
         let connect_by = self.now + self.config.connect_timeout;
-        self.ask(Asked { job, send_by: Instant::MAX }, connect_by);
+        self.submit(Pending { job, send_by: Instant::MAX }, connect_by);
     }
 
-    /// `connect_by`: how long it waits for a connection.
-    fn ask(&mut self, asked: Asked, connect_by: Instant) {
+    /// Queues a command. It waits for a connection until `connect_by`.
+    fn submit(&mut self, pending: Pending, connect_by: Instant) {
         match &self.phase {
             Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => {
-                self.waiting.push(asked, connect_by);
+                self.waiting.push(pending, connect_by);
             }
             Phase::Up { .. } => {
-                self.expect_answers();
-                self.wire.queue(asked);
+                self.expect_replies();
+                self.wire.queue(pending);
             }
             Phase::BackingOff { cause, .. } => {
                 let cause = cause.clone();
-                self.answer_unsent(asked.job, false, &cause);
+                self.answer_unsent(pending.job, false, &cause);
             }
         }
     }
 
-    fn logged_in_after(&mut self, unanswered: usize, until: Instant, hello: Hello) {
+    fn advance_login(&mut self, unanswered: usize, until: Instant, hello: Hello) {
         if unanswered > 0 {
             self.phase = Phase::LoggingIn { until, unanswered, hello };
             return;
         }
         self.phase = Phase::Up { since: self.now };
         self.outputs.push_back(PipeOutput::Up(hello));
-        self.heard = self.now;
-        while let Some((asked, _)) = self.waiting.pop() {
-            self.wire.queue(asked);
+        self.last_received = self.now;
+        while let Some((pending, _)) = self.waiting.pop() {
+            self.wire.queue(pending);
         }
     }
 
-    /// Takes in what has come. `Some` and `Err` say why the connection is to be dropped.
+    /// Processes received bytes. `Some` and `Err` are reasons to drop the connection.
     ///
-    /// A server that refuses as a replica ends the connection only after what came with that answer: the others in flight are most
-    /// likely answered there too, and a clear no is worth more than a broken connection.
+    /// If the server refuses a command because it is a replica, the replies already received are
+    /// still processed. A definite refusal is more useful than a broken connection.
     fn read(&mut self, mut bytes: &[u8]) -> Result<Option<Cause>, Cause> {
         if matches!(self.phase, Phase::Connecting { .. }) {
             return Err(breach(Breach::Unasked));
@@ -448,104 +467,105 @@ impl Pipe {
                 && let Some((answer, len)) = short(bytes, protocol, &limits)
             {
                 bytes = &bytes[len..];
-                self.take_in(answer, &mut ending)?;
+                self.handle_answer(answer, &mut ending)?;
                 continue;
             }
             let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
             let answer = Answer::decode(&frame, protocol).map_err(breach);
-            let result = answer.and_then(|answer| self.take_in(answer, &mut ending));
+            let result = answer.and_then(|answer| self.handle_answer(answer, &mut ending));
             self.wire.recycle(frame);
             result?;
         }
         Ok(ending)
     }
 
-    fn take_in(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
+    fn handle_answer(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
         if !self.wire.is_answered(&answer, &self.config.limits)? {
             return Ok(());
         }
         let Some(calls) = self.wire.first().map(|sent| usize::from(sent.calls)) else { return Ok(()) };
         if let Answer::Error(text) = answer {
-            return self.take_in_error(answer, text, calls, ending);
+            return self.handle_error(answer, text, calls, ending);
         }
         if calls == 1 {
-            return self.answered(answer, answer.value(), None);
+            return self.resolve(answer, answer.value(), None);
         }
-        self.answered_each(answer, answer.value(), calls, false, None)
+        self.resolve_each(answer, answer.value(), calls, false, None)
     }
 
-    fn take_in_error(
+    fn handle_error(
         &mut self,
         answer: Answer<'_>,
         text: &str,
         calls: usize,
         ending: &mut Option<Cause>,
     ) -> Result<(), Cause> {
-        let again = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
+        let resend = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
         let mut error = ServerError::classify(text);
         if self.is_logged_out(text) {
-            // The next connection logs in again. It comes after a pause that grows, and a login that is refused is told as such.
+            // The next connection logs in again, after a growing pause, and reports a refused
+            // login.
             error.class = ErrorClass::Reconnect;
         }
         let mut value = answer.value();
-        // An error may concern one lock of the batch only. A missing login concerns all of them.
-        let apart = calls > 1 && !asks_for_login(text);
+        // An error may concern only one lock of the batch. A missing login concerns all of them.
+        let retry_alone = calls > 1 && !asks_for_login(text);
         match error.class {
-            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if apart => {
+            ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if retry_alone => {
                 if refuses_several(text) {
-                    self.wire.send_one_by_one();
+                    self.wire.disable_batching();
                 }
                 value = batch::NOT_DONE;
             }
             ErrorClass::Reconnect => *ending = Some(error.clone().into()),
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient | ErrorClass::Unclear => {}
         }
-        self.answered_each(answer, value, calls, again, Some(&error))
+        self.resolve_each(answer, value, calls, resend, Some(&error))
     }
 
-    /// A connection that was up is to log in, and there is something to log in with.
+    /// Returns true if an open connection has lost its login and can log in again.
     fn is_logged_out(&self, text: &str) -> bool {
         self.is_up() && self.config.endpoint.password.is_some() && asks_for_login(text)
     }
 
-    /// The first calls in flight, which left as one command, have their answers: parts of `value`. Or they are sent `again`.
-    fn answered_each(
+    /// Resolves the first `calls` in flight, which shared one command, with their parts of `value`,
+    /// or resends them.
+    fn resolve_each(
         &mut self,
         answer: Answer<'_>,
         value: Value<'_>,
         calls: usize,
-        again: bool,
+        resend: bool,
         error: Option<&ServerError>,
     ) -> Result<(), Cause> {
-        let mut sense = Ok(());
+        let mut result = Ok(());
         for place in 0..calls {
-            let mut room = [0; 4];
+            let mut buffer = [0; 4];
             let kind = self.wire.first_kind();
-            let value = kind.map_or(value, |kind| batch::part(kind, value, calls, place, &mut room));
-            let again = again || (calls > 1 && value == batch::NOT_DONE);
-            if !(again && self.wire.send_again()) {
-                let answered = self.answered(answer, value, error);
-                sense = sense.and(answered);
+            let value = kind.map_or(value, |kind| batch::part(kind, value, calls, place, &mut buffer));
+            let resend = resend || (calls > 1 && value == batch::NOT_DONE);
+            if !(resend && self.wire.resend_first()) {
+                let resolved = self.resolve(answer, value, error);
+                result = result.and(resolved);
             }
         }
-        sense
+        result
     }
 
-    /// The first call in flight has its answer.
     #[inline]
-    fn answered(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
+    fn resolve(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
         let Some(sent) = self.wire.first() else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
-        let mut lost = false;
-        match &sent.asked.job {
+        let mut malformed = false;
+        match &sent.pending.job {
             Job::Call { call, request, .. } => {
                 let mut reply = request.read(value);
                 if let (Some(Reply::Rejected(own)), Some(ErrorClass::Reconnect)) = (&mut reply, error.map(|e| e.class))
                 {
                     own.class = ErrorClass::Reconnect;
                 }
-                lost = reply.is_none();
-                // What answered nonsense may have done anything.
+                malformed = reply.is_none();
+                // A malformed reply does not show what the server did.
                 let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));
                 self.outputs.push_back(PipeOutput::Reply { call: *call, reply });
             }
@@ -555,7 +575,7 @@ impl Pipe {
             Job::Login(step) => {
                 let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };
                 step.read(&answer, &mut hello)?;
-                self.logged_in_after(unanswered.saturating_sub(1), until, hello);
+                self.advance_login(unanswered.saturating_sub(1), until, hello);
             }
             Job::Block { .. } => self.outputs.push_back(match (answer, error) {
                 (_, Some(error)) => PipeOutput::BlockRefused(error.clone()),
@@ -571,12 +591,12 @@ impl Pipe {
             },
         }
         self.wire.done();
-        if lost { Err(wrong()) } else { Ok(()) }
+        if malformed { Err(wrong()) } else { Ok(()) }
     }
 
-    /// The connection is no more; it is opened again after a pause.
-    fn fail(&mut self, cause: Cause, tell_host: bool) {
-        if let Some(conn) = self.current().filter(|_| tell_host) {
+    /// Ends the connection. It is reopened after a pause.
+    fn fail(&mut self, cause: Cause, notify_host: bool) {
+        if let Some(conn) = self.current().filter(|_| notify_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
@@ -587,13 +607,14 @@ impl Pipe {
         self.settle(&cause);
     }
 
-    /// Answers everything that has not been answered: the one place where that is done (requirement M8).
+    /// Answers everything outstanding. No other place does.
+    // M8
     fn settle(&mut self, cause: &Cause) {
         while let Some((job, left)) = self.wire.pop_unanswered() {
             self.answer_unsent(job, left, cause);
         }
-        while let Some((asked, _)) = self.waiting.pop() {
-            self.answer_unsent(asked.job, false, cause);
+        while let Some((pending, _)) = self.waiting.pop() {
+            self.answer_unsent(pending.job, false, cause);
         }
         self.wire = Wire::default();
     }

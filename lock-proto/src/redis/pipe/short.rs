@@ -1,16 +1,16 @@
-//! The few forms that nearly all answers have, read without the decoder.
+//! Fast path for the most common replies, bypassing the decoder.
 //!
-//! They take as much of a machine's time as all the rest of an answer's way. Whatever is not certainly one of them is left to the
-//! scanner and the decoder, and a test compares what both say.
+//! Decoding costs as much as all other processing of a reply. Anything not recognised here goes to
+//! the scanner and the decoder. A test checks that both agree.
 
 use super::frame::{Answer, Limits, MAX_INTS};
 use crate::redis::url::Protocol;
 
-/// A number of more digits may not fit.
+/// More digits may not fit into an `i64`.
 const DIGITS: usize = 18;
 
-/// The short frame at the start of `bytes`, and its length: `OK`, an integer, null, two or four integers. `None` if it is not there, not
-/// all of it, or not one of these.
+/// Parses a short frame at the start of `bytes`, and returns its length: `OK`, an integer, null,
+/// two or four integers. `None` if the frame is incomplete or of another form.
 pub(super) fn short(bytes: &[u8], protocol: Protocol, limits: &Limits) -> Option<(Answer<'static>, usize)> {
     let (answer, len) = match *bytes.first()? {
         b':' => int(bytes, 0).map(|(n, end)| (Answer::Int(n), end))?,
@@ -37,7 +37,7 @@ pub(super) fn short(bytes: &[u8], protocol: Protocol, limits: &Limits) -> Option
     (len <= limits.frame).then_some((answer, len))
 }
 
-/// The integer at `at`, and where it ends.
+/// Parses the integer at `at`, and returns where it ends.
 fn int(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let digits = bytes.get(at..)?.strip_prefix(b":")?;
     let (negative, digits) = digits.strip_prefix(b"-").map_or((false, digits), |digits| (true, digits));
@@ -87,7 +87,7 @@ mod tests {
         b"+OK\r\n",
     ];
 
-    /// What is read here is what the scanner and the decoder read, for frames put together and cut at random.
+    /// Compares with the scanner and the decoder, on frames assembled and cut at random.
     #[test]
     fn p3_agrees_with_the_decoder() {
         let mut read = [0; 5];
@@ -121,7 +121,7 @@ mod tests {
             let (answer, len) = short(list, Protocol::Resp2, &exact).unwrap();
             assert_eq!(Answer::decode(list, Protocol::Resp2), Ok(answer));
             assert_eq!(Scanner::default().scan(list, Protocol::Resp2, &exact), Ok(Scan::Complete(len)));
-            // More is to come, and there is room for none of it.
+            // The frame is incomplete, and its rest exceeds the limit.
             let full = Limits { frame: 4, ..exact };
             assert_eq!(Scanner::default().scan(&list[..4], Protocol::Resp2, &full), Err(Breach::TooLong));
             let (frame, elements) = (list.len() - 1, elements - 1);

@@ -19,8 +19,9 @@ use alloc::vec;
 const MS: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Work on the whole takes as long as on its eight parts one after the other; if it grew as the square, eight times as long. Both last
-/// about equally long, so that a busy machine interrupts both alike; it may need another try.
+/// Asserts that `work` takes linear time: about as long on the whole as on its eight parts in turn.
+/// Quadratic work would take eight times as long. Both runs last about equally long, so load on the
+/// machine slows both alike; a retry may be needed.
 fn assert_linear(most: usize, work: impl Fn(usize)) {
     let timed = |size, times| {
         let start = std::time::Instant::now();
@@ -32,7 +33,7 @@ fn assert_linear(most: usize, work: impl Fn(usize)) {
     assert!(tried.len() < 10, "the whole took so many times as long as its eight parts: {tried:?}");
 }
 
-/// A pipe, the time, and the host's side of the contract.
+/// A pipe, a clock, and the host's side of the contract.
 struct Rig {
     pipe: Pipe,
     now: Instant,
@@ -59,14 +60,14 @@ impl Rig {
         Self { pipe: Pipe::new(config, identity, 42), now: Instant::from_millis(1000), serial: 0 }
     }
 
-    /// An open connection without a handshake, on which each request is a command.
+    /// An open connection without a handshake. Each request is a command of its own.
     fn up() -> (Self, ConnId) {
         let (mut rig, conn) = Self::together();
-        rig.pipe.wire.send_one_by_one();
+        rig.pipe.wire.disable_batching();
         (rig, conn)
     }
 
-    /// The same, but that requests may leave together.
+    /// Like `up`, but with batching.
     fn together() -> (Self, ConnId) {
         let mut rig = Self::new("redis://h");
         let conn = rig.opened();
@@ -96,7 +97,6 @@ impl Rig {
         call
     }
 
-    /// Writes all there is to write.
     fn written(&mut self, conn: ConnId) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -109,7 +109,6 @@ impl Rig {
         }
     }
 
-    /// The names of the commands that are written.
     fn commands(&mut self, conn: ConnId) -> Vec<String> {
         commands(&self.written(conn)).into_iter().map(|mut args| args.swap_remove(0)).collect()
     }
@@ -123,7 +122,7 @@ impl Rig {
         self.pipe.handle_timeout(self.now);
     }
 
-    /// Time passes until the pipe opens the connection again.
+    /// Advances the time until the pipe reopens the connection.
     fn reopened(&mut self) -> ConnId {
         let due = self.pipe.next_deadline().unwrap();
         self.pass(due.since(self.now));
@@ -133,7 +132,6 @@ impl Rig {
     }
 }
 
-/// The commands in `bytes`, each as its arguments.
 fn commands(mut bytes: &[u8]) -> Vec<Vec<String>> {
     fn number(bytes: &mut &[u8], kind: u8) -> usize {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap();
@@ -163,7 +161,6 @@ fn key(name: &str) -> Key {
     Key::new(b"", name.as_bytes())
 }
 
-/// `SET NX`.
 fn take(name: &str) -> Request {
     Request::Take {
         key: key(name),
@@ -176,7 +173,7 @@ fn take(name: &str) -> Request {
     }
 }
 
-/// For a lock with a TTL of 100 ms.
+/// A take of a lock with a TTL of 100 ms.
 fn short(name: &str) -> Request {
     let retired = Retired::default();
     Request::Take { key: key(name), number: 1, retired, ttl_ms: 100, fence_block: 0, clean: true, waiting_ms: 0 }
@@ -256,7 +253,7 @@ fn p1_resp3_logs_in_by_hello() {
         &["INFO", "server"],
     ];
     assert_eq!(written, expected);
-    // As redis-server 7.0 answers: a map, and a verbatim string.
+    // The format of redis-server 7.0: a map, and a verbatim string.
     rig.receive(conn, b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nmodules\r\n*0\r\n+OK\r\n+OK\r\n:9\r\n");
     let info = "txt:# Server\r\nrun_id:ff\r\nuptime_in_seconds:0\r\n";
     rig.receive(conn, format!("={}\r\n{info}\r\n", info.len()).as_bytes());
@@ -310,7 +307,7 @@ fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
         assert!(error.text.starts_with(text), "{url}: {error}");
         let cause = Cause::Server(error.clone());
         assert_eq!(*answered, reply(waiting, Reply::NotSent(cause.clone())), "{url}");
-        // During the pause a request is answered at once.
+        // During the pause a request fails at once.
         let refused = rig.send(take("b"));
         assert_eq!(rig.outputs(), [reply(refused, Reply::NotSent(cause))], "{url}");
         let again = rig.reopened();
@@ -373,7 +370,7 @@ fn opening_is_given_up_after_the_connect_timeout() {
     }
 }
 
-/// A lock with a short TTL does not wait as long as the others.
+/// A lock with a short TTL waits less than the others.
 #[test]
 fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
     let mut rig = Rig::new("redis://h");
@@ -383,7 +380,7 @@ fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
     rig.pass(20 * MS);
     assert_eq!(rig.outputs(), [reply(b, Reply::NotSent(fault(Fault::TimedOut)))]);
     rig.pipe.handle_connected(rig.now, conn);
-    rig.pipe.wire.send_one_by_one();
+    rig.pipe.wire.disable_batching();
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
     rig.receive(conn, b"+OK\r\n+OK\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default()), granted(a), granted(c)]);
@@ -455,7 +452,8 @@ fn p1_a_broken_connection_is_opened_again_ever_more_slowly() {
         let full = Duration::from_secs(1).min(10 * MS * 2u32.pow(n as u32));
         assert!(*pause <= full && *pause >= full * 3 / 4, "pause {n} is {pause:?} of {full:?}");
     }
-    // A connection that is broken soon after it came up goes on where it was, one that lasted does not.
+    // The backoff continues after a connection that failed early, and restarts after one that
+    // lasted.
     for (lasted, least) in [(999, 750), (1000, 7)] {
         rig.pipe.handle_connected(rig.now, conn);
         rig.pass(lasted * MS);
@@ -484,7 +482,7 @@ fn close_settles_everything_and_stays_closed_until_it_is_wanted() {
     assert_eq!((rig.outputs(), rig.pipe.next_deadline()), (vec![], None));
     rig.send(take("c"));
     assert!(matches!(rig.outputs()[..], [PipeOutput::Connect(new)] if new != conn));
-    // Closing what is being opened, or waits for the next try.
+    // Close while connecting, and while backing off.
     rig.pipe.close(rig.now);
     assert_eq!(rig.outputs().len(), 2);
     let conn = rig.opened();
@@ -536,8 +534,8 @@ fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
     rig.reopened();
 }
 
-/// A connection that was up has to log in again: another one does, after a pause that grows. Without a password there is nothing to log in
-/// with, and the server's answer is a refusal.
+/// If the server requires a login on an open connection, the next connection logs in, after a
+/// growing pause. Without a password the error is a refusal.
 #[test]
 fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
     for text in ["NOAUTH Authentication required.", "ERR Protocol error: unauthenticated multibulk length"] {
@@ -546,7 +544,7 @@ fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
         for pause in [10, 20, 40] {
             assert_eq!(rig.commands(conn), ["AUTH"]);
             rig.receive(conn, b"+OK\r\n");
-            rig.pipe.wire.send_one_by_one();
+            rig.pipe.wire.disable_batching();
             let (a, b) = (rig.send(take("a")), rig.send(take("b")));
             rig.written(conn);
             rig.outputs();
@@ -567,7 +565,7 @@ fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
     }
 }
 
-/// A server in cluster mode is told by `INFO` where there is no `HELLO`: before any request leaves.
+/// Without `HELLO`, `INFO` detects cluster mode before any request is sent.
 #[test]
 fn p2_a_server_in_cluster_mode_is_refused_before_anything_is_taken() {
     for field in ["redis_mode", "server_mode"] {

@@ -1,4 +1,5 @@
-//! One open connection: its buffers, its line of commands, and which scripts the server has seen on it.
+//! One open connection: its buffers, its command queue, and the scripts that the server has seen on
+//! it.
 
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -21,69 +22,71 @@ use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
 use crate::time::{Instant, millis_up};
 
-/// What is read at once while a frame is incomplete. What is read beyond its end is looked at again, so not too much.
+/// Bytes read at once while a frame is incomplete. Bytes beyond its end are scanned twice, so this
+/// is small.
 const CHUNK: usize = 256;
 
-/// A command to be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Job {
-    /// A command of the handshake.
     Login(Step),
-    /// A request of the hub.
     Call {
         call: CallId,
         request: Request,
-        /// How often it was sent in vain.
+        /// How often it was sent without success.
         tries: u8,
     },
-    /// `BLPOP`.
-    Block { keys: Vec<Key>, timeout: Duration },
-    /// `CLIENT UNBLOCK`.
-    Unblock { client: i64 },
+    Block {
+        keys: Vec<Key>,
+        timeout: Duration,
+    },
+    Unblock {
+        client: i64,
+    },
 }
 
-/// A command that has not been encoded.
+/// A command that is not encoded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct Pending {
     pub(super) job: Job,
-    /// If it has not left by then, it does not.
+    /// It expires if it has not been encoded by then.
     pub(super) send_by: Instant,
 }
 
-impl Asked {
-    /// A request that can leave together with others. What was sent before goes alone.
+impl Pending {
+    /// Returns the request if it can share a command with others. A resent request cannot.
     fn plain(&self) -> Option<Plain<'_>> {
         if let Job::Call { request, tries: 0, .. } = &self.job { Plain::of(request) } else { None }
     }
 }
 
-/// A command that has been encoded. `start` and `end` count the bytes of the connection.
+/// An encoded command. `start` and `end` are byte offsets in the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
-    pub(super) asked: Asked,
+    pub(super) pending: Pending,
     start: u64,
     end: u64,
-    script: Option<Called>,
-    /// How many calls the command is for. They stand in the flight one behind the other, and are answered together.
+    script: Option<ScriptCall>,
+    /// The number of calls that share the command. They are adjacent in the flight and are answered
+    /// together.
     pub(super) calls: u8,
 }
 
-/// The script that a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Called {
+struct ScriptCall {
     index: u8,
-    /// Whether it carries the source.
     source: bool,
 }
 
-impl Called {
+impl ScriptCall {
     fn form(called: Option<Self>) -> Form {
         if called.is_some_and(|called| called.source) { Form::Source } else { Form::Sha1 }
     }
 }
 
-/// One open connection. Commands go from `queued` (or `again`) through `outbox` to `flight`, and leave it when they are
-/// answered. They are encoded when the host takes bytes, so that what never left is known not to have left (requirement M8).
+/// One open connection. Commands go from `queued` (or `resend`) through `outbox` to `flight`, and
+/// leave it when they are answered. They are encoded when the host takes bytes, so the client knows
+/// which commands were never sent.
+// M8
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
     /// Encoded bytes that wait for the socket.
@@ -95,35 +98,35 @@ pub(super) struct Wire {
     scanner: Scanner,
     missing: usize,
     flight: VecDeque<Sent>,
-    /// What is to be sent once more, because the server had lost a script or did not release several locks at once: before everything that was
-    /// never sent.
-    again: VecDeque<Asked>,
-    queued: VecDeque<Asked>,
-    /// Requests that leave together, by their kind, while what is queued is encoded. They keep their order with all that is about the same locks.
-    together: [Vec<Asked>; batch::KINDS],
+    /// Commands to resend ahead of `queued`, because the server had lost a script or refused a
+    /// batch.
+    resend: VecDeque<Pending>,
+    queued: VecDeque<Pending>,
+    /// Requests being collected into one command, by kind, while `queued` is encoded. They keep
+    /// their order relative to other commands for the same locks.
+    batches: [Vec<Pending>; batch::KINDS],
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
-    /// The server has refused a command for several locks because of their number.
-    one_by_one: bool,
-    overtakers: Overtakers,
+    /// The server has refused a batch because of its size.
+    batching_disabled: bool,
+    latest: LatestCommands,
     pushes: u32,
 }
 
 impl Wire {
     // Out.
 
-    pub(super) fn queue(&mut self, asked: Asked) {
-        self.queued.push_back(asked);
+    pub(super) fn queue(&mut self, pending: Pending) {
+        self.queued.push_back(pending);
     }
 
-    /// Encodes a command of the handshake now.
     pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
         let start = self.encoded;
         step.with_args(at, |args| encode(&mut self.outbox, args));
-        self.note_sent(Asked { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
+        self.note_sent(Pending { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
     }
 
-    /// Encodes what is queued, up to the limits. Hands what has waited for too long to `expired`.
+    /// Encodes queued commands, up to the limits. Passes commands that have expired to `expired`.
     pub(super) fn fill(
         &mut self,
         now: Instant,
@@ -131,67 +134,66 @@ impl Wire {
         limits: &Limits,
         mut expired: impl FnMut(Job),
     ) -> &[u8] {
-        while self.outbox.len() < limits.outgoing && self.flight.len() + self.kept_back() < limits.in_flight {
-            let queue = if self.again.is_empty() { &mut self.queued } else { &mut self.again };
-            let Some(asked) = burst::pop(queue) else { break };
-            if asked.send_by <= now {
-                expired(asked.job);
+        while self.outbox.len() < limits.outgoing && self.flight.len() + self.batched() < limits.in_flight {
+            let queue = if self.resend.is_empty() { &mut self.queued } else { &mut self.resend };
+            let Some(pending) = burst::pop(queue) else { break };
+            if pending.send_by <= now {
+                expired(pending.job);
                 continue;
             }
-            let kind = asked.plain().map(|plain| plain.kind).filter(|_| !self.one_by_one);
+            let kind = pending.plain().map(|plain| plain.kind).filter(|_| !self.batching_disabled);
             for index in 0..batch::KINDS {
-                if self.is_in_the_way(index, &asked, kind) {
-                    self.send_together(identity, index);
+                if self.must_follow(index, &pending, kind) {
+                    self.send_batch(identity, index);
                 }
             }
             if let Some(kind) = kind
-                && let Some(together) = self.together.get_mut(kind.index())
-                && (!together.is_empty() || !self.queued.is_empty())
+                && let Some(requests) = self.batches.get_mut(kind.index())
+                && (!requests.is_empty() || !self.queued.is_empty())
             {
-                together.push(asked);
-                if together.len() == batch::MOST {
-                    self.send_together(identity, kind.index());
+                requests.push(pending);
+                if requests.len() == batch::MOST {
+                    self.send_batch(identity, kind.index());
                 }
                 continue;
             }
             let start = self.encoded;
-            let called = self.encode_alone(identity, &asked);
-            self.note_sent(asked, start, called, 1);
+            let called = self.encode_alone(identity, &pending);
+            self.note_sent(pending, start, called, 1);
         }
         for index in 0..batch::KINDS {
-            self.send_together(identity, index);
+            self.send_batch(identity, index);
         }
         &self.outbox
     }
 
-    /// How many requests are kept back for each other.
-    fn kept_back(&self) -> usize {
-        self.together.iter().map(Vec::len).sum()
+    fn batched(&self) -> usize {
+        self.batches.iter().map(Vec::len).sum()
     }
 
-    /// Whether those that were kept back have to leave before this one, which is of this kind: it is about one of their locks, or cannot go
-    /// with them where it belongs.
+    /// Returns true if a batch must be sent before this command: it contains the same lock, or has
+    /// the same kind but other terms.
     #[inline]
-    fn is_in_the_way(&self, index: usize, asked: &Asked, kind: Option<Kind>) -> bool {
-        let Some(first) = self.together.get(index).and_then(|together| together.first()) else { return false };
-        let Job::Call { request, .. } = &asked.job else { return false };
+    fn must_follow(&self, index: usize, pending: &Pending, kind: Option<Kind>) -> bool {
+        let Some(first) = self.batches.get(index).and_then(|requests| requests.first()) else { return false };
+        let Job::Call { request, .. } = &pending.job else { return false };
         let other =
             kind.is_some_and(|kind| kind.index() == index && first.plain().is_none_or(|plain| plain.kind != kind));
-        other || self.together[index].iter().filter_map(Asked::plain).any(|kept| kept.key == request.key())
+        other || self.batches[index].iter().filter_map(Pending::plain).any(|kept| kept.key == request.key())
     }
 
-    /// Encodes a command of its own. The script that it runs.
+    /// Encodes a single command, and returns the script that it runs.
     #[inline]
-    fn encode_alone(&mut self, identity: &Identity, asked: &Asked) -> Option<Called> {
+    fn encode_alone(&mut self, identity: &Identity, pending: &Pending) -> Option<ScriptCall> {
         let mut called = None;
-        match &asked.job {
+        match &pending.job {
             Job::Login(_) => {}
             Job::Call { request, tries, .. } => {
                 called = request.script().map(|script| self.call(script, *tries));
-                request.with_args(identity, Called::form(called), |args| encode(&mut self.outbox, args));
+                request.with_args(identity, ScriptCall::form(called), |args| encode(&mut self.outbox, args));
             }
             Job::Block { keys, timeout } => {
-                // 0 would block for ever; fractions are understood since Redis 6.
+                // 0 would block without limit. Fractions need Redis 6 or later.
                 let ms = millis_up(*timeout).max(1);
                 let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
                 let mut args: Vec<&[u8]> = Vec::with_capacity(keys.len() + 2);
@@ -207,69 +209,68 @@ impl Wire {
         called
     }
 
-    /// Encodes the requests that were kept back for each other, as one command.
-    fn send_together(&mut self, identity: &Identity, index: usize) {
-        let Some(kept) = self.together.get_mut(index).filter(|kept| !kept.is_empty()) else { return };
-        let mut together = core::mem::take(kept);
+    fn send_batch(&mut self, identity: &Identity, index: usize) {
+        let Some(kept) = self.batches.get_mut(index).filter(|kept| !kept.is_empty()) else { return };
+        let mut requests = core::mem::take(kept);
         let start = self.encoded;
-        let called = match (&together[..], together.first().and_then(Asked::plain)) {
+        let called = match (&requests[..], requests.first().and_then(Pending::plain)) {
             ([_, _, ..], Some(first)) => {
                 let kind = first.kind;
                 let called = Some(self.call(kind.script(), 0));
-                let requests = together.iter().filter_map(Asked::plain);
-                batch::with_args(kind, requests, identity, Called::form(called), |args| encode(&mut self.outbox, args));
+                let plain = requests.iter().filter_map(Pending::plain);
+                batch::with_args(kind, plain, identity, ScriptCall::form(called), |args| {
+                    encode(&mut self.outbox, args)
+                });
                 called
             }
-            ([asked, ..], _) => self.encode_alone(identity, asked),
+            ([pending, ..], _) => self.encode_alone(identity, pending),
             ([], _) => None,
         };
         // At most `batch::MOST`.
-        let calls = together.len() as u8;
-        for asked in together.drain(..) {
-            self.note_sent(asked, start, called, calls);
+        let calls = requests.len() as u8;
+        for pending in requests.drain(..) {
+            self.note_sent(pending, start, called, calls);
         }
-        // Its room is used again.
-        if let Some(kept) = self.together.get_mut(index) {
-            *kept = together;
+        // Reuse the allocation.
+        if let Some(kept) = self.batches.get_mut(index) {
+            *kept = requests;
         }
     }
 
-    /// The next command runs this script.
     #[inline]
-    fn call(&mut self, script: Script, tries: u8) -> Called {
+    fn call(&mut self, script: Script, tries: u8) -> ScriptCall {
         let eval = &mut self.evals[usize::from(script.index)];
-        // A server that forgets the script twice gets the source, whatever it should know by then.
+        // If the server lost the script twice, send the source whatever it should know.
         let source = eval.is_none() || tries > 1;
         if source {
             *eval = Some(self.encoded);
         }
-        Called { index: script.index, source }
+        ScriptCall { index: script.index, source }
     }
 
     #[inline]
-    fn note_sent(&mut self, asked: Asked, start: u64, script: Option<Called>, calls: u8) {
+    fn note_sent(&mut self, pending: Pending, start: u64, script: Option<ScriptCall>, calls: u8) {
         let end = self.consumed + self.outbox.len() as u64;
         self.encoded = end;
-        if let Job::Call { request, .. } = &asked.job {
-            self.overtakers.sent(request.key(), start);
+        if let Job::Call { request, .. } = &pending.job {
+            self.latest.sent(request.key(), start);
         }
-        self.flight.push_back(Sent { asked, start, end, script, calls });
+        self.flight.push_back(Sent { pending, start, end, script, calls });
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
-        !self.outbox.is_empty() || (self.again.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
+        !self.outbox.is_empty() || (self.resend.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
     }
 
-    /// Nothing is outstanding.
     pub(super) fn is_idle(&self) -> bool {
-        self.flight.is_empty() && self.again.is_empty() && self.queued.is_empty()
+        self.flight.is_empty() && self.resend.is_empty() && self.queued.is_empty()
     }
 
-    /// How long the server may wait before it answers the next command.
+    /// Returns how long the server may block before it replies to the next command.
     pub(super) fn server_waits(&self) -> Duration {
-        let queued = self.again.front().or_else(|| self.queued.front());
-        match self.flight.front().map(|sent| &sent.asked).or(queued) {
-            Some(Asked { job: Job::Block { timeout, .. }, .. }) => *timeout,
+        let queued = self.resend.front().or_else(|| self.queued.front());
+        match self.flight.front().map(|sent| &sent.pending).or(queued) {
+            Some(Pending { job: Job::Block { timeout, .. }, .. }) => *timeout,
             Some(_) | None => Duration::ZERO,
         }
     }
@@ -282,12 +283,12 @@ impl Wire {
 
     // In.
 
-    /// No part of a frame is kept.
     pub(super) fn is_between_frames(&self) -> bool {
         self.inbox.is_empty()
     }
 
-    /// Takes the next complete frame off `bytes`: still in the host's buffer, or put together in ours. If there is none, `bytes` is kept until more comes.
+    /// Takes the next complete frame off `bytes`, borrowed from the host's buffer or assembled in
+    /// ours. Buffers `bytes` if the frame is incomplete.
     pub(super) fn take_frame<'b>(
         &mut self,
         bytes: &mut &'b [u8],
@@ -318,7 +319,7 @@ impl Wire {
             self.inbox.extend_from_slice(part);
             match self.scanner.scan(&self.inbox, protocol, limits)? {
                 Scan::Complete(len) => {
-                    // The frame ends in the part just read: before, it was incomplete.
+                    // The frame ends in this part, because it was incomplete before.
                     *bytes = &bytes[len.saturating_sub(had)..];
                     self.inbox.truncate(len);
                     return Ok(Some(Cow::Owned(core::mem::take(&mut self.inbox))));
@@ -332,7 +333,7 @@ impl Wire {
         Ok(None)
     }
 
-    /// Takes the buffer of a frame back, so that the next one needs no allocation.
+    /// Reuses the buffer of a frame for the next one.
     pub(super) fn recycle(&mut self, frame: Cow<'_, [u8]>) {
         if let Cow::Owned(mut buffer) = frame {
             buffer.clear();
@@ -340,7 +341,7 @@ impl Wire {
         }
     }
 
-    /// Whether `answer` answers the first command in flight: not so a push, which answers nothing.
+    /// Returns true if `answer` is the reply to the first command in flight. Push messages are not.
     pub(super) fn is_answered(&mut self, answer: &Answer<'_>, limits: &Limits) -> Result<bool, Cause> {
         if *answer == Answer::Push {
             self.pushes += 1;
@@ -348,62 +349,63 @@ impl Wire {
         }
         self.pushes = 0;
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
-            // Servers say good-bye by an error that nobody asked for: too many clients, protected mode.
-            let good_bye =
+            // A server may send an unsolicited error before it closes: too many clients, protected
+            // mode.
+            let unsolicited =
                 if let Answer::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
-            return Err(good_bye.unwrap_or_else(|| breach(Breach::Unasked)));
+            return Err(unsolicited.unwrap_or_else(|| breach(Breach::Unasked)));
         }
         Ok(true)
     }
 
-    /// What the first command in flight asks for, if it is for several locks.
+    /// Returns the kind of the first command in flight, if it is a batch.
     pub(super) fn first_kind(&self) -> Option<Kind> {
         let sent = self.flight.front().filter(|sent| sent.calls > 1)?;
-        sent.asked.plain().map(|plain| plain.kind)
+        sent.pending.plain().map(|plain| plain.kind)
     }
 
-    /// The first command in flight.
     pub(super) fn first(&self) -> Option<&Sent> {
         self.flight.front()
     }
 
-    /// The first command in flight has its answer.
+    /// Removes the first command in flight, which was answered.
     pub(super) fn done(&mut self) {
         if let Some(sent) = burst::pop(&mut self.flight) {
-            self.overtakers.answered(sent.start);
+            self.latest.answered(sent.start);
         }
     }
 
-    /// The server does not know the script of the first command in flight. Whether it named one by its hash.
+    /// Records that the server does not know the script of the first command in flight. Returns
+    /// true if the command named it by hash.
     pub(super) fn script_is_missing(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let Some(script) = sent.script.filter(|script| !script.source) else { return false };
         let eval = &mut self.evals[usize::from(script.index)];
-        // An EVAL that was sent after this command brings the script back.
+        // An EVAL sent after this command loads the script again.
         *eval = eval.filter(|eval| *eval > sent.start);
         true
     }
 
-    /// The server takes no command for several locks: each lock has one of its own from now on.
-    pub(super) const fn send_one_by_one(&mut self) {
-        self.one_by_one = true;
+    /// Stops batching: the server does not accept a command for several locks.
+    pub(super) const fn disable_batching(&mut self) {
+        self.batching_disabled = true;
     }
 
-    /// Sends the first call in flight once more, ahead of all that was never sent. Not so if it would overtake a later command for the same
-    /// lock, which has been written already.
-    pub(super) fn send_again(&mut self) -> bool {
+    /// Resends the first call in flight ahead of `queued`. Returns false if the resent call would
+    /// follow a later command for the same lock, which was already encoded.
+    pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let start = sent.start;
-        let Job::Call { request, .. } = &sent.asked.job else { return false };
-        self.overtakers.answered(start);
-        if self.overtakers.any(request.key(), start, &self.flight, self.encoded) {
+        let Job::Call { request, .. } = &sent.pending.job else { return false };
+        self.latest.answered(start);
+        if self.latest.any(request.key(), start, &self.flight, self.encoded) {
             return false;
         }
-        if let Some(Sent { mut asked, .. }) = burst::pop(&mut self.flight) {
-            if let Job::Call { tries, .. } = &mut asked.job {
+        if let Some(Sent { mut pending, .. }) = burst::pop(&mut self.flight) {
+            if let Job::Call { tries, .. } = &mut pending.job {
                 *tries = tries.saturating_add(1);
             }
-            self.again.push_back(asked);
+            self.resend.push_back(pending);
         }
         true
     }
@@ -414,21 +416,22 @@ impl Wire {
         self.flight.len()
     }
 
-    /// The next command that will never be answered, in the order of sending, and whether some byte of it has left.
+    /// Removes the next unanswered command, in the order of sending. The flag is true if any of its
+    /// bytes were sent.
     pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
         if let Some(sent) = burst::pop(&mut self.flight) {
-            return Some((sent.asked.job, sent.start < self.consumed));
+            return Some((sent.pending.job, sent.start < self.consumed));
         }
-        let asked = burst::pop(&mut self.again).or_else(|| burst::pop(&mut self.queued))?;
-        Some((asked.job, false))
+        let pending = burst::pop(&mut self.resend).or_else(|| burst::pop(&mut self.queued))?;
+        Some((pending.job, false))
     }
 }
 
-/// Shows no bytes: a login may be among them.
+/// Shows no bytes, because they may contain a login.
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire")
-            .field("queued", &(self.again.len() + self.queued.len()))
+            .field("queued", &(self.resend.len() + self.queued.len()))
             .field("outgoing", &self.outbox.len())
             .field("in_flight", &self.flight.len())
             .field("incoming", &self.inbox.len())
@@ -436,20 +439,20 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// Where the last command for each lock started, of those in flight. Made when a script is missing, and kept only until all that
-/// was in flight then is answered: a lost script means many such questions, no lost script means none.
+/// Start of the latest command for each lock in flight. Built when a script is missing, and dropped
+/// once that flight is answered: one lost script causes many lookups, and normally there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Overtakers {
+struct LatestCommands {
     last: BTreeMap<Key, u64>,
     until: u64,
 }
 
-impl Overtakers {
+impl LatestCommands {
     fn any(&mut self, key: &Key, start: u64, flight: &VecDeque<Sent>, encoded: u64) -> bool {
         if self.last.is_empty() {
             self.until = encoded;
             for sent in flight.iter() {
-                if let Job::Call { request, .. } = &sent.asked.job {
+                if let Job::Call { request, .. } = &sent.pending.job {
                     self.last.insert(request.key().clone(), sent.start);
                 }
             }
@@ -472,13 +475,15 @@ impl Overtakers {
 
 /// Encodes a command as an array of bulk strings.
 ///
-/// By hand: the encoder of redis-protocol fills the space with zeros first, counts digits by a floating-point logarithm, which
-/// makes a renewal more than twice as expensive, and can fail, which here would leave a half-written command.
+/// The encoder of redis-protocol is avoided. It zeroes the buffer and counts digits by a
+/// floating-point logarithm, which more than doubles the cost of a renewal. It can also fail, which
+/// would leave a half-written command.
 fn encode(out: &mut BytesMut, args: &[&[u8]]) {
     out.extend_from_slice(b"*");
     out.extend_from_slice(itoa::Buffer::new().format(args.len()).as_bytes());
     for arg in args {
-        // The end of the line before goes along with the length, which nearly always has one or two digits.
+        // Write the preceding CRLF together with the length, which nearly always has one or two
+        // digits.
         match arg.len() {
             n @ 0..10 => out.extend_from_slice(&[b'\r', b'\n', b'$', digit(n), b'\r', b'\n']),
             n @ 10..100 => out.extend_from_slice(&[b'\r', b'\n', b'$', digit(n / 10), digit(n % 10), b'\r', b'\n']),
@@ -506,8 +511,8 @@ mod tests {
     use super::*;
     use crate::id::{CallId, NodeId};
 
-    /// They take room for every lock, so they are kept for one burst of lost scripts only; but for all of it, or each of its questions would
-    /// look at the whole flight.
+    /// The map takes memory for every lock, so it is kept for one flight only. It must last that
+    /// long, because each lookup would scan the flight otherwise.
     #[test]
     fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
@@ -515,18 +520,18 @@ mod tests {
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
             let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
             let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
-            let (asked, start) = (Asked { job, send_by: Instant::MAX }, 10 * serial as u64);
-            flight.push_back(Sent { asked, start, end: start + 10, script: None, calls: 1 });
+            let (pending, start) = (Pending { job, send_by: Instant::MAX }, 10 * serial as u64);
+            flight.push_back(Sent { pending, start, end: start + 10, script: None, calls: 1 });
         }
-        let mut overtakers = Overtakers::default();
-        assert!(overtakers.any(&a, 0, &flight, 30));
-        assert!(!overtakers.any(&b, 10, &flight, 30) && !overtakers.any(&c, 0, &flight, 30));
-        overtakers.sent(&c, 30);
+        let mut latest = LatestCommands::default();
+        assert!(latest.any(&a, 0, &flight, 30));
+        assert!(!latest.any(&b, 10, &flight, 30) && !latest.any(&c, 0, &flight, 30));
+        latest.sent(&c, 30);
         for start in [0, 10, 20] {
-            overtakers.answered(start);
-            assert!(overtakers.any(&c, 20, &VecDeque::new(), 40), "{start}");
+            latest.answered(start);
+            assert!(latest.any(&c, 20, &VecDeque::new(), 40), "{start}");
         }
-        overtakers.answered(30);
-        assert_eq!(overtakers.last, BTreeMap::new());
+        latest.answered(30);
+        assert_eq!(latest.last, BTreeMap::new());
     }
 }

@@ -1,9 +1,8 @@
-//! Bytes in any portions, and the memory and time they cost.
+//! Framing of bytes in any portions, and its cost in memory and time.
 
 use super::*;
 use crate::redis::pipe::frame::{Answer, Scan, Scanner};
 
-/// What the scanner says of `bytes` when they come in portions of `step`.
 fn scan(bytes: &[u8], protocol: Protocol, step: usize) -> Result<Scan, Breach> {
     let mut scanner = Scanner::default();
     let limits = Limits::default();
@@ -127,7 +126,7 @@ fn p3_what_is_no_frame_is_refused_as_early_as_it_can_be() {
     }
 }
 
-/// A number may have some thirty digits and leading zeros, but no more than a frame.
+/// A number may have about thirty digits with leading zeros, within the frame limit.
 #[test]
 fn p3_a_number_at_the_end_of_what_a_frame_may_be_is_too_long_as_anything_else() {
     let limits = Limits { frame: 60, ..Limits::default() };
@@ -170,7 +169,7 @@ fn replies_may_come_byte_by_byte() {
 
 #[test]
 fn a_frame_that_grows_byte_by_byte_is_looked_at_once() {
-    // Looked at from its beginning each time, a reply of 60 000 bytes would be 2 * 10^9 steps.
+    // Rescanning from the start each time would take 2 * 10^9 steps for a reply of 60 000 bytes.
     assert_linear(60_000, |length| {
         let mut rig = Rig::with("redis://h", Role::Commands, true);
         let conn = rig.opened();

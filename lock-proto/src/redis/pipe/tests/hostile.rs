@@ -1,10 +1,10 @@
-//! A server that is not to be trusted (requirement P3): bounded memory, a dropped connection, `Unknown` for what was in flight, and
-//! the client goes on.
+//! Untrusted servers: memory stays bounded, the connection is dropped, requests in flight are
+//! `Unknown`, and the client recovers.
+// P3
 
 use super::*;
 
-/// A connection with one request in flight.
-fn asked(url: &str) -> (Rig, ConnId, CallId) {
+fn with_request(url: &str) -> (Rig, ConnId, CallId) {
     let mut rig = Rig::new(url);
     let conn = rig.opened();
     rig.written(conn);
@@ -17,7 +17,8 @@ fn asked(url: &str) -> (Rig, ConnId, CallId) {
     (rig, conn, call)
 }
 
-/// The connection is dropped for this breach, the request is `Unknown`, and a new connection works.
+/// Asserts that the connection is dropped for this breach, the request is `Unknown`, and a new
+/// connection works.
 fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
     let why = || fault(Fault::Protocol(breach));
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
@@ -39,35 +40,35 @@ fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
 #[test]
 fn p3_ten_thousand_nested_arrays() {
     for url in ["redis://h", "redis://h?protocol=resp3"] {
-        let (mut rig, conn, call) = asked(url);
+        let (mut rig, conn, call) = with_request(url);
         rig.receive(conn, &b"*1\r\n".repeat(10_000));
         dropped(rig, conn, call, Breach::TooDeep);
     }
-    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     rig.receive(conn, &b"|0\r\n".repeat(10_000));
     dropped(rig, conn, call, Breach::TooDeep);
 }
 
 #[test]
 fn p3_a_bulk_length_of_2_to_the_62() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"$4611686018427387904\r\n");
     dropped(rig, conn, call, Breach::TooLong);
 }
 
 #[test]
 fn an_array_of_2_to_the_62() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"*4611686018427387904\r\n");
     dropped(rig, conn, call, Breach::TooLong);
 }
 
 #[test]
 fn p3_endless_garbage_without_a_newline() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, &[b'x'; 100_000]);
     dropped(rig, conn, call, Breach::Malformed);
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     let mut received = 0;
     rig.receive(conn, b"+");
     while rig.pipe.is_up() {
@@ -86,7 +87,7 @@ fn p3_a_reply_that_nothing_asked_for() {
         let why = fault(Fault::Protocol(Breach::Unasked));
         assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
     }
-    let (mut rig, conn, _) = asked("redis://h");
+    let (mut rig, conn, _) = with_request("redis://h");
     rig.receive(conn, b"+OK\r\n+OK\r\n");
     assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { .. }, PipeOutput::Disconnect(_), PipeOutput::Down(_)]));
 }
@@ -113,13 +114,13 @@ fn bytes_before_the_connection_is_open() {
 
 #[test]
 fn p3_m6_half_a_reply_and_then_silence() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"$2\r\nO");
     rig.pass(TIMEOUT);
     let why = || fault(Fault::TimedOut);
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
     assert_eq!(rig.outputs(), expected);
-    // The other half comes late, and the new connection starts with a clean slate.
+    // The second half arrives late. The new connection starts clean.
     let new = rig.reopened();
     rig.receive(conn, b"K\r\n");
     rig.pipe.handle_connected(rig.now, new);
@@ -135,7 +136,7 @@ fn p3_m6_half_a_reply_and_then_silence() {
 
 #[test]
 fn p3_a_million_pushes() {
-    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     let pushes = b">1\r\n+x\r\n".repeat(1000);
     let mut received = 0;
     while rig.pipe.is_up() && received < 1_000_000 {
@@ -148,7 +149,7 @@ fn p3_a_million_pushes() {
 
 #[test]
 fn pushes_between_replies_are_ignored() {
-    let (mut rig, conn, call) = asked("redis://h?protocol=resp3");
+    let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     let pushes = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n".repeat(1024);
     rig.receive(conn, &pushes);
     rig.receive(conn, b"+OK\r\n");
@@ -159,7 +160,7 @@ fn pushes_between_replies_are_ignored() {
 
 #[test]
 fn resp2_has_no_pushes() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b">1\r\n+x\r\n");
     dropped(rig, conn, call, Breach::Malformed);
 }
@@ -173,7 +174,7 @@ fn a_reply_of_the_wrong_form() {
         b"*2\r\n$1\r\na\r\n:1\r\n",
         b"*9\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
     ] {
-        let (mut rig, conn, call) = asked("redis://h");
+        let (mut rig, conn, call) = with_request("redis://h");
         rig.receive(conn, frame);
         let why = || fault(Fault::Protocol(Breach::WrongReply));
         let expected = [reply(call, Reply::Unknown(why())), PipeOutput::Disconnect(conn), PipeOutput::Down(why())];
@@ -202,14 +203,14 @@ fn a_handshake_of_nonsense() {
 
 #[test]
 fn an_error_that_is_no_text() {
-    let (mut rig, conn, call) = asked("redis://h");
+    let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"-OOM \xff\xfe\x00\r\n");
     assert_eq!(rig.outputs(), [reply(call, Reply::Rejected(ServerError::classify("OOM ")))]);
 }
 
 #[test]
 fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
-    let (mut rig, old, call) = asked("redis://h");
+    let (mut rig, old, call) = with_request("redis://h");
     rig.pipe.handle_disconnected(rig.now, old, Fault::Reset);
     let why = || fault(Fault::Reset);
     assert_eq!(rig.outputs(), [PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))]);
@@ -236,7 +237,7 @@ fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
             _ => {}
         }
     }
-    // A connection of another node or role is not ours either.
+    // A connection of another node or role is not current.
     let new = rig.pipe.current().unwrap();
     for other in [ConnId { node: NodeId::new(1), ..new }, ConnId { role: Role::Wake, ..new }] {
         assert!(rig.pipe.outgoing(other).is_empty());

@@ -1,4 +1,4 @@
-//! What waits for the socket.
+//! Bytes that wait for the socket.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn what_the_socket_has_not_taken_is_kept() {
     assert_eq!((&written[..1], commands(&written[1..]).len()), (&last[..], 1));
 }
 
-/// What has been written and what has been taken is counted to the byte: an answer is believed if its command has left as a whole.
+/// A reply is accepted only if its command was sent completely, to the byte.
 #[test]
 fn p2_an_answer_to_what_was_encoded_behind_half_a_command_is_believed() {
     let (mut rig, conn) = Rig::up();
@@ -42,15 +42,16 @@ fn p3_no_more_is_encoded_than_may_wait_for_the_socket() {
             rig.send(take(name));
         }
         assert_eq!(rig.pipe.outgoing(conn).len(), encoded * len, "{limit}");
-        // What has been taken makes room for the second one.
+        // Consumed bytes make room for the second command.
         rig.pipe.consume(conn, 2);
         assert_eq!(rig.pipe.outgoing(conn).len(), 2 * len - 2, "{limit}");
         rig.written(conn);
     }
 }
 
-/// Requirement Q7: who the server is is asked before what waits, which does not wait for the answer; and whatever it answers, the
-/// connection stays.
+/// `INFO server` goes ahead of queued requests, which do not wait for its reply. The connection
+/// survives any reply to it.
+// Q7
 #[test]
 fn q7_a_server_is_asked_who_it_is_while_requests_go_on() {
     let info = "run_id:0123abcd\r\nuptime_in_seconds:61\r\n";

@@ -1,10 +1,11 @@
-//! Scripts: source first, hash then, and what happens when the server has lost them (requirement P1).
+//! Scripts: sent as source first, then by hash, and resent if the server has lost them.
+// P1
 
 use super::*;
 
 const NOSCRIPT: &[u8] = b"-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
-/// A connection on which the scripts of `extend` and `release` are known.
+/// A connection on which the server knows the scripts of `extend` and `release`.
 fn known() -> (Rig, ConnId) {
     let (mut rig, conn) = Rig::up();
     rig.send(extend("x"));
@@ -50,7 +51,8 @@ fn p1_a_flushed_script_is_sent_again_ahead_of_what_was_never_sent() {
     assert_eq!(rig.outputs(), [reply(a, Reply::Extended), reply(b, Reply::Absent), granted(c)]);
 }
 
-/// The second one was sent before the source went again, and finds it there when it is sent again itself.
+/// The second command was sent before the source was resent. When it is resent itself, the server
+/// knows the script.
 #[test]
 fn p1_a_script_that_was_brought_back_is_not_brought_back_twice() {
     let (mut rig, conn) = known();
@@ -79,7 +81,7 @@ fn q5_a_fallback_never_overtakes_a_later_release() {
     assert_eq!(rig.commands(conn), ["EVAL"]);
     rig.receive(conn, b":1\r\n");
     assert_eq!(rig.outputs(), [reply(b, Reply::Extended)]);
-    // The next one on that lock is overtaken by nothing.
+    // No command overtakes the next one on that lock.
     let next = rig.send(extend("a"));
     rig.written(conn);
     rig.receive(conn, NOSCRIPT);

@@ -1,8 +1,8 @@
-//! Slow servers: answers that come late, and how much is sent at once.
+//! Slow servers: late replies, and limits on what is sent at once.
 
 use super::*;
 
-/// The lock with the short TTL has no answer for ten times its TTL, and harms nobody.
+/// The lock with the short TTL gets no reply for ten times its TTL, and delays no other lock.
 #[test]
 fn p6_a_connection_ends_by_silence_and_not_by_a_late_answer() {
     let (mut rig, conn) = Rig::up();
@@ -15,14 +15,14 @@ fn p6_a_connection_ends_by_silence_and_not_by_a_late_answer() {
     for call in others {
         assert_eq!(rig.pipe.next_deadline(), Some(rig.now + TIMEOUT));
         rig.pass(TIMEOUT - MS);
-        // A part of an answer is a sign of life too.
+        // A partial reply also counts as activity.
         rig.receive(conn, b"+O");
         rig.pass(TIMEOUT - MS);
         rig.receive(conn, b"K\r\n");
         assert_eq!(rig.outputs(), [granted(call)]);
     }
     assert_eq!(rig.pipe.next_deadline(), None, "nothing is outstanding");
-    // Silence while nothing was asked for does not count.
+    // Silence does not count while nothing is in flight.
     rig.pass(10 * TIMEOUT);
     rig.send(take("c"));
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now + TIMEOUT));
@@ -44,7 +44,8 @@ fn p6_a_slow_server_is_given_no_more_than_so_many_requests() {
     assert_eq!(rig.outputs(), [0, 1].map(|n| reply(calls[n], Reply::Extended)));
 }
 
-/// Half of the TTL has gone by: whoever asked would get little of the lock, and asks again. An extend still leaves.
+/// After half of the TTL a take is not sent, because too little of the TTL would remain. An extend
+/// is still sent.
 #[test]
 fn p6_a_take_that_has_waited_for_too_long_does_not_leave() {
     let (mut rig, conn) = Rig::up();

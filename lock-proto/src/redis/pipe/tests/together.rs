@@ -1,11 +1,11 @@
-//! Releases that leave together, and what becomes of them (requirement P4).
+//! Batches: requests that share one command, and their replies.
+// P4
 
 use super::*;
 use crate::redis::Form;
 use crate::redis::request::FenceBlock;
 use crate::redis::script::{RELEASE, RELEASE_MANY};
 
-/// A release of which nothing else of the client can be left.
 fn plain(name: &str) -> Request {
     Request::Release { key: key(name), number: 1, retired: None, announce: true }
 }
@@ -14,7 +14,7 @@ fn deleted(call: CallId) -> PipeOutput {
     reply(call, Reply::Deleted { number: 1, awaited: false })
 }
 
-/// The arguments behind the script, of a command that runs this one.
+/// The arguments that follow the script in a command.
 fn arguments(script: script::Script, command: &[String]) -> &[String] {
     let code = if command[0] == "EVAL" { script.source } else { script.sha1 };
     assert_eq!(command[1], code, "{}", script.name);
@@ -29,7 +29,7 @@ impl Rig {
         calls
     }
 
-    /// What is written next: the name of each script or command, and its locks.
+    /// Returns the next written commands: the name of each script or command, and its locks.
     fn next(&mut self, conn: ConnId) -> Vec<String> {
         let name = |command: &Vec<String>| match command[..] {
             [ref verb, ref code, ref keys, ref rest @ ..] if verb.starts_with("EVAL") => {
@@ -60,7 +60,7 @@ fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
     rig.receive(conn, b":-2\r\n");
     assert_eq!(rig.outputs(), [deleted(a), deleted(b)]);
     assert_eq!((rig.pipe.in_flight(), rig.pipe.next_deadline()), (0, None));
-    // Those that wake nobody name the locks alone.
+    // Releases without a wake-up pass the locks only.
     for name in ["a", "b", "c"] {
         rig.send(Request::Release { key: key(name), number: 1, retired: None, announce: false });
     }
@@ -91,7 +91,7 @@ fn p4_what_is_about_one_lock_keeps_its_order() {
     for request in [plain("a"), take("b"), plain("b"), plain("c"), take("c"), take("d"), plain("e"), plain("a")] {
         rig.send(request);
     }
-    // Before the lock c is taken it is given back; what is given back before goes along.
+    // Lock c is released before it is taken, and earlier releases join that batch.
     let expected = ["SET b", "release-many a b c", "take-free c d", "release-many e a"];
     assert_eq!(rig.next(conn), expected);
     for request in [plain("a"), plain("a"), plain("b")] {
@@ -149,7 +149,7 @@ fn p4_a_missing_script_is_brought_back_lock_by_lock() {
     assert_eq!(rig.next(conn), ["SET b"]);
     let noscript = "NOSCRIPT No matching script. Please use EVAL.";
     rig.receive(conn, format!("-{noscript}\r\n").as_bytes());
-    // That of b would overtake what comes after it.
+    // Resending the command of b would reorder it.
     let Value::Error(alone) = batch::NOT_DONE else { panic!() };
     assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify(alone)))]);
     rig.receive(conn, b"$-1\r\n");
@@ -187,7 +187,7 @@ fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
         let refused = Reply::Rejected(ServerError::classify(refusal));
         let expected = [reply(calls[0], refused), deleted(calls[1]), deleted(waiting[0]), deleted(waiting[1])];
         assert_eq!(rig.outputs(), expected);
-        // A new connection may be to another server.
+        // A new connection may reach another server.
         rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
         rig.outputs();
         let conn = rig.reopened();
@@ -200,7 +200,7 @@ fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
 
 #[test]
 fn p4_an_error_that_ends_the_connection_or_proves_nothing_is_the_answer_of_each() {
-    // A server that wants a login refuses a long command before it has read it, and hangs up.
+    // A server that requires a login refuses a long command before reading it, and hangs up.
     let unauthenticated = "ERR Protocol error: unauthenticated multibulk length";
     for (error, down) in [("READONLY You can't write", true), ("WHAT now", false), (unauthenticated, false)] {
         let (mut rig, conn) = Rig::together();
@@ -215,7 +215,7 @@ fn p4_an_error_that_ends_the_connection_or_proves_nothing_is_the_answer_of_each(
     }
 }
 
-/// Each has the fencing tokens that were minted for it.
+/// Each lock gets its own fencing tokens.
 #[test]
 fn p4_takes_that_leave_together_share_what_was_minted() {
     let fenced = |name: &str| {
@@ -231,7 +231,7 @@ fn p4_takes_that_leave_together_share_what_was_minted() {
     assert_eq!(rest, ["4", "a", "b", "c", "lock-proto:fence", token, token, token, "1000", "8"]);
     rig.receive(conn, b"*4\r\n:1\r\n:100\r\n:5\r\n:2000\r\n");
     assert_eq!(rig.outputs(), [0, 1, 2].map(|n| reply(calls[n], granted(100 + 5 * n as u64, 5))));
-    // One is held, and the key of another one holds something else.
+    // One lock is held, and the key of another holds a different type.
     let calls = ["a", "b", "c"].map(|name| rig.send(fenced(name)));
     rig.written(conn);
     rig.receive(conn, b"$17\r\n200 5 2000 70 x g\r\n".as_slice());
@@ -240,7 +240,7 @@ fn p4_takes_that_leave_together_share_what_was_minted() {
     assert_eq!(rig.next(conn), ["take-free b"]);
     rig.receive(conn, b"-WRONGTYPE no\r\n");
     assert_eq!(rig.outputs(), [reply(calls[1], Reply::Rejected(ServerError::classify("WRONGTYPE no")))]);
-    // Other terms, another command.
+    // Other terms need another command.
     let short = Request::Take {
         key: key("d"),
         number: 1,
@@ -267,7 +267,7 @@ fn p4_renewals_leave_together_and_have_answers_of_their_own() {
     assert_eq!(rig.next(conn), ["extend d"]);
     rig.receive(conn, b":1\r\n");
     assert_eq!(rig.outputs(), [reply(d, Reply::Extended)]);
-    // What mints goes alone, and so does what was sent before.
+    // A request that mints tokens is sent alone, and so is a resent one.
     let minting = Request::Extend { key: key("a"), number: 1, ttl_ms: 1_000, fence_block: 8 };
     for request in [extend("b"), minting, extend("c")] {
         rig.send(request);
@@ -275,7 +275,7 @@ fn p4_renewals_leave_together_and_have_answers_of_their_own() {
     assert_eq!(rig.next(conn), ["extend a", "extend-many b c"]);
 }
 
-/// A data key in the place of the first lock, or of another one.
+/// The key of the first lock, or of another one, holds data.
 #[test]
 fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
     let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -285,7 +285,7 @@ fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
         let calls = rig.released(conn, &["a", "b", "c"]);
         rig.receive(conn, answer.as_bytes());
         assert_eq!(rig.outputs().len(), 3 - undone.len());
-        // Also where something else could go with it: that would be refused as well, again and again.
+        // Even if other requests could join: that batch would be refused again and again.
         rig.send(plain("later"));
         let again: Vec<_> = undone.iter().chain(&["later"]).map(|name| format!("release {name}")).collect();
         assert_eq!(rig.next(conn), again);
@@ -300,7 +300,8 @@ fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
     }
 }
 
-/// What would overtake something that was sent for the same lock is told to be refused for now: it is not known to be another's.
+/// A call that cannot be resent, because a later command for its lock was sent, gets a transient
+/// refusal: the lock is not known to be taken.
 #[test]
 fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
     for answer in ["$4\r\n-2 x\r\n", "-WRONGTYPE of a\r\n", "-NOPERM for a\r\n"] {
@@ -317,7 +318,7 @@ fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
     }
 }
 
-/// Else a server could have one release sent again for ever.
+/// Otherwise a server could make the client resend a release forever.
 #[test]
 fn p4_what_was_asked_for_alone_is_not_sent_again() {
     let (mut rig, conn) = Rig::together();
@@ -394,7 +395,6 @@ fn p4_one_nonsense_among_others_ends_the_connection() {
     assert_eq!(rig.outputs(), expected);
 }
 
-/// Who brings a Redis client of its own sends each request by itself.
 #[test]
 fn p4_a_request_by_itself_names_the_script_for_one_lock() {
     let identity = Identity::new(ClientId::from_bits(1), b"");
