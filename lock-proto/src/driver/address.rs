@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use std::io;
 
 use crate::url::Target;
 
@@ -36,6 +37,8 @@ pub(super) struct Route {
     last: Vec<Address>,
     /// The address of the command connection.
     pub(super) current: Option<Address>,
+    /// Why the last attempt to connect failed.
+    failure: Option<io::ErrorKind>,
 }
 
 /// How a target becomes addresses.
@@ -48,7 +51,7 @@ pub(super) enum Found<'a> {
 
 impl Route {
     pub(super) const fn new(target: Target) -> Self {
-        Self { target, last: Vec::new(), current: None }
+        Self { target, last: Vec::new(), current: None, failure: None }
     }
 
     pub(super) fn find(&self) -> Found<'_> {
@@ -78,6 +81,12 @@ impl Route {
         self.last.retain(|address| order.contains(address));
         order.sort_by_key(|address| self.last.iter().position(|last| last == address).map_or(0, |place| place + 1));
         order.into()
+    }
+
+    /// Records the outcome of connecting. Returns true if it differs from the last one, which is
+    /// worth more than a debug line.
+    pub(super) fn is_new_outcome(&mut self, failure: Option<io::ErrorKind>) -> bool {
+        core::mem::replace(&mut self.failure, failure) != failure
     }
 
     /// Tries this address last from now on.

@@ -17,7 +17,7 @@ use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
-use crate::lock::{Event, Loss};
+use crate::lock::{Blocked, Event, Loss};
 use crate::time::Instant;
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so they are the
@@ -66,12 +66,27 @@ pub(super) struct Batch {
 }
 
 enum Note {
+    Blocked(Blocked),
     AtRisk { valid_until: Instant },
     Lost(Loss),
     FenceAhead { ms: u32 },
 }
 
 impl Batch {
+    /// Logs why an acquisition waits. A held lock is an everyday reason, the others want attention.
+    pub(super) fn blocked(&mut self, ticket: &Arc<Ticket>, why: Blocked) {
+        let enabled = match why {
+            Blocked::Local | Blocked::Held => tracing::enabled!(tracing::Level::DEBUG),
+            Blocked::HeldWithoutExpiry
+            | Blocked::Unreachable
+            | Blocked::RecentlyRestarted
+            | Blocked::UnstableIdentity => true,
+        };
+        if enabled {
+            self.notes.push((Arc::clone(ticket), Note::Blocked(why)));
+        }
+    }
+
     pub(super) fn at_risk(&mut self, ticket: &Arc<Ticket>, valid_until: Instant) {
         self.notes.push((Arc::clone(ticket), Note::AtRisk { valid_until }));
     }
@@ -98,6 +113,10 @@ impl Batch {
         }
         for (ticket, note) in self.notes.drain(..) {
             match note {
+                Note::Blocked(reason @ (Blocked::Local | Blocked::Held)) => {
+                    tracing::debug!(lock = %Name(&ticket.name), %reason, "waiting");
+                }
+                Note::Blocked(reason) => tracing::warn!(lock = %Name(&ticket.name), %reason, "waiting"),
                 Note::AtRisk { valid_until } => {
                     tracing::warn!(lock = %Name(&ticket.name), %valid_until, "lock at risk: renewals are not confirmed");
                 }

@@ -143,6 +143,7 @@ impl Ticket {
         match event {
             Event::Blocked(why) => {
                 state.blocked = Some(why);
+                batch.blocked(self, why);
                 batch.wakers.extend(state.waker.take());
                 false
             }
