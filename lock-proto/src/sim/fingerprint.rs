@@ -1,8 +1,9 @@
-//! A digest of what the clients of a run did, which does not depend on how anything is named.
+//! A digest of what the clients of a run did, independent of names.
 //!
-//! The log of a run shows types and fields by their names, so a rename changes it. A fingerprint covers what a server and
-//! an application see: the bytes of every request, and the kind of every event, with client, lock and time. Two builds
-//! whose fingerprints agree behave alike. The numbers below never change: `make same-runs` compares builds by them.
+//! The log of a run contains names of types and fields, so a rename changes it. A fingerprint
+//! covers only what a server and an application can observe: the bytes of every request, and every
+//! event with its kind, client, lock and time. Two builds with equal fingerprints behave alike. The
+//! numbers below must never change, because `make same-runs` compares builds by them.
 
 use crate::etcd::{ElectionEvent, Rpc, StreamKind, StreamSend};
 use crate::id::{ConnId, LockId, Role};
@@ -18,13 +19,13 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The digest of nothing. Facts are counted only if `on`.
+    /// Creates an empty digest. Facts are counted only if `on` is set.
     pub(super) const fn new(on: bool) -> Self {
         // The offset basis of FNV-1a.
         Self { on, hash: 0xcbf2_9ce4_8422_2325 }
     }
 
-    /// The digest so far.
+    /// Returns the digest so far.
     pub(super) const fn get(&self) -> u64 {
         self.hash
     }
@@ -80,12 +81,12 @@ impl Fingerprint {
         self.connection(now, client, 6, conn);
     }
 
-    /// Client `client` gives a connection up.
+    /// Client `client` closes a connection.
     pub(super) fn disconnect(&mut self, now: Instant, client: usize, conn: ConnId) {
         self.connection(now, client, 7, conn);
     }
 
-    /// The shutdown of client `client` is over.
+    /// The shutdown of client `client` has completed.
     pub(super) fn stopped(&mut self, now: Instant, client: usize, unreleased: u32) {
         self.fact(now, client, 8, &[unreleased.into()]);
     }

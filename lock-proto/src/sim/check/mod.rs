@@ -1,8 +1,10 @@
-//! The checkers that are always on (requirement S3).
+//! The checkers, which are always on.
 //!
-//! A [`Checker`] sees what applications ask and are told, what stands in the stores, what a protected resource takes, and how much is
-//! sent; it knows true time. It is the same for every backend: keys are bytes, clients are numbered. Use it for your own world:
-//! tell it everything, and look at [`Checker::poll_violation`].
+//! A [`Checker`] sees the requests and events of applications, the contents of the stores, the
+//! writes to protected resources, and the amount of traffic. It knows true time. It works for every
+//! backend: keys are bytes and clients are numbered. To use it with another world, report
+//! everything that happens and read [`Checker::poll_violation`].
+// S3
 
 mod calm;
 mod life;
@@ -28,32 +30,32 @@ pub(super) use calm::TAKE;
 pub use life::Stage;
 pub use rule::{Rule, Violation};
 
-/// So many requests at once from one client to one node are too many, and so many a second; each acquisition, and whatever else
-/// [`Checker::allow`] says, gives some more.
+/// Leaky bucket for requests from one client to one node: burst size and drain rate per second.
+/// Each acquisition, and each call of [`Checker::allow`], adds to the allowance.
 const BURST: u64 = 500;
 const PER_SECOND: u64 = 500;
 const PER_ACQUISITION: u64 = 50;
 
-/// How many locks one script takes at most, each with a fencing token of its own.
+/// The most locks that one script takes, each with its own fencing token.
 const TAKES_PER_SCRIPT: u64 = 16;
 
-/// What was last seen under a key. What is gone leaves its room: it mostly comes again.
+/// The last content seen under a key. A deleted key keeps its entry, because it usually returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
     there: bool,
     value: Vec<u8>,
-    /// By its store's own clock.
+    /// Expiry by the clock of its store.
     expires: Option<u64>,
 }
 
-/// Watches a world and tells which promises are broken.
+/// Watches a world and reports violated rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checker {
     clients: Vec<Client>,
     locks: BTreeMap<Arc<[u8]>, Lock>,
-    /// What is stored on each node, as last seen.
+    /// The last content seen on each node.
     stored: Vec<BTreeMap<Vec<u8>, Content>>,
-    /// By how many µs the clock of each node was set back, all in all.
+    /// Total µs by which the clock of each node was set back.
     set_back: Vec<u64>,
     serial: u64,
     grants: u64,
@@ -69,34 +71,36 @@ struct Client {
     over: BTreeSet<LockId>,
     /// When it must have stopped, if it was shut down.
     stop_by: Option<Instant>,
-    /// It has stopped, or died.
+    /// It has stopped or was killed.
     gone: bool,
-    /// For each node: how full the bucket is, in billionths of a request, and since when.
+    /// For each node: the level of the bucket, in billionths of a request, and the time of the
+    /// level.
     buckets: Vec<(u64, Instant)>,
 }
 
-/// What is known of one name.
+/// The state of one lock name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Lock {
-    /// Who was granted it and is not over, by client and acquisition.
+    /// The granted acquisitions that are not over, by client.
     holders: Vec<(usize, LockId)>,
-    /// For each place in the order of the store: the lowest and the highest fencing token.
+    /// The lowest and highest fencing token for each position in the order of the store.
     fences: BTreeMap<u64, (u64, u64)>,
-    /// In which order values first appeared in the store.
+    /// The order in which values first appeared in the store.
     minted: BTreeMap<Vec<u8>, u64>,
     order: u64,
-    /// What appeared there last, and its place in that order.
+    /// The value that appeared last, and its position.
     last: Option<(Vec<u8>, u64)>,
-    /// The place of the last thing that appeared and is another than that.
+    /// The position of the most recent other value.
     before_last: u64,
     resource: Resource,
-    /// Releases that woke nobody yet.
+    /// Releases that have not woken a waiter yet.
     freed: u64,
     free: Free,
 }
 
 impl Lock {
-    /// Nothing else was seen in the store since the value with this place in its order; `false` if there is no such value.
+    /// Returns true if no other value was seen in the store since the one at position `place`.
+    /// Returns false if there is no such value.
     fn is_alone_since(&self, place: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
         let newest_other = match self.minted.get(last) {
@@ -108,20 +112,20 @@ impl Lock {
 }
 
 impl Checker {
-    /// A checker that has seen nothing.
+    /// Creates a checker.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Time passes. Whatever is said next without a time of its own happens then.
+    /// Advances the time that applies to calls without a time.
     pub const fn passes(&mut self, now: Instant) {
         self.now = now;
     }
 
-    // --- what applications ask ---
+    // --- requests of applications ---
 
-    /// An acquisition begins. `wait_ends`: when its wait must be over, in true time.
+    /// An acquisition begins. `wait_ends` is when its wait must end, in true time.
     pub fn asked(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
         self.serial += 1;
         let key = self.key(key);
@@ -136,7 +140,7 @@ impl Checker {
         self.allow(client, PER_ACQUISITION);
     }
 
-    /// An offer was claimed: the lock is held.
+    /// The application claims an offer.
     pub fn claimed(&mut self, client: usize, lock: LockId) {
         if let Some(life) = self.client(client).live.get_mut(&lock)
             && life.stage == Stage::Offered
@@ -145,8 +149,8 @@ impl Checker {
         }
     }
 
-    /// The clock of a process stood still for so long: everything ends later for it than it did in true time. What it believes to hold
-    /// is compared with what others hold.
+    /// The clock of a process stopped for `by`, so its deadlines move by that much in true time.
+    /// Checks whether what it believes it holds is also held by others.
     pub fn slept(&mut self, now: Instant, client: usize, by: Duration) {
         let mut holds = Vec::new();
         let known = self.client(client);
@@ -162,7 +166,8 @@ impl Checker {
         }
     }
 
-    /// The lock is being given back: from now on it is held no more. `answer_by`: when the answer must have come.
+    /// The application releases the lock, which is no longer held. The result must arrive by
+    /// `answer_by`.
     pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
         self.comes_free(client, lock);
         self.forget_holder(client, lock);
@@ -172,12 +177,12 @@ impl Checker {
         }
     }
 
-    /// The acquisition was dropped: nothing more may be told of it.
+    /// The application dropped the acquisition; no more events may follow.
     pub fn abandoned(&mut self, client: usize, lock: LockId) {
         self.ends(client, lock);
     }
 
-    /// The process is no more, and with it every hold and every wait.
+    /// The process dies, and all its holds and waits end.
     pub fn dies(&mut self, client: usize) {
         let all: Vec<LockId> = self.client(client).live.keys().copied().collect();
         for lock in all {
@@ -187,7 +192,7 @@ impl Checker {
         (known.stop_by, known.gone) = (None, true);
     }
 
-    /// A client is shut down: it must have stopped by this, in true time.
+    /// A client is shut down. It must have stopped by `by`, in true time.
     pub fn shut_down(&mut self, client: usize, by: Instant) {
         let known = self.client(client);
         if !known.gone {
@@ -195,13 +200,13 @@ impl Checker {
         }
     }
 
-    /// Whether a client was shut down and has not stopped yet.
+    /// Returns true if a client was shut down and has not stopped yet.
     #[must_use]
     pub fn is_stopping(&self, client: usize) -> bool {
         self.clients.get(client).is_some_and(|known| known.stop_by.is_some())
     }
 
-    /// A client has stopped. It tells nothing any more, so all must have been told.
+    /// A client has stopped. It emits no more events, so none may be missing.
     pub fn stopped(&mut self, now: Instant, client: usize) {
         let untold = self.live(client).next();
         if let Some((lock, stage)) = untold {
@@ -211,10 +216,11 @@ impl Checker {
         self.dies(client);
     }
 
-    // --- what applications are told ---
+    // --- events for applications ---
 
-    /// An event of an acquisition. `until`: the end of validity that it tells, in true time. `order`: the place of the grant in the order
-    /// of the store (see [`order`](Self::order)), if it is known; else grants are ordered as they are told.
+    /// An acquisition receives an event. `until` is the end of validity in the event, in true time.
+    /// `order` is the position of the grant in the order of the store (see [`order`](Self::order)).
+    /// If it is `None`, grants are ordered by their events.
     pub fn told(
         &mut self,
         now: Instant,
@@ -269,7 +275,8 @@ impl Checker {
         }
     }
 
-    /// A process has done all that it is to do at `now`: whatever has ended must have been told.
+    /// A process has finished its work at `now`, so it must have reported everything that has
+    /// ended.
     pub fn up_to_date(&mut self, now: Instant, client: usize) {
         let Some(known) = self.clients.get_mut(client) else { return };
         if known.stop_by.take_if(|at| *at <= now).is_some() {
@@ -291,16 +298,16 @@ impl Checker {
         self.report(now, Rule::Told, text);
     }
 
-    // --- who is woken, and what is sent ---
+    // --- wake-ups and traffic ---
 
-    /// The lock came free in the store: somebody may be woken for it.
+    /// The lock became free in the store, which may wake one waiter.
     pub fn freed(&mut self, key: &[u8]) {
         let key = self.key(key);
         let lock = self.lock(&key);
         lock.freed += 1;
     }
 
-    /// Somebody who waits for the lock was woken by the store.
+    /// The store woke a waiter.
     pub fn woken(&mut self, now: Instant, key: &[u8], client: usize) {
         let key = self.key(key);
         let lock = self.lock(&key);
@@ -329,7 +336,7 @@ impl Checker {
         }
     }
 
-    /// A client has a reason to send so many requests more to every node.
+    /// Allows a client this many additional requests to every node.
     pub fn allow(&mut self, client: usize, requests: u64) {
         for (level, _) in &mut self.client(client).buckets {
             *level = level.saturating_sub(requests.saturating_mul(1_000_000_000));
@@ -338,17 +345,17 @@ impl Checker {
 
     // --- results ---
 
-    /// Anything else that a world has found.
+    /// Reports a violation that the world itself has found.
     pub fn report(&mut self, now: Instant, rule: Rule, text: String) {
         self.found.push_back(Violation { rule, text, at: now });
     }
 
-    /// The next violation that was found.
+    /// Removes and returns the next violation.
     pub fn poll_violation(&mut self) -> Option<Violation> {
         self.found.pop_front()
     }
 
-    /// Where an acquisition stands; `None` if nobody asked for it.
+    /// Returns the stage of an acquisition, or `None` if it is unknown.
     #[must_use]
     pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
         let known = self.clients.get(client)?;
@@ -356,24 +363,25 @@ impl Checker {
         live.or_else(|| known.over.contains(&lock).then_some(Stage::Over))
     }
 
-    /// Acquisitions of a client that are not over.
+    /// Returns the acquisitions of a client that are not over.
     pub fn live(&self, client: usize) -> impl Iterator<Item = (LockId, Stage)> {
         self.clients.get(client).into_iter().flat_map(|known| known.live.iter().map(|(lock, life)| (*lock, life.stage)))
     }
 
-    /// How often a lock was granted.
+    /// Returns the number of grants.
     #[must_use]
     pub const fn grants(&self) -> u64 {
         self.grants
     }
 
-    /// How often somebody was granted a lock, or more time for it, while another believed to hold it.
+    /// Returns how often a lock was granted or renewed while another client believed that it held
+    /// it.
     #[must_use]
     pub const fn overlaps(&self) -> u64 {
         self.overlaps
     }
 
-    // --- inside ---
+    // --- internal ---
 
     fn client(&mut self, client: usize) -> &mut Client {
         if self.clients.len() <= client {
@@ -382,7 +390,7 @@ impl Checker {
         &mut self.clients[client]
     }
 
-    /// One copy of each key.
+    /// Interns a key.
     fn key(&mut self, key: &[u8]) -> Arc<[u8]> {
         if let Some((known, _)) = self.locks.get_key_value(key) {
             return known.clone();
@@ -430,7 +438,7 @@ impl Checker {
         }
     }
 
-    /// A grant, or more time for one.
+    /// Checks mutual exclusion when a lock is granted or renewed.
     fn holds(&mut self, now: Instant, client: usize, id: LockId, until: Instant) {
         let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
         let own = (client, id);
@@ -451,7 +459,7 @@ impl Checker {
         }
     }
 
-    /// Somebody else is said to have the lock.
+    /// Checks a report that another client took the lock.
     fn was_taken(&mut self, now: Instant, client: usize, id: LockId) {
         let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
         let Some((granted, lock)) = life.granted.zip(self.locks.get(&life.key)) else { return };
@@ -462,7 +470,7 @@ impl Checker {
         }
     }
 
-    /// Somebody who believes to hold the lock at `now`, and until when.
+    /// Returns another acquisition that believes it holds the lock at `now`, and until when.
     fn valid_holder(
         &self,
         lock: &Lock,
@@ -491,10 +499,10 @@ impl Checker {
     }
 }
 
-/// What a write carries.
+/// The credentials of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permit {
-    /// Whose it is.
+    /// The client that writes.
     pub client: usize,
     /// The acquisition.
     pub lock: LockId,
