@@ -18,7 +18,7 @@ use crate::etcd::message::{
 use crate::etcd::{Rpc, RpcReply};
 use crate::time::Instant;
 
-/// A token: whose it is, and until when which member knows it.
+/// An auth token: its user, and when it expires on each member that knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Login {
     pub(super) user: String,
@@ -42,15 +42,15 @@ impl Cluster {
         }
     }
 
-    /// Executes a call, and answers.
+    /// Executes a call and replies.
     pub(super) fn answer(&mut self, call: &Pending) {
         let reply = self.execute(call.member, call.token.as_deref(), &call.request);
-        // The answer is made before watches hear of the change; which is sent first is left open by etcd.
+        // The reply precedes watch events of the change; etcd leaves the order open.
         self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply: reply.map_err(Refusal::status) });
         self.publish();
     }
 
-    /// A call that nobody waits for any more: it may still have been taken.
+    /// Handles a call whose client is gone. It may still be applied.
     pub(super) fn call_unheard(&mut self, member: usize, token: Option<String>, request: Rpc) {
         if !is_proposal(&request) || !self.survives() {
             return;
@@ -64,12 +64,12 @@ impl Cluster {
     }
 
     pub(super) fn execute_unheard(&mut self, call: &Pending) {
-        // Whether it is done or refused: nobody will know.
+        // The client is gone, so the result does not matter.
         let _ = self.execute(call.member, call.token.as_deref(), &call.request);
         self.publish();
     }
 
-    /// Whether a proposal without an answer is applied.
+    /// Returns whether a proposal without a reply is applied.
     pub(super) fn survives(&mut self) -> bool {
         match self.config.fate {
             Fate::Chance => self.rng.one_in(2),
@@ -78,7 +78,7 @@ impl Cluster {
         }
     }
 
-    /// What a member finds out by itself.
+    /// Performs the checks that need no consensus.
     fn check(&self, member: usize, token: Option<&str>, request: &Rpc) -> Result<(), Refusal> {
         match request {
             Rpc::Range(range) => txn::check_range(range)?,
@@ -174,7 +174,7 @@ impl Cluster {
         Ok(AuthenticateResponse { header: self.header(member), token })
     }
 
-    /// Who asks with this token. A token where there is no authentication is an invalid one.
+    /// Returns the user of a token. A token is invalid if authentication is off.
     pub(super) fn asker(&self, member: usize, token: Option<&str>) -> Result<Asker<'_>, Refusal> {
         let Some(token) = token else {
             return Ok(if self.config.users.is_empty() { Asker::Anybody } else { Asker::Nobody });
@@ -184,7 +184,7 @@ impl Cluster {
         user.map(Asker::User).ok_or(Refusal::INVALID_TOKEN)
     }
 
-    /// A token that is used lives on, on the member that it is used on.
+    /// Extends a token on the member where it is used.
     pub(super) fn refresh(&mut self, member: usize, token: Option<&str>) {
         let until = self.now + self.config.token_ttl;
         let login = token.and_then(|token| self.logins.get_mut(token));
@@ -196,7 +196,7 @@ impl Cluster {
     }
 }
 
-/// Whether a call goes through the cluster's log at once. (A login reads first.)
+/// Returns true if a call goes directly through the cluster's log. (A login reads first.)
 pub(super) fn is_proposal(request: &Rpc) -> bool {
     match request {
         Rpc::Range(_) | Rpc::Authenticate(_) => false,

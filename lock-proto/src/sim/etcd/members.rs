@@ -1,4 +1,4 @@
-//! The members: who leads, who is cut off, who is down.
+//! The members: leadership, partitions, crashes.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -13,30 +13,30 @@ use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Member {
-    /// As it calls itself in headers.
+    /// The member id in headers.
     pub(super) id: u64,
     pub(super) up: bool,
     isolated: bool,
-    /// Since when it has not heard of a leader.
+    /// Since when it has had no leader.
     lost: Option<Instant>,
-    /// The last revision that its watches and its own answers know.
+    /// The last revision visible to its watches and replies.
     pub(super) applied: i64,
-    /// The last revision that it has applied, or that waits in `backlog`.
+    /// The last revision that it has applied or that waits in `backlog`.
     pub(super) seen: i64,
-    /// What happened while it was cut off and has been compacted since.
+    /// Events that occurred while it was isolated and have been compacted since.
     pub(super) backlog: Vec<(i64, Vec<WatchEvent>)>,
-    /// Its watches are not told what happens.
+    /// Its watches lose events.
     pub(super) loses_events: bool,
-    /// How long what comes in is not looked at.
+    /// Delay of its input.
     pub(super) inward: Duration,
-    /// How long what goes out is held back.
+    /// Delay of its output.
     pub(super) outward: Duration,
 }
 
 impl Member {
     pub(super) fn new(index: usize) -> Self {
         Self {
-            // Far from 0, which would be a missing one.
+            // Must not be 0, which means a missing id.
             id: 0xe7cd_0000_0000_0001 + index as u64,
             up: true,
             isolated: false,
@@ -56,9 +56,10 @@ impl Member {
 }
 
 impl Cluster {
-    // ---- what happens to members ----
+    // ---- faults ----
 
-    /// Cuts a member off from the others, not from its clients. If it led, the others elect another.
+    /// Cuts a member off from the others, but not from its clients. If it is the leader, the others
+    /// elect another.
     pub fn isolate(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = true;
@@ -72,8 +73,8 @@ impl Cluster {
         self.settle();
     }
 
-    /// Kills a member: its connections are dropped, calls under way are never answered, and what it had taken of them may be applied
-    /// or not (see [`Fate`](super::Fate)). Its data stays.
+    /// Kills a member. Its connections are dropped and pending calls get no reply. Those that it
+    /// has accepted may be applied or not (see [`Fate`](super::Fate)). Its data survives.
     pub fn crash(&mut self, now: Instant, member: usize) {
         self.advance(now);
         let conns = self.conns(member);
@@ -90,8 +91,8 @@ impl Cluster {
         self.go_down(member, &conns);
     }
 
-    /// Stops a member in an orderly way: what it has taken is done and what it has to say is said, if it has a leader; then its
-    /// connections are closed.
+    /// Shuts a member down. If it has a leader, it processes its input and flushes its output
+    /// first. Then it closes its connections.
     pub fn stop(&mut self, now: Instant, member: usize) {
         self.advance(now);
         let conns = self.conns(member);
@@ -106,7 +107,7 @@ impl Cluster {
         self.go_down(member, &conns);
     }
 
-    /// Starts a member that is down, with the data that it had. Tokens are not among them.
+    /// Starts a member that is down, with its data. Tokens are lost.
     pub fn start(&mut self, now: Instant, member: usize) {
         self.advance(now);
         if self.members[member].up {
@@ -115,7 +116,7 @@ impl Cluster {
         for login in self.logins.values_mut() {
             login.known.remove(&member);
         }
-        // It starts without a leader, and knows it.
+        // It starts without a leader, and is aware of that.
         let noticed = self.now.back(self.config.election_timeout);
         let fresh = Member::new(member);
         let old = &mut self.members[member];
@@ -130,7 +131,8 @@ impl Cluster {
         self.settle();
     }
 
-    /// Nobody can lead, although every member may be up: as if the network between all of them were cut.
+    /// Makes the cluster lose its quorum although members may be up, as if all links between them
+    /// were cut.
     pub fn lose_quorum(&mut self, now: Instant) {
         self.advance(now);
         self.quorum_lost = true;
@@ -144,8 +146,8 @@ impl Cluster {
         self.settle();
     }
 
-    /// The leader hands over to another member, without a gap. Every lease has its whole TTL again, and an election timeout more. False
-    /// if there is nobody to hand over from or to.
+    /// Moves the leadership to another member without a gap. Every lease is extended by its full
+    /// TTL and an election timeout. Returns false if there is no leader or no other candidate.
     pub fn change_leader(&mut self, now: Instant) -> bool {
         self.advance(now);
         let others: Vec<usize> = self.connected().filter(|member| Some(*member) != self.leader).collect();
@@ -157,7 +159,7 @@ impl Cluster {
         true
     }
 
-    /// Makes a member slow: what comes in is looked at only after `inward`, what goes out is held back for `outward`.
+    /// Slows a member down: delays its input by `inward` and its output by `outward`.
     pub fn slow(&mut self, now: Instant, member: usize, inward: Duration, outward: Duration) {
         self.advance(now);
         self.members[member].inward = inward;
@@ -174,38 +176,39 @@ impl Cluster {
         }
     }
 
-    /// Who leads.
+    /// Returns the leader.
     #[must_use]
     pub const fn leader(&self) -> Option<usize> {
         self.leader
     }
 
-    /// Whether a member is up.
+    /// Returns true if a member is up.
     #[must_use]
     pub fn is_up(&self, member: usize) -> bool {
         self.members[member].up
     }
 
-    // ---- inside ----
+    // ---- internal ----
 
-    /// Whether a member can answer: it is connected to a leader.
+    /// Returns true if a member makes progress: it is connected to a leader.
     pub(super) fn gets_on(&self, member: usize) -> bool {
         self.leader.is_some() && self.members[member].is_connected()
     }
 
-    /// Whether a member knows that it has no leader.
+    /// Returns true if a member has noticed that it has no leader.
     pub(super) fn has_noticed(&self, member: usize) -> bool {
         self.members[member].lost.is_some_and(|since| since + self.config.election_timeout <= self.now)
     }
 
-    /// When a member without a leader ends its streams: it looks three times in all, an election timeout apart.
+    /// Returns when a member without a leader ends its streams. It checks three times, an election
+    /// timeout apart.
     pub(super) fn streams_end(&self, member: usize) -> Option<Instant> {
         let since = self.members[member].lost?;
         let any = self.connections.values().any(|c| c.member == member && !c.streams.is_empty());
         any.then(|| since + self.config.election_timeout * 4)
     }
 
-    /// The election is over.
+    /// Completes the election.
     pub(super) fn elect(&mut self) {
         self.election = None;
         let candidates: Vec<usize> = self.connected().collect();
@@ -219,7 +222,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// Ends the waiting of calls: those that may be in a log are left to their fate.
+    /// Drops pending calls. Those that may be in a log can still be applied.
     pub(super) fn forget_pending(&mut self, gone: impl Fn(&Pending) -> bool) {
         for call in self.take_pending(gone) {
             if call.handed_on {
@@ -256,7 +259,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// After any change: who can lead, and who has lost or found the leader.
+    /// Updates the leadership and each member's view of it after a change.
     fn settle(&mut self) {
         let quorum = !self.quorum_lost && self.connected().count() > self.members.len() / 2;
         if self.leader.is_some_and(|leader| !quorum || !self.members[leader].is_connected()) {
@@ -275,7 +278,7 @@ impl Cluster {
         }
     }
 
-    /// A member has a leader again: it catches up, and does what had to wait.
+    /// A member has a leader again: it catches up and processes pending calls and keep-alives.
     fn rejoin(&mut self, member: usize) {
         let noticed = self.has_noticed(member);
         if self.members[member].lost.take().is_none() {

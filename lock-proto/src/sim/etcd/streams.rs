@@ -1,4 +1,4 @@
-//! The two kinds of streams.
+//! Keep-alive and watch streams.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -35,7 +35,7 @@ impl Cluster {
         }
     }
 
-    /// The member ends a stream.
+    /// Ends a stream from the server's side.
     pub(super) fn end(&mut self, conn: u64, stream: u64, why: Refusal) {
         self.close(conn, stream);
         self.emit(ClusterOutput::Ended { conn, stream, status: why.status() });
@@ -61,12 +61,12 @@ impl Cluster {
                 }
                 None => {}
             },
-            // Such a host is broken; a real server could not even read the message.
+            // The host is broken; a real server could not even decode the message.
             (Kind::KeepAlive(_), StreamSend::Watch(_)) | (Kind::Watch(..), StreamSend::KeepAlive(_)) => {}
         }
     }
 
-    /// Answers the signs of life of a stream, if its member can.
+    /// Replies to the keep-alives of a stream, if its member has a leader.
     pub(super) fn keep_alive(&mut self, conn: u64, stream: u64) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let member = connection.member;
@@ -79,10 +79,11 @@ impl Cluster {
             return;
         };
         for (_, LeaseKeepAliveRequest { id }) in core::mem::take(waiting) {
-            // The revision is that before the renewal, so that a lease that lives at a revision was not revoked before it.
+            // Uses the revision before the renewal: a lease alive at a revision was not revoked
+            // before it.
             let header = self.header_of(member, self.members[member].applied);
             let ttl = self.store.leases_mut().renew(self.now, id).unwrap_or_else(|| {
-                // One that has expired is revoked first, and answered then.
+                // An expired lease is revoked before the reply.
                 let _ = self.store.revoke(id);
                 0
             });
@@ -98,7 +99,7 @@ impl Cluster {
         let Some(token) = connection.streams.get(&stream).map(|stream| stream.token.clone()) else { return };
         self.refresh(member, token.as_deref());
         let span = match Watches::span(want) {
-            // A watch without end needs the permission for its first key only: so it is in etcd 3.4.
+            // etcd 3.4 checks only the first key of an open-ended watch.
             Span::From(key) => Span::One(key),
             span @ (Span::One(_) | Span::Range(..)) => span,
         };
@@ -123,7 +124,7 @@ impl Cluster {
         Some(ResponseHeader { member_id: self.members[member].id, revision })
     }
 
-    /// Sends a message of a watch, with its header completed.
+    /// Sends a watch message, after completing its header.
     fn tell(&mut self, member: usize, conn: u64, stream: u64, response: WatchResponse) {
         let revision = response.header.map_or(self.members[member].applied, |header| header.revision);
         let header = self.header_of(member, revision);
@@ -131,7 +132,7 @@ impl Cluster {
         self.emit(ClusterOutput::Message { conn, stream, message });
     }
 
-    /// Lets every watch of a member do something, and sends what it says.
+    /// Applies `act` to the watches of a member, and sends the resulting messages.
     pub(super) fn each_watch(
         &mut self,
         member: usize,
@@ -151,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the members that get on, and their watches, what has been applied.
+    /// Applies the latest revisions on all connected members, and notifies their watches.
     pub(super) fn publish(&mut self) {
         for member in 0..self.members.len() {
             if self.gets_on(member) {
@@ -160,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// Applies on a member what it has not applied yet.
+    /// Applies missing revisions on a member.
     pub(super) fn catch_up(&mut self, member: usize) {
         let (from, to) = (self.members[member].seen, self.store.revision());
         let backlog = core::mem::take(&mut self.members[member].backlog);

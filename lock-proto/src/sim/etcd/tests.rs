@@ -1,5 +1,5 @@
-//! What a real server cannot be asked in a test: members, partitions, crashes, slowness. (What it can be asked is compared with one in
-//! lock-tokio/tests/etcd_model.)
+//! What cannot be tested against a real server: members, partitions, crashes, slowness. Everything
+//! else is compared with one in lock-tokio/tests/etcd_model.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use alloc::vec;
@@ -19,7 +19,7 @@ const KEEP: u64 = 2;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster with a client on each member, whose connection has the member's number, and time.
+/// A cluster with one client per member, whose connection has the member's index, and the time.
 struct Bench {
     cluster: Cluster,
     now: Instant,
@@ -41,7 +41,7 @@ impl Bench {
         Self::new(ClusterConfig::new(3, 7))
     }
 
-    /// Lets time pass, exactly from deadline to deadline.
+    /// Advances time from deadline to deadline.
     fn pass(&mut self, time: Duration) -> Vec<ClusterOutput> {
         let end = self.now + time;
         let mut told = Vec::new();
@@ -94,7 +94,7 @@ fn range(key: &'static str) -> Rpc {
     Rpc::Range(RangeRequest { key: key.into(), ..RangeRequest::default() })
 }
 
-/// How calls were answered: their numbers, and the errors.
+/// Returns the replies: call numbers and errors.
 fn replies(told: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
     let mut replies = Vec::new();
     for output in told {
@@ -106,7 +106,7 @@ fn replies(told: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
     replies
 }
 
-/// The revisions at which watches were told something.
+/// Returns the revisions of the watch events.
 fn heard(told: &[ClusterOutput]) -> Vec<i64> {
     let mut revisions = Vec::new();
     for output in told {
@@ -128,7 +128,7 @@ fn members_answer_from_one_store() {
     let told = b.told();
     let Some(ClusterOutput::Reply { reply: Ok(RpcReply::Range(found)), .. }) = told.last() else { panic!("{told:?}") };
     assert_eq!(found.kvs.len(), 1);
-    // Each says who it is.
+    // Each member reports its own id.
     let header = found.header.unwrap();
     assert_eq!((header.revision, header.member_id), (2, b.cluster.members[2].id));
 }
@@ -152,7 +152,7 @@ fn a_member_that_is_cut_off_waits_and_then_gives_up() {
     let told = b.pass(SECOND * 8);
     let late = (late, Some((Code::Unknown, "context deadline exceeded")));
     assert_eq!(replies(&told), vec![(early, Some(TIMED_OUT)), late, (read, Some(TIMED_OUT))]);
-    // The others never noticed.
+    // The other members are not affected.
     let put = b.put(0, "k", 0);
     assert_eq!(replies(&b.told()), vec![(put, None)]);
     assert!(b.cluster.get("late").is_none(), "what was never handed on is never applied");
@@ -170,7 +170,7 @@ fn a_watch_of_a_member_that_was_cut_off_misses_nothing() {
         b.put(0, "other", 0);
         b.put(0, "k", 0);
         assert_eq!(heard(&b.told()), vec![], "it hears nothing");
-        // A watch that opens there begins where the member stands, not where the cluster does.
+        // A watch that opens there starts at the member's revision, not at the cluster's.
         b.watch(1, "k", 0);
         if compact {
             b.cluster.compact(b.now, 4).unwrap();
@@ -215,7 +215,7 @@ fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
     assert_eq!(b.cluster.leader(), None);
     b.pass(MS);
     assert!(b.cluster.leader().is_some_and(|new| new != old));
-    // Two seconds and the election timeout, and then it is found at the next look.
+    // The TTL of two seconds and the election timeout; then it is found at the next check.
     let lease = b.cluster.leases().remove(0);
     assert_eq!(lease.expires, b.now + SECOND * 3);
     b.pass(SECOND * 3 - MS);
@@ -250,7 +250,7 @@ fn an_expired_lease_is_found_late_and_not_saved() {
     let mut saved = b.cluster.clone();
     b.pass(MS);
     assert!(b.cluster.get("k").is_none());
-    // A sign of life after the end comes too late, also before the end was found.
+    // A keep-alive after the expiry is too late, even before the lease is revoked.
     saved.handle_send(b.now.back(MS), 0, KEEP, &StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 5 }));
     let told: Vec<_> = core::iter::from_fn(|| saved.poll_output()).collect();
     let [ClusterOutput::Message { message: StreamReceived::KeepAlive(answer), .. }] = &told[..] else {
@@ -269,7 +269,7 @@ fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
         b.cluster.crash(b.now, 1);
         assert_eq!(b.pass(SECOND), vec![ClusterOutput::Dropped { conn: 1 }]);
         assert_eq!(b.cluster.keys().len(), expected, "{fate:?}");
-        // Applied and not answered, whatever is left to fate.
+        // Applied without a reply, whatever the fate of proposals.
         b.cluster.slow(b.now, 2, Duration::ZERO, MS * 10);
         b.put(2, "answered too late", 0);
         b.cluster.crash(b.now, 2);

@@ -11,23 +11,23 @@ use super::span::Span;
 use super::store::Store;
 use crate::etcd::message::{DELETED, NO_PUT, ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
 
-/// How many revisions a parked watch is told at once.
+/// Maximum number of revisions in one message to a parked watch.
 const BATCH: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
     span: Span,
-    /// The first revision that it has not been told.
+    /// The first revision that was not sent yet.
     next: i64,
-    /// It began in the past, and has not been brought up to date.
+    /// It started in the past and has not been synced.
     parked: bool,
-    /// Its beginning was compacted away. It hears nothing more, and its number stays in use.
+    /// Its start was compacted. It receives nothing more, but its id stays in use.
     over: bool,
     fragment: bool,
     notify: bool,
-    /// Writes are not told.
+    /// Puts are filtered out.
     only_deletions: bool,
-    /// Nothing was told since the last time when the revision could have been.
+    /// No event was sent since the last progress interval.
     quiet: bool,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// What a watch is to hear of.
+    /// Returns the keys that a watch covers.
     pub(super) fn span(want: &WatchCreateRequest) -> Span {
-        // The first key that there can be stands for none.
+        // An empty key means the first possible key.
         let first = if want.key.is_empty() { Bytes::from_static(&[0]) } else { want.key.clone() };
         Span::new(&first, &want.range_end)
     }
 
-    /// Opens a watch on a member that has applied everything up to `applied`.
+    /// Creates a watch on a member that has applied everything up to `applied`.
     pub(super) fn create(&mut self, want: &WatchCreateRequest, applied: i64) -> WatchResponse {
         let span = Self::span(want);
         if span.is_empty() {
@@ -78,13 +78,13 @@ impl Watches {
         WatchResponse { watch_id: id, created: true, ..WatchResponse::default() }
     }
 
-    /// Ends a watch; whether there was one.
+    /// Cancels a watch, if it exists.
     pub(super) fn cancel(&mut self, id: i64) -> Option<WatchResponse> {
         self.by_id.remove(&id)?;
         Some(WatchResponse { watch_id: id, canceled: true, ..WatchResponse::default() })
     }
 
-    /// Ends all of them.
+    /// Cancels all watches.
     pub(super) fn cancel_all(&mut self) -> impl Iterator<Item = WatchResponse> {
         core::mem::take(&mut self.by_id).into_keys().map(|id| WatchResponse {
             watch_id: id,
@@ -106,7 +106,7 @@ impl Watches {
         self.by_id.values().any(|watch| watch.notify && !watch.over)
     }
 
-    /// One revision has been applied. `loses`: the member fails to report it.
+    /// Handles a new revision. If `loses` is set, the member fails to report it.
     pub(super) fn notify(
         &mut self,
         revision: i64,
@@ -128,7 +128,7 @@ impl Watches {
         }
     }
 
-    /// Brings the parked watches up to date, as etcd does now and then.
+    /// Syncs the parked watches, as etcd does periodically.
     pub(super) fn sync(&mut self, store: &Store, applied: i64, max: usize, out: &mut Vec<WatchResponse>) {
         for (id, watch) in &mut self.by_id {
             if !watch.parked {
@@ -137,7 +137,7 @@ impl Watches {
             if watch.next < store.compacted() {
                 watch.parked = false;
                 watch.over = true;
-                // Whose header has no revision; and it is not called cancelled if what was compacted was revision 0.
+                // The header has no revision. `canceled` is false if the compacted revision is 0.
                 let compact_revision = store.compacted();
                 out.push(WatchResponse { watch_id: *id, canceled: compact_revision != 0, compact_revision, ..told(0) });
                 continue;
@@ -165,7 +165,7 @@ impl Watches {
         }
     }
 
-    /// It is time to tell the revision to those that asked for it.
+    /// Sends progress notifications to idle watches that requested them.
     pub(super) fn progress(&mut self, applied: i64, out: &mut Vec<WatchResponse>) {
         for (id, watch) in &mut self.by_id {
             if watch.notify && watch.quiet && !watch.parked && !watch.over {
@@ -184,7 +184,7 @@ impl Watch {
         events.iter().filter(wanted).cloned().collect()
     }
 
-    /// Tells events, in one message or in fragments of at most about `max` bytes.
+    /// Sends events in one message, or in fragments of at most about `max` bytes.
     fn tell(&mut self, id: i64, revision: i64, events: Vec<WatchEvent>, max: usize, out: &mut Vec<WatchResponse>) {
         if events.is_empty() {
             return;
@@ -210,7 +210,7 @@ impl Watch {
     }
 }
 
-/// A watch that was refused has no number: whoever asked must know it by the order.
+/// A rejected watch has no id, so the client has to match the reply by order.
 pub(super) fn refused(reason: String) -> WatchResponse {
     WatchResponse { watch_id: -1, created: true, canceled: true, cancel_reason: reason, ..WatchResponse::default() }
 }

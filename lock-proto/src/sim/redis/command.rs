@@ -1,4 +1,4 @@
-//! The commands: their forms, who may run them and when.
+//! The command table: syntax, permissions and preconditions.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::store::Look;
 use super::{Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings};
 
-/// Who runs a command, and in what.
+/// The context in which a command runs.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) conn: u64,
@@ -18,50 +18,50 @@ pub(super) struct Context {
     pub(super) user: Option<Arc<str>>,
     /// Set while a script runs.
     pub(super) script: Option<Running>,
-    /// How it sees the data: one time for the whole command.
+    /// The view of the data, with one time for the whole command.
     pub(super) look: Look,
-    /// Memory was used up when the client's command came.
+    /// Memory was exhausted when the client's command arrived.
     pub(super) full: bool,
-    /// What replicas are told of the command.
+    /// What is propagated to the replicas.
     pub(super) tell: Tell,
 }
 
 impl Context {
-    /// What a primary sends belongs to no client.
+    /// The context of a command from the primary, which belongs to no client.
     pub(super) const fn of_primary(db: u32, look: Look) -> Self {
         Self { conn: u64::MAX, db, user: None, script: None, look, full: false, tell: Tell::IfChanged }
     }
 }
 
-/// What replicas are told of a command.
+/// How a command is propagated to replicas.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Tell {
-    /// The command as it came, if it has changed something.
+    /// The original command, if it changed something.
     #[default]
     IfChanged,
-    /// The command as it came.
+    /// The original command.
     Always,
-    /// Another command, which does the same at any time.
+    /// Another command, whose effect does not depend on the time.
     Instead(Vec<Vec<u8>>),
 }
 
-/// A script that runs.
+/// State of a running script.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Running {
-    /// It has written already, so that running out of memory stops it no more.
+    /// It has written, so an exhausted memory no longer stops it.
     pub(super) wrote: bool,
 }
 
-/// Where the keys are among the arguments.
+/// The positions of the keys among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keys {
     None,
     First,
     All,
     AllButLast,
-    /// As many as the second argument says, after it.
+    /// The second argument is their number, and they follow it.
     Counted,
-    /// No keys: the first argument is a channel, or all of them are channels, or patterns for channels.
+    /// No keys. The first argument is a channel, or all arguments are channels or patterns.
     Channel,
     Channels,
     Patterns,
@@ -71,9 +71,9 @@ type Run = fn(&mut Node, &mut Context, &[&[u8]]) -> Reply;
 
 struct Command {
     name: &'static str,
-    /// Its first letters, to find it by.
+    /// The first bytes of the name, for the lookup.
     prefix: u64,
-    /// Number of words with the name; at least that many if negative.
+    /// Number of arguments including the name; a minimum if negative.
     arity: i32,
     flags: u8,
     keys: Keys,
@@ -81,23 +81,23 @@ struct Command {
 }
 
 const WRITE: u8 = 1;
-/// Needs memory.
+/// May use more memory.
 const GROWS: u8 = 2;
-/// Allowed while the data is loaded.
+/// Allowed while loading.
 const LOADING: u8 = 4;
-/// Not allowed in scripts.
+/// Forbidden in scripts.
 const NO_SCRIPT: u8 = 8;
 /// Allowed before login.
 const NO_AUTH: u8 = 16;
-/// Allowed while a replica has no link, even if it may not show old data.
+/// Allowed on a replica without a link that does not serve stale data.
 const STALE: u8 = 32;
-/// Allowed to a client of the old protocol that listens to channels.
+/// Allowed to a RESP2 client with subscriptions.
 const LISTENING: u8 = 64;
 
-/// How many commands there are.
+/// Number of commands.
 pub(super) const COUNT: usize = 56;
 
-/// The table, with the flags that `COMMAND INFO` of Redis 7.0 shows.
+/// The table, with the flags that `COMMAND INFO` of Redis 7.0 reports.
 static COMMANDS: [Command; COUNT] = {
     const fn c(name: &'static str, arity: i32, flags: u8, keys: Keys, run: Run) -> Command {
         Command { name, prefix: prefix(name.as_bytes()), arity, flags, keys, run }
@@ -162,13 +162,13 @@ static COMMANDS: [Command; COUNT] = {
     ]
 };
 
-/// Commands that are only known by their second word.
+/// Commands that always need a subcommand.
 const CONTAINERS: [&str; 2] = ["client", "script"];
 
-/// Longer than any name, and than any word of an option.
+/// Longer than any command name or option.
 pub(super) const LONGEST: usize = 24;
 
-/// The first eight bytes, in the order of the whole names.
+/// The first eight bytes; preserves the order of the names.
 const fn prefix(name: &[u8]) -> u64 {
     let (mut value, mut at) = (0, 0);
     while at < 8 {
@@ -185,7 +185,7 @@ fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
     like.find(|(_, command)| command.name.as_bytes() == name)
 }
 
-/// The same by the words of a command in any case.
+/// Finds a command by its words, ignoring case.
 fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
     let mut name = [0; LONGEST];
     let first = args[0];
@@ -203,7 +203,7 @@ fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
     find(&name[..len])
 }
 
-/// Runs a command that a primary has sent. Those that this server does not know are not sent by one like it.
+/// Runs a command from the primary. Ignores commands that this server does not know.
 pub(super) fn obey(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
     if let Some((_, command)) = args.first().and_then(|_| find_by_words(args)) {
         (command.run)(node, context, args);
@@ -225,7 +225,7 @@ pub(super) const STALE_DATA: Reply =
     Reply::error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
 
 impl Node {
-    /// Runs a command of a client, or of a script of it.
+    /// Runs a command from a client or from its script.
     pub(super) fn run(&mut self, context: &mut Context, args: &[&[u8]]) -> Reply {
         let (index, command) = match self.look_up(args) {
             Ok(found) => found,
@@ -254,19 +254,19 @@ impl Node {
         reply
     }
 
-    /// How many commands clients have sent so far.
+    /// Returns how many commands clients have sent.
     pub(in crate::sim) fn executed(&self) -> u64 {
         self.calls.iter().sum()
     }
 
-    /// Replicas are told another command than the one that came.
+    /// Propagates another command than the original.
     pub(super) fn tell_instead(&self, context: &mut Context, args: &[&[u8]]) {
         if self.replication.is_feeding() {
             context.tell = Tell::Instead(args.iter().map(|arg| arg.to_vec()).collect());
         }
     }
 
-    /// Tells replicas what a command has done, the keys first that ended when it looked at them.
+    /// Propagates a command, preceded by deletes of the keys that expired while it ran.
     fn tell(&mut self, context: &mut Context, args: &[&[u8]]) {
         let (mut removed, mut dirty) = (Vec::new(), false);
         if let Some(db) = self.dbs.get_mut(&context.db) {
@@ -290,7 +290,7 @@ impl Node {
     }
 
     fn look_up(&self, args: &[&[u8]]) -> Result<(usize, &'static Command), Reply> {
-        // `SETINFO` came with 7.2.
+        // `SETINFO` exists since 7.2.
         let known = |command: &Command| command.name != "client|setinfo" || self.config.version >= (7, 2, 0);
         if let Some(found) = find_by_words(args).filter(|(_, command)| known(command)) {
             return Ok(found);
@@ -310,15 +310,16 @@ impl Node {
         })
     }
 
-    /// How often each command came from clients, by its full name in lower case; what scripts call is not counted. Goes on
-    /// through a restart.
+    /// Returns the number of calls by clients for each command, by its full name in lower case.
+    /// Calls by scripts are not counted. Counts survive a restart.
     #[must_use]
     pub fn calls(&self) -> BTreeMap<String, u64> {
         let counted = COMMANDS.iter().zip(&self.calls).filter(|(_, count)| **count > 0);
         counted.map(|(command, count)| (command.name.into(), *count)).collect()
     }
 
-    /// Why a client may not run the command now, in the order in which Redis asks.
+    /// Returns the error if the client may not run the command now. The order of the checks is that
+    /// of Redis.
     fn refuse(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
@@ -381,7 +382,7 @@ impl Node {
         None
     }
 
-    /// Why a script may not run the command.
+    /// Returns the error if a script may not run the command.
     fn refuse_in_script(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
@@ -389,7 +390,7 @@ impl Node {
             return Some(Reply::error("ERR This Redis command is not allowed from script"));
         }
         if let Some(user) = context.user.as_ref().and_then(|name| self.config.users.get(&**name)) {
-            // The code is ERR here, not NOPERM: Redis 7.0 answers so.
+            // Redis 7.0 replies with ERR here, not with NOPERM.
             if !user.may_run(command.name) {
                 return Some(Reply::error("ERR The user executing the script can't run this command or subcommand"));
             }
@@ -431,7 +432,7 @@ fn keys<'s, 'a>(which: Keys, args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
         Keys::All => args.get(1..),
         Keys::AllButLast => args.get(1..args.len() - 1),
         Keys::Counted => {
-            // The keys are found by `atoi`, which reads a plus that the command itself refuses.
+            // Redis finds the keys by `atoi`, which accepts a plus that the command itself rejects.
             let count = args.get(2).map(|n| n.strip_prefix(b"+").unwrap_or(n));
             let count = count.and_then(number::integer).and_then(|n| usize::try_from(n).ok());
             count.and_then(|n| args.get(3..3_usize.checked_add(n)?))
@@ -467,7 +468,7 @@ fn unknown(args: &[&[u8]]) -> Reply {
     Reply::Error(text.into())
 }
 
-/// At most `max` bytes of `text`, fit for one line.
+/// Returns at most `max` bytes of `text`, without line breaks.
 fn shown(text: &[u8], max: usize) -> String {
     let text = &text[..text.len().min(max)];
     String::from_utf8_lossy(text).replace(['\r', '\n', '\0'], " ")
@@ -477,7 +478,7 @@ pub(super) fn lower(text: &[u8]) -> String {
     String::from_utf8_lossy(text).to_ascii_lowercase()
 }
 
-/// The same in `buffer`, for a word that is compared with short ones; empty if it is longer than they are.
+/// Lower-cases `text` into `buffer`. Returns an empty word if it is too long for any option.
 pub(super) fn lower_word<'a>(text: &[u8], buffer: &'a mut [u8; LONGEST]) -> &'a [u8] {
     let Some(word) = buffer.get_mut(..text.len()) else { return &[] };
     word.copy_from_slice(text);

@@ -123,7 +123,7 @@ pub(super) fn pexpireat(node: &mut Node, context: &mut Context, args: &[&[u8]]) 
     set_expiry(node, context, args, "pexpireat", Unit { seconds: false, absolute: true })
 }
 
-/// When `EXPIRE` may change the expiry.
+/// The conditions under which `EXPIRE` applies.
 #[derive(Default)]
 struct Guards {
     if_none: bool,
@@ -166,7 +166,7 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
     let Some(expires) = db.get(look, args[1]).map(|entry| entry.expires()) else { return Reply::Int(0) };
     let current = expires.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
     let has_expiry = expires.is_some();
-    // No expiry counts as an infinite one.
+    // No expiry counts as infinite.
     if (guards.if_none && has_expiry)
         || (guards.if_some && !has_expiry)
         || (guards.if_later && (at <= current || !has_expiry))
@@ -175,7 +175,7 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
         return Reply::Int(0);
     }
     match u64::try_from(at) {
-        // What a primary says is done as it says it: it sends the end by itself.
+        // On a replica, a time in the past does not delete the key: the primary sends a delete.
         Ok(at) if at > look.now || look.expired == Expired::Alive => {
             db.set_expiry(look, args[1], Some(at));
             if name != "pexpireat" && node.replication.is_feeding() {
@@ -185,7 +185,7 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
                 node.tell_instead(context, &told);
             }
         }
-        // A time that has come already deletes the key at once.
+        // A time in the past deletes the key immediately.
         Ok(_) | Err(_) => {
             db.remove(look, args[1]);
             node.tell_instead(context, &[b"DEL", args[1]]);

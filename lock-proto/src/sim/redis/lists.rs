@@ -1,4 +1,4 @@
-//! Commands on lists, and clients that block on them.
+//! Commands on lists, and blocking clients.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -104,7 +104,7 @@ pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
     Reply::Later
 }
 
-/// Unix time in ms after which the wait is over; `None` for never.
+/// Parses a timeout. Returns the Unix time in ms at which it ends, or `None` for no timeout.
 fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
     const OUT_OF_RANGE: Reply = Reply::error("ERR timeout is not a float or out of range");
     let seconds = number::float(timeout).ok_or(OUT_OF_RANGE)?;
@@ -112,11 +112,11 @@ fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
         return Err(Reply::error("ERR timeout is negative"));
     }
     let millis = seconds * 1000.0;
-    // Beyond this a `u64` of milliseconds since 1970 could not hold the sum.
+    // Larger values would overflow a `u64` of milliseconds since 1970.
     if millis > 9.0e18 {
         return Err(Reply::error("ERR timeout is out of range"));
     }
-    // Not negative and small enough, so the cast is exact up to the fraction, which is rounded up.
+    // Non-negative and small enough, so the cast only drops the fraction, which is rounded up.
     let whole = millis as u64;
     let whole = whole + u64::from((whole as f64) < millis);
     Ok(if whole == 0 { None } else { Some(now.saturating_add(whole)) })
@@ -128,7 +128,7 @@ fn popped(key: &[u8], items: Vec<Vec<u8>>) -> Reply {
 }
 
 impl Node {
-    /// Serves blocked clients, first come first served, after a command that may have filled a list.
+    /// Serves blocked clients in FIFO order after a command that may have filled a list.
     pub(super) fn serve_waiting(&mut self) {
         while let Some(place) = self.ready.pop_front() {
             let look = self.look();
@@ -142,7 +142,7 @@ impl Node {
                         self.end_unit();
                         self.unblock(conn, &popped(key, items));
                     }
-                    // Taken already, or of another type: they go on waiting.
+                    // Already taken, or of another type: they stay blocked.
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// `conn` waits from now on.
+    /// Blocks `conn`.
     pub(super) fn block(&mut self, conn: u64, blocked: Blocked) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             self.timeouts.extend(blocked.until.map(|until| (until, conn)));
@@ -158,14 +158,14 @@ impl Node {
         }
     }
 
-    /// Ends the wait of `conn` with this reply.
+    /// Unblocks `conn` with this reply.
     pub(super) fn unblock(&mut self, conn: u64, reply: &Reply) {
         self.stop_waiting(conn);
         self.answer(conn, reply);
         self.unblocked.push_back(conn);
     }
 
-    /// What a wait is answered that ends with nothing.
+    /// Returns the reply to a blocked command that times out.
     pub(super) fn waited_in_vain(&self, blocked: &Blocked) -> Reply {
         match blocked.cause {
             Cause::Keys { .. } => Reply::NilArray,
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// This server becomes a replica: nobody can be served any more.
+    /// Unblocks all clients with an error, because this server becomes a replica.
     pub(super) fn send_blocked_away(&mut self) {
         const AWAY: Reply = Reply::error(
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
@@ -186,7 +186,7 @@ impl Node {
         }
     }
 
-    /// Forgets that `conn` waits.
+    /// Removes `conn` from the wait queues.
     pub(super) fn stop_waiting(&mut self, conn: u64) {
         let Some(blocked) = self.connections.get_mut(&conn).and_then(|connection| connection.blocked.take()) else {
             return;

@@ -1,4 +1,4 @@
-//! Channels: messages that reach whoever listens at the moment (<https://redis.io/docs/latest/develop/interact/pubsub/>).
+//! Publish/subscribe (<https://redis.io/docs/latest/develop/interact/pubsub/>).
 
 use alloc::collections::BTreeSet;
 use alloc::vec;
@@ -29,7 +29,7 @@ pub(super) fn punsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]
 
 type Names = fn(&mut Connection) -> &mut BTreeSet<Vec<u8>>;
 
-/// Each name has an answer of its own.
+/// Subscribes. Each name has a separate reply.
 fn listen(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], names: Names) -> Reply {
     for name in added {
         let Some(connection) = node.connections.get_mut(&context.conn) else { break };
@@ -40,7 +40,8 @@ fn listen(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], name
     Reply::Later
 }
 
-/// Without a name: all, or one answer that there was none.
+/// Unsubscribes from the named channels. Without names, unsubscribes from all, with at least one
+/// reply.
 fn leave(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
     let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
     let mut left: Vec<Option<Vec<u8>>> = named.iter().map(|name| Some(name.to_vec())).collect();
@@ -83,7 +84,8 @@ pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
 }
 
 impl Node {
-    /// A client of the old protocol that listens may do little else: its replies could not be told from messages.
+    /// Returns true if the client uses RESP2 and has subscriptions. It may run few other commands,
+    /// because replies could not be told from messages.
     pub(super) fn may_only_listen(&self, conn: u64) -> bool {
         self.connections
             .get(&conn)

@@ -1,4 +1,4 @@
-//! Commands on the connection and the server.
+//! Commands about connections and the server.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -49,7 +49,7 @@ pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
         return Reply::error("ERR DB index is out of range");
     };
     context.db = db;
-    // A script's choice ends with it.
+    // A `SELECT` in a script does not outlast it.
     if context.script.is_none()
         && let Some(connection) = node.connections.get_mut(&context.conn)
     {
@@ -209,14 +209,14 @@ pub(super) fn client_unblock(node: &mut Node, _context: &mut Context, args: &[&[
     Reply::Int(1)
 }
 
-/// Which connections `CLIENT KILL` means.
+/// The filter of `CLIENT KILL`.
 #[derive(Default)]
 struct Victims {
     id: Option<i64>,
     user: Option<String>,
-    /// Those that listen to channels, or those that do not.
+    /// Only connections with subscriptions, or only those without.
     listening: Option<bool>,
-    /// An address, or a type, that no connection here has.
+    /// The filter names an address or type that no connection here has.
     nobody: bool,
     spare_me: bool,
 }

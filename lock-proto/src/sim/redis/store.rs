@@ -1,4 +1,4 @@
-//! The data: strings and lists with an expiry in the server's own wall clock.
+//! The data: strings and lists, with expiry by the server's wall clock.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -17,9 +17,9 @@ pub(super) enum Value {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) value: Value,
-    /// Unix time in ms after which the key is gone.
+    /// Unix time in ms after which the key is expired.
     expires: Option<u64>,
-    /// When it was last looked at, for eviction.
+    /// Time of the last access, for eviction.
     used: u64,
 }
 
@@ -32,13 +32,14 @@ impl Entry {
         self.used
     }
 
-    /// Redis keeps a key through the millisecond of its expiry.
+    /// Returns true if the entry is expired. Redis keeps a key through the millisecond of its
+    /// expiry.
     const fn is_over(&self, now: u64) -> bool {
         matches!(self.expires, Some(at) if now > at)
     }
 }
 
-/// How somebody looks at the data.
+/// A view of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     /// Unix time in ms.
@@ -46,28 +47,28 @@ pub(super) struct Look {
     pub(super) expired: Expired,
 }
 
-/// What a look makes of a key whose time has passed.
+/// How a view treats expired keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expired {
-    /// It is removed: a primary.
+    /// Removes them: on a primary.
     Removed,
-    /// It stays, but nobody sees it: a replica, which waits for its primary to remove it.
+    /// Hides them: on a replica, which waits for its primary to remove them.
     Hidden,
-    /// It is a key as any other: what the primary says, to its replica.
+    /// Keeps them visible: for commands from the primary.
     Alive,
 }
 
-/// One numbered database. A key whose time has passed is as good as absent: every look of a primary removes it first.
+/// A numbered database. On a primary, any access to an expired key removes it first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Db {
     entries: BTreeMap<Vec<u8>, Entry>,
-    /// About what all of it takes, see [`memory`].
+    /// Approximate size, see [`memory`].
     bytes: usize,
-    /// No key expires before this.
+    /// No key expires earlier.
     soonest: u64,
-    /// Something was written since this was last asked.
+    /// Set by writes; the reader clears it.
     pub(super) dirty: bool,
-    /// Keys that a look has removed, for the replicas.
+    /// Keys removed because they expired or were evicted, still to be propagated to replicas.
     pub(super) removed: Vec<Vec<u8>>,
 }
 
@@ -78,7 +79,7 @@ impl Default for Db {
 }
 
 impl Db {
-    /// The entry of `key`.
+    /// Returns the entry of `key`.
     pub(super) fn get(&mut self, look: Look, key: &[u8]) -> Option<&mut Entry> {
         let over = look.now > self.soonest
             && look.expired != Expired::Alive
@@ -94,7 +95,7 @@ impl Db {
         Some(entry)
     }
 
-    /// The same from outside: nothing changes.
+    /// Returns the entry of `key` without side effects.
     pub(super) fn peek(&self, now: u64, key: &[u8]) -> Option<&Entry> {
         self.entries.get(key).filter(|entry| !entry.is_over(now))
     }
@@ -115,7 +116,7 @@ impl Db {
         }
     }
 
-    /// Writes a string in place of whatever was there.
+    /// Writes a string, replacing any value.
     pub(super) fn set(&mut self, look: Look, key: &[u8], text: &[u8], expires: Option<u64>) {
         self.dirty = true;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
@@ -135,7 +136,7 @@ impl Db {
         self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: look.now });
     }
 
-    /// Gives a key that is there another expiry, or none.
+    /// Sets or removes the expiry of an existing key.
     pub(super) fn set_expiry(&mut self, look: Look, key: &[u8], expires: Option<u64>) {
         let Some(entry) = self.get(look, key) else { return };
         entry.expires = expires;
@@ -143,7 +144,7 @@ impl Db {
         self.dirty = true;
     }
 
-    /// Whether there was such a key.
+    /// Removes a key, and returns whether it existed.
     pub(super) fn remove(&mut self, look: Look, key: &[u8]) -> bool {
         if self.get(look, key).is_none() {
             return false;
@@ -153,7 +154,7 @@ impl Db {
         true
     }
 
-    /// Adds to a list, which is made if there is none, and gives its length.
+    /// Pushes to a list, which is created if it is absent, and returns its length.
     pub(super) fn push(&mut self, look: Look, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
         let grown = items.iter().map(|item| memory::item(item)).sum::<usize>();
         let add = |list: &mut VecDeque<Vec<u8>>| {
@@ -176,7 +177,7 @@ impl Db {
         Ok(length)
     }
 
-    /// Takes up to `count` elements from the front; an empty list is no key.
+    /// Pops up to `count` elements from the front, and removes a list that becomes empty.
     pub(super) fn pop_front(&mut self, look: Look, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
         let Some(list) = self.list(look, key)? else { return Ok(None) };
         let taken: Vec<Vec<u8>> = list.drain(..count.min(list.len())).collect();
@@ -189,12 +190,12 @@ impl Db {
         Ok(Some(taken))
     }
 
-    /// Every key that is seen, in order.
+    /// Iterates over the visible keys in order.
     pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&[u8], &Entry)> {
         self.entries.iter().filter(move |(_, entry)| !entry.is_over(now)).map(|(key, entry)| (key.as_slice(), entry))
     }
 
-    /// How many keys there are. A replica counts those that it does not show, too.
+    /// Returns the number of keys. A replica also counts hidden ones.
     pub(super) fn len(&self, look: Look) -> usize {
         match look.expired {
             Expired::Removed if look.now > self.soonest => self.iter(look.now).count(),
@@ -206,17 +207,17 @@ impl Db {
         *self = Self { removed: core::mem::take(&mut self.removed), ..Self::default() };
     }
 
-    /// About how many bytes it takes.
+    /// Returns the approximate size in bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// After when there may be something that has expired; never, if no key ever ends.
+    /// Returns a lower bound of the next expiry, or `None` if no key expires.
     pub(super) const fn soonest(&self) -> Option<u64> {
         if self.soonest == u64::MAX { None } else { Some(self.soonest) }
     }
 
-    /// Removes every key whose time has passed, as the server does now and then of its own accord.
+    /// Removes all expired keys, as the server does periodically.
     pub(super) fn collect(&mut self, now: u64) {
         if now <= self.soonest {
             return;
@@ -229,7 +230,7 @@ impl Db {
         self.soonest = self.entries.values().filter_map(Entry::expires).min().unwrap_or(u64::MAX);
     }
 
-    /// Evicts the key for which `rank` is least, among those for which there is one.
+    /// Evicts the key with the lowest `rank`, among those that have one.
     pub(super) fn evict<R: Ord>(&mut self, rank: impl Fn(&[u8], &Entry) -> Option<R>) -> bool {
         let ranked = self.entries.iter().filter_map(|(key, entry)| Some((rank(key, entry)?, key)));
         let Some(key) = ranked.min().map(|(_, key)| key.clone()) else { return false };
@@ -237,7 +238,7 @@ impl Db {
         true
     }
 
-    /// Removes a key of the server's own accord.
+    /// Removes a key that has expired or is evicted.
     fn take_expired(&mut self, key: &[u8]) {
         if let Some(key) = self.forget(key) {
             self.removed.push(key);

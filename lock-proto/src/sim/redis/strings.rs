@@ -75,7 +75,7 @@ fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
     Reply::Int(new)
 }
 
-/// What the options of `SET` ask for.
+/// The options of `SET`.
 #[derive(Default)]
 struct Options<'a> {
     if_absent: bool,
@@ -85,7 +85,7 @@ struct Options<'a> {
     expiry: Option<(Unit, &'a [u8])>,
 }
 
-/// How a time is given.
+/// The unit of a time argument.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) seconds: bool,
@@ -93,7 +93,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Unix time in ms for `given`; `None` if it cannot be expressed.
+    /// Converts `given` to Unix time in ms, or returns `None` on overflow.
     pub(super) fn resolve(self, now: u64, given: i64) -> Option<i64> {
         let millis = if self.seconds { given.checked_mul(1000)? } else { given };
         if self.absolute { Some(millis) } else { millis.checked_add(i64::try_from(now).ok()?) }
@@ -127,7 +127,7 @@ fn options<'a>(args: &[&'a [u8]]) -> Option<Options<'a>> {
             b"pxat" => Unit { seconds: false, absolute: true },
             _ => return None,
         };
-        // The same unit may come again, and the last one counts.
+        // The same unit may be repeated; the last value counts.
         if options.keep_ttl || options.expiry.is_some_and(|(other, _)| other != unit) {
             return None;
         }
@@ -169,7 +169,7 @@ pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
     old.unwrap_or(Reply::OK)
 }
 
-/// Replicas are given the time at which the key ends, and need no answer.
+/// Propagates a `SET` with an absolute expiry and without `GET`.
 fn tell_set(node: &Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
     const AT: Unit = Unit { seconds: false, absolute: true };
     match (expires, options.expiry) {

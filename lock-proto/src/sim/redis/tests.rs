@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! The node by itself. `tests/node_model.rs` compares it with a real server.
+//! Tests of a single node. `tests/node_model.rs` compares it with a real server.
 
 mod channels;
 mod memory;
@@ -22,7 +22,7 @@ fn node(config: NodeConfig) -> Node {
     node
 }
 
-/// Sends a line, and gives what came back on the same connection.
+/// Sends a line and returns the output of the same connection.
 fn ask(node: &mut Node, ms: u64, conn: u64, line: &str) -> String {
     node.handle_received(at(ms), conn, format!("{line}\r\n").as_bytes());
     heard(node, conn)

@@ -1,4 +1,4 @@
-//! Who listens hears what is said, until it leaves.
+//! Subscribers receive messages until they unsubscribe.
 
 use super::*;
 

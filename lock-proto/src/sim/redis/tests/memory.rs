@@ -1,8 +1,8 @@
-//! A limit on memory, and what is evicted for it.
+//! Memory limit and eviction.
 
 use super::*;
 
-/// A node whose data may take so much more than it takes now.
+/// Limits the memory of a node to this much more than it uses now.
 fn limit(node: &mut Node, room: usize, eviction: Eviction) {
     node.set_max_memory(Some(node.used_memory() + room), eviction);
 }

@@ -1,4 +1,4 @@
-//! Primaries, replicas, and what a promotion loses.
+//! Primaries, replicas, and the data lost by a promotion.
 
 use super::*;
 use crate::redis::script;
@@ -83,7 +83,7 @@ fn old_effects_are_harmless_and_a_gap_is_noticed() {
     replica.replicate(at(3), &primary.snapshot(at(3)));
     assert!(!replica.needs_copy());
     assert_eq!(ask(&mut replica, 3, 1, "LLEN l"), ":4\r\n");
-    // Another primary's word is a gap as well.
+    // An effect of another primary is a gap too.
     let (mut other, _) = pair(NodeConfig::new(3), NodeConfig::new(4));
     other.insert(at(4), "k", "v", None);
     replica.handle_effect(at(4), &other.poll_effect().unwrap());
@@ -107,7 +107,7 @@ fn a_replica_hides_what_has_expired_by_its_own_clock_and_its_primary_removes_it(
     assert_eq!(primary.next_deadline(), None);
     replica.handle_effect(at(102), &effect);
     assert!(!replica.exists(at(102), "k"));
-    // Without that word it hides the key when its own time comes, and removes it once it is a primary.
+    // Without that effect it hides the key once it has expired, and removes it after promotion.
     assert_eq!(ask(&mut early, 300, 1, "GET k"), "$-1\r\n");
     assert_eq!(ask(&mut early, 300, 1, "DBSIZE"), ":1\r\n");
     early.promote(at(300));
@@ -154,7 +154,7 @@ fn a_restarted_replica_goes_on_only_with_its_data() {
         replica.handle_effect(at(2), &primary.poll_effect().unwrap());
         assert_eq!((replica.exists(at(2), "a"), replica.exists(at(2), "b")), (keep, keep));
         assert_eq!(replica.needs_copy(), !keep);
-        // A restarted primary begins another history.
+        // A restarted primary starts another history.
         primary.restart(at(3), keep);
         primary.snapshot(at(3));
         primary.insert(at(3), "c", "x", None);
