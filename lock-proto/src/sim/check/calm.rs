@@ -63,21 +63,21 @@ impl Checker {
     /// released the lock, without losing it, while this one waited.
     #[must_use]
     pub fn comes_from_another(&self, client: usize, lock: LockId) -> bool {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
-        let Some(known) = self.locks.get(&life.key) else { return false };
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
+        let Some(known) = self.locks.get(&acquisition.key) else { return false };
         let another = known.free.by.is_some_and(|by| by != client);
-        life.stage == Stage::Waiting
+        acquisition.stage == Stage::Waiting
             && another
-            && life.asked < known.free.since
+            && acquisition.requested_at < known.free.since
             && known.holders.is_empty()
             && !known.free.lost
     }
 
     /// Marks the lock as free if the acquisition held it or was offered it.
-    pub(super) fn comes_free(&mut self, client: usize, lock: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let key = life.key.clone();
-        match life.stage {
+    pub(super) fn mark_free(&mut self, client: usize, lock: LockId) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let key = acquisition.key.clone();
+        match acquisition.stage {
             Stage::Waiting | Stage::Releasing | Stage::Over => return,
             Stage::Offered | Stage::Held | Stage::Lost => {}
         }
@@ -87,23 +87,25 @@ impl Checker {
     }
 
     /// Records that the hold was lost.
-    pub(super) fn is_lost(&mut self, client: usize, lock: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let key = life.key.clone();
+    pub(super) fn mark_lost(&mut self, client: usize, lock: LockId) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let key = acquisition.key.clone();
         self.lock(&key).free.lost = true;
     }
 
     /// Checks promptness when a wait ends, by a grant or by a timeout.
-    pub(super) fn waited(&mut self, now: Instant, client: usize, lock: LockId, granted: bool) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let (key, own) = (life.key.clone(), life.asked);
+    pub(super) fn check_prompt(&mut self, now: Instant, client: usize, lock: LockId, granted: bool) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let (key, own) = (acquisition.key.clone(), acquisition.requested_at);
         let others = self.clients.iter().flat_map(|known| known.live.values());
-        let waiting = others.filter(|life| life.stage == Stage::Waiting && life.key == key).map(|life| life.asked);
+        let waiting = others
+            .filter(|acquisition| acquisition.stage == Stage::Waiting && acquisition.key == key)
+            .map(|acquisition| acquisition.requested_at);
         // A grant means that no other waiter got the lock in the meantime; judge by the earliest.
-        let asked = if granted { waiting.fold(own, Instant::min) } else { own };
+        let since = if granted { waiting.fold(own, Instant::min) } else { own };
         let prompt = self.calm.prompt;
         let known = self.lock(&key);
-        let late = now.since(known.free.since.max(asked));
+        let late = now.since(known.free.since.max(since));
         let judged = known.holders.is_empty() && !known.free.lost;
         if granted {
             known.free.lost = false;

@@ -34,11 +34,11 @@ impl Stage {
 
 /// The checker's view of one acquisition that is not over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct Acquisition {
     pub(super) key: Arc<[u8]>,
     pub(super) stage: Stage,
     /// When the lock was requested.
-    pub(super) asked: Instant,
+    pub(super) requested_at: Instant,
     /// Increases with every request.
     pub(super) serial: u64,
     /// When the acquisition must have learned of an end (wait, validity or release), in true time.
@@ -55,7 +55,7 @@ pub(super) struct Granted {
     pub(super) order: u64,
 }
 
-impl Life {
+impl Acquisition {
     /// Returns true if it believes that it holds the lock at `now`.
     pub(super) fn holds(&self, now: Instant) -> bool {
         matches!(self.stage, Stage::Offered | Stage::Held) && self.due.is_some_and(|until| until > now)

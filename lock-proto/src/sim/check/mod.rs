@@ -23,7 +23,7 @@ use crate::id::LockId;
 use crate::lock::{Event, Failure, Loss, Release};
 use crate::time::{Instant, nanos};
 use calm::{Calm, Free};
-use life::{Granted, Life};
+use life::{Acquisition, Granted};
 use resource::Resource;
 
 pub(super) use calm::TAKE;
@@ -67,7 +67,7 @@ pub struct Checker {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Client {
-    live: BTreeMap<LockId, Life>,
+    live: BTreeMap<LockId, Acquisition>,
     over: BTreeSet<LockId>,
     /// When it must have stopped, if it was shut down.
     stop_by: Option<Instant>,
@@ -130,10 +130,10 @@ impl Checker {
         self.serial += 1;
         let key = self.key(key);
         let (stage, serial, due) = (Stage::Waiting, self.serial, wait_ends);
-        let life = Life { key, stage, asked: now, serial, due, lost: false, granted: None };
+        let acquisition = Acquisition { key, stage, requested_at: now, serial, due, lost: false, granted: None };
         let known = self.client(client);
         let again = known.over.contains(&lock) || known.live.contains_key(&lock);
-        known.live.insert(lock, life);
+        known.live.insert(lock, acquisition);
         if again {
             self.report(now, Rule::OneOutcome, format!("client {client} gave the id {lock} twice"));
         }
@@ -142,10 +142,10 @@ impl Checker {
 
     /// The application claims an offer.
     pub fn claimed(&mut self, client: usize, lock: LockId) {
-        if let Some(life) = self.client(client).live.get_mut(&lock)
-            && life.stage == Stage::Offered
+        if let Some(acquisition) = self.client(client).live.get_mut(&lock)
+            && acquisition.stage == Stage::Offered
         {
-            life.stage = Stage::Held;
+            acquisition.stage = Stage::Held;
         }
     }
 
@@ -155,10 +155,10 @@ impl Checker {
         let mut holds = Vec::new();
         let known = self.client(client);
         known.stop_by = known.stop_by.map(|at| at + by);
-        for (lock, life) in &mut known.live {
-            life.due = life.due.map(|due| due + by);
-            if life.holds(now) {
-                holds.extend(life.due.map(|until| (*lock, until)));
+        for (lock, acquisition) in &mut known.live {
+            acquisition.due = acquisition.due.map(|due| due + by);
+            if acquisition.holds(now) {
+                holds.extend(acquisition.due.map(|until| (*lock, until)));
             }
         }
         for (lock, until) in holds {
@@ -169,11 +169,11 @@ impl Checker {
     /// The application releases the lock, which is no longer held. The result must arrive by
     /// `answer_by`.
     pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
-        self.comes_free(client, lock);
+        self.mark_free(client, lock);
         self.forget_holder(client, lock);
-        if let Some(life) = self.client(client).live.get_mut(&lock) {
-            life.stage = Stage::Releasing;
-            life.due = answer_by;
+        if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
+            acquisition.stage = Stage::Releasing;
+            acquisition.due = answer_by;
         }
     }
 
@@ -208,8 +208,8 @@ impl Checker {
 
     /// A client has stopped. It emits no more events, so none may be missing.
     pub fn stopped(&mut self, now: Instant, client: usize) {
-        let untold = self.live(client).next();
-        if let Some((lock, stage)) = untold {
+        let unreported = self.live(client).next();
+        if let Some((lock, stage)) = unreported {
             let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
             self.report(now, Rule::Told, text);
         }
@@ -231,44 +231,44 @@ impl Checker {
         order: Option<u64>,
     ) {
         if matches!(event, Event::Lost(Loss::Taken) | Event::Released(Release::Taken)) {
-            self.was_taken(now, client, lock);
+            self.check_taken(now, client, lock);
         }
         if matches!(event, Event::Failed(Failure::TimedOut(_))) {
-            self.waited(now, client, lock, false);
+            self.check_prompt(now, client, lock, false);
         }
         if matches!(event, Event::Withdrawn | Event::Failed(_)) {
-            self.comes_free(client, lock);
+            self.mark_free(client, lock);
         }
         let known = self.client(client);
-        let Some(life) = known.live.get_mut(&lock) else {
+        let Some(acquisition) = known.live.get_mut(&lock) else {
             let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
             return self.report(now, Rule::OneOutcome, format!("client {client} tells of {lock}, {why}: {event:?}"));
         };
-        let stage = match life.next(event) {
+        let stage = match acquisition.next(event) {
             Ok(stage) => stage,
             Err(found) => return self.report(now, Rule::OneOutcome, format!("client {client} {lock}: {found}")),
         };
-        let renewed_late = matches!(event, Event::Renewed { .. }) && life.due.is_none_or(|until| until <= now);
-        life.lost |= matches!(event, Event::Lost(_));
-        life.stage = stage;
+        let renewed_late = matches!(event, Event::Renewed { .. }) && acquisition.due.is_none_or(|until| until <= now);
+        acquisition.lost |= matches!(event, Event::Lost(_));
+        acquisition.stage = stage;
         match stage {
             Stage::Over => return self.ends(client, lock),
             Stage::Lost => {
-                life.due = None;
-                self.is_lost(client, lock);
+                acquisition.due = None;
+                self.mark_lost(client, lock);
                 return self.forget_holder(client, lock);
             }
             Stage::Releasing => return,
             Stage::Waiting | Stage::Offered | Stage::Held => {}
         }
         if let Some(until) = until {
-            life.due = Some(until);
-            let first = stage == Stage::Offered && life.granted.is_none();
+            acquisition.due = Some(until);
+            let first = stage == Stage::Offered && acquisition.granted.is_none();
             if renewed_late {
                 self.report(now, Rule::Told, format!("client {client} {lock} was renewed though it was over"));
             }
             if first && let Event::Granted(grant) = event {
-                self.waited(now, client, lock, true);
+                self.check_prompt(now, client, lock, true);
                 self.granted(now, client, lock, grant.fence.map(|fence| fence.get()), order);
             }
             self.holds(now, client, lock, until);
@@ -282,18 +282,18 @@ impl Checker {
         if known.stop_by.take_if(|at| *at <= now).is_some() {
             return self.report(now, Rule::Told, format!("client {client} has not stopped in time"));
         }
-        let late = |life: &&Life| life.due.is_some_and(|at| at <= now);
-        let Some((lock, life)) = known.live.iter().find(|(_, life)| late(life)) else { return };
-        let what = match life.stage {
+        let late = |acquisition: &&Acquisition| acquisition.due.is_some_and(|at| at <= now);
+        let Some((lock, acquisition)) = known.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
+        let what = match acquisition.stage {
             Stage::Waiting => "its wait was over",
             Stage::Offered | Stage::Held => "its validity was over",
             Stage::Releasing => "the time to give it back was over",
             Stage::Lost | Stage::Over => return,
         };
-        let (lock, name, due) = (*lock, life.key.escape_ascii(), life.due.unwrap_or(now));
+        let (lock, name, due) = (*lock, acquisition.key.escape_ascii(), acquisition.due.unwrap_or(now));
         let text = format!("client {client} {lock} ({name}) was not told: {what} at {due}");
-        if let Some(life) = self.client(client).live.get_mut(&lock) {
-            life.due = None;
+        if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
+            acquisition.due = None;
         }
         self.report(now, Rule::Told, text);
     }
@@ -359,13 +359,16 @@ impl Checker {
     #[must_use]
     pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
         let known = self.clients.get(client)?;
-        let live = known.live.get(&lock).map(|life| life.stage);
+        let live = known.live.get(&lock).map(|acquisition| acquisition.stage);
         live.or_else(|| known.over.contains(&lock).then_some(Stage::Over))
     }
 
     /// Returns the acquisitions of a client that are not over.
     pub fn live(&self, client: usize) -> impl Iterator<Item = (LockId, Stage)> {
-        self.clients.get(client).into_iter().flat_map(|known| known.live.iter().map(|(lock, life)| (*lock, life.stage)))
+        self.clients
+            .get(client)
+            .into_iter()
+            .flat_map(|known| known.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
     }
 
     /// Returns the number of grants.
@@ -407,7 +410,7 @@ impl Checker {
     fn granted(&mut self, now: Instant, client: usize, id: LockId, fence: Option<u64>, order: Option<u64>) {
         self.grants += 1;
         self.allow(client, PER_ACQUISITION);
-        let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
+        let Some(key) = self.clients[client].live.get(&id).map(|acquisition| acquisition.key.clone()) else { return };
         let lock = self.lock(&key);
         let order = order.unwrap_or_else(|| {
             lock.order += 1;
@@ -425,9 +428,9 @@ impl Checker {
             self.report(now, Rule::FenceGrows, text);
         }
         let known = &mut self.clients[client];
-        let Some(life) = known.live.get_mut(&id) else { return };
-        life.granted = Some(Granted { fence, order });
-        let serial = life.serial;
+        let Some(acquisition) = known.live.get_mut(&id) else { return };
+        acquisition.granted = Some(Granted { fence, order });
+        let serial = acquisition.serial;
         let earlier = known
             .live
             .iter()
@@ -440,7 +443,7 @@ impl Checker {
 
     /// Checks mutual exclusion when a lock is granted or renewed.
     fn holds(&mut self, now: Instant, client: usize, id: LockId, until: Instant) {
-        let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
+        let Some(key) = self.clients[client].live.get(&id).map(|acquisition| acquisition.key.clone()) else { return };
         let own = (client, id);
         let Some(lock) = self.locks.get(&key) else { return };
         let other = self.valid_holder(lock, now, Some(own));
@@ -460,12 +463,14 @@ impl Checker {
     }
 
     /// Checks a report that another client took the lock.
-    fn was_taken(&mut self, now: Instant, client: usize, id: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
-        let Some((granted, lock)) = life.granted.zip(self.locks.get(&life.key)) else { return };
+    fn check_taken(&mut self, now: Instant, client: usize, id: LockId) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some((granted, lock)) = acquisition.granted.zip(self.locks.get(&acquisition.key)) else { return };
         if lock.is_alone_since(granted.order) {
-            let text =
-                format!("client {client} {id} was told that another has {}: nobody has", life.key.escape_ascii());
+            let text = format!(
+                "client {client} {id} was told that another has {}: nobody has",
+                acquisition.key.escape_ascii()
+            );
             self.report(now, Rule::TrueLoss, text);
         }
     }
@@ -478,20 +483,20 @@ impl Checker {
         but: Option<(usize, LockId)>,
     ) -> Option<(usize, LockId, Instant)> {
         lock.holders.iter().filter(|holder| Some(**holder) != but).find_map(|(client, id)| {
-            let life = self.clients.get(*client)?.live.get(id)?;
-            Some((*client, *id, life.due.filter(|_| life.holds(now))?))
+            let acquisition = self.clients.get(*client)?.live.get(id)?;
+            Some((*client, *id, acquisition.due.filter(|_| acquisition.holds(now))?))
         })
     }
 
     fn forget_holder(&mut self, client: usize, id: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
-        if let Some(lock) = self.locks.get_mut(&life.key) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        if let Some(lock) = self.locks.get_mut(&acquisition.key) {
             lock.holders.retain(|holder| *holder != (client, id));
         }
     }
 
     fn ends(&mut self, client: usize, id: LockId) {
-        self.comes_free(client, id);
+        self.mark_free(client, id);
         self.forget_holder(client, id);
         let known = self.client(client);
         known.live.remove(&id);

@@ -58,5 +58,5 @@ pub(super) struct Pending {
     pub(super) request: Rpc,
     pub(super) until: Instant,
     /// It was forwarded to a presumed leader, so it may be in the log of a member.
-    pub(super) handed_on: bool,
+    pub(super) forwarded: bool,
 }

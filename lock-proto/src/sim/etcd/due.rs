@@ -63,20 +63,20 @@ impl Cluster {
         if self.sync.is_some_and(|at| at <= self.now) {
             self.sync_watches();
         }
-        self.tell_progress();
-        self.empty_boxes();
+        self.notify_progress();
+        self.drain_queues();
     }
 
     /// Times out calls and keep-alives that have waited for a leader too long.
     fn time_out(&mut self) {
         while self.pending.front().is_some_and(|call| call.until <= self.now) {
             let Some(call) = self.pending.pop_front() else { return };
-            let asked = call.handed_on || !calls::is_proposal(&call.request);
-            let why = if asked { Refusal::TIMED_OUT } else { Refusal::DEADLINE_EXCEEDED };
+            let reached_log = call.forwarded || !calls::is_proposal(&call.request);
+            let why = if reached_log { Refusal::TIMED_OUT } else { Refusal::DEADLINE_EXCEEDED };
             let reply = Err(why.status());
             self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply });
-            if call.handed_on {
-                self.call_unheard(call.member, call.token, call.request);
+            if call.forwarded {
+                self.call_orphaned(call.member, call.token, call.request);
             }
         }
         let now = self.now;
@@ -131,7 +131,7 @@ impl Cluster {
         self.sync = parked.then(|| self.next_tick(self.config.sync_interval));
     }
 
-    fn tell_progress(&mut self) {
+    fn notify_progress(&mut self) {
         // A minimum of 1 ms, so that the next notification is later than now.
         let (now, interval) = (self.now, self.config.progress_interval.max(Duration::from_millis(1)));
         let mut due = false;
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    fn empty_boxes(&mut self) {
+    fn drain_queues(&mut self) {
         let conns: Vec<u64> = self.connections.keys().copied().collect();
         for conn in conns {
             while let Some(connection) = self.connections.get_mut(&conn)

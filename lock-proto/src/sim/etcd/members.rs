@@ -18,7 +18,7 @@ pub(super) struct Member {
     pub(super) up: bool,
     isolated: bool,
     /// Since when it has had no leader.
-    lost: Option<Instant>,
+    leaderless_since: Option<Instant>,
     /// The last revision visible to its watches and replies.
     pub(super) applied: i64,
     /// The last revision that it has applied or that waits in `backlog`.
@@ -40,7 +40,7 @@ impl Member {
             id: 0xe7cd_0000_0000_0001 + index as u64,
             up: true,
             isolated: false,
-            lost: None,
+            leaderless_since: None,
             applied: 1,
             seen: 1,
             backlog: Vec::new(),
@@ -63,14 +63,14 @@ impl Cluster {
     pub fn isolate(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = true;
-        self.settle();
+        self.update_leadership();
     }
 
     /// Ends [`isolate`](Self::isolate).
     pub fn heal(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = false;
-        self.settle();
+        self.update_leadership();
     }
 
     /// Kills a member. Its connections are dropped and pending calls get no reply. Those that it
@@ -83,11 +83,11 @@ impl Cluster {
             let inbox = self.connections.remove(conn).map(|connection| connection.inbox).unwrap_or_default();
             for (_, inbound) in inbox {
                 if let Inbound::Call { token, request, .. } = inbound {
-                    self.call_unheard(member, token, request);
+                    self.call_orphaned(member, token, request);
                 }
             }
         }
-        self.forget_pending(|call| call.member == member);
+        self.drop_pending(|call| call.member == member);
         self.go_down(member, &conns);
     }
 
@@ -103,7 +103,7 @@ impl Cluster {
             let Some(connection) = self.connections.remove(conn) else { continue };
             self.outputs.extend(connection.outbox.into_iter().map(|(_, output)| output));
         }
-        self.forget_pending(|call| call.member == member);
+        self.drop_pending(|call| call.member == member);
         self.go_down(member, &conns);
     }
 
@@ -114,7 +114,7 @@ impl Cluster {
             return;
         }
         for login in self.logins.values_mut() {
-            login.known.remove(&member);
+            login.expires.remove(&member);
         }
         // It starts without a leader, and is aware of that.
         let noticed = self.now.back(self.config.election_timeout);
@@ -122,13 +122,13 @@ impl Cluster {
         let old = &mut self.members[member];
         *old = Member {
             isolated: old.isolated,
-            lost: Some(noticed),
+            leaderless_since: Some(noticed),
             applied: old.applied,
             seen: old.seen,
             backlog: core::mem::take(&mut old.backlog),
             ..fresh
         };
-        self.settle();
+        self.update_leadership();
     }
 
     /// Makes the cluster lose its quorum although members may be up, as if all links between them
@@ -136,14 +136,14 @@ impl Cluster {
     pub fn lose_quorum(&mut self, now: Instant) {
         self.advance(now);
         self.quorum_lost = true;
-        self.settle();
+        self.update_leadership();
     }
 
     /// Ends [`lose_quorum`](Self::lose_quorum): a leader is elected.
     pub fn restore_quorum(&mut self, now: Instant) {
         self.advance(now);
         self.quorum_lost = false;
-        self.settle();
+        self.update_leadership();
     }
 
     /// Moves the leadership to another member without a gap. Every lease is extended by its full
@@ -191,19 +191,19 @@ impl Cluster {
     // ---- internal ----
 
     /// Returns true if a member makes progress: it is connected to a leader.
-    pub(super) fn gets_on(&self, member: usize) -> bool {
+    pub(super) fn has_leader(&self, member: usize) -> bool {
         self.leader.is_some() && self.members[member].is_connected()
     }
 
     /// Returns true if a member has noticed that it has no leader.
     pub(super) fn has_noticed(&self, member: usize) -> bool {
-        self.members[member].lost.is_some_and(|since| since + self.config.election_timeout <= self.now)
+        self.members[member].leaderless_since.is_some_and(|since| since + self.config.election_timeout <= self.now)
     }
 
     /// Returns when a member without a leader ends its streams. It checks three times, an election
     /// timeout apart.
     pub(super) fn streams_end(&self, member: usize) -> Option<Instant> {
-        let since = self.members[member].lost?;
+        let since = self.members[member].leaderless_since?;
         let any = self.connections.values().any(|c| c.member == member && !c.streams.is_empty());
         any.then(|| since + self.config.election_timeout * 4)
     }
@@ -215,18 +215,18 @@ impl Cluster {
         let leader = self.rng.pick(&candidates).copied();
         self.lead(leader);
         if self.leader.is_some() {
-            for call in core::mem::take(&mut self.ghosts) {
-                self.execute_unheard(&call);
+            for call in core::mem::take(&mut self.orphans) {
+                self.execute_orphaned(&call);
             }
         }
-        self.settle();
+        self.update_leadership();
     }
 
     /// Drops pending calls. Those that may be in a log can still be applied.
-    pub(super) fn forget_pending(&mut self, gone: impl Fn(&Pending) -> bool) {
+    pub(super) fn drop_pending(&mut self, gone: impl Fn(&Pending) -> bool) {
         for call in self.take_pending(gone) {
-            if call.handed_on {
-                self.call_unheard(call.member, call.token, call.request);
+            if call.forwarded {
+                self.call_orphaned(call.member, call.token, call.request);
             }
         }
     }
@@ -256,11 +256,11 @@ impl Cluster {
     fn go_down(&mut self, member: usize, conns: &BTreeSet<u64>) {
         self.members[member].up = false;
         self.outputs.extend(conns.iter().map(|conn| ClusterOutput::Dropped { conn: *conn }));
-        self.settle();
+        self.update_leadership();
     }
 
     /// Updates the leadership and each member's view of it after a change.
-    fn settle(&mut self) {
+    fn update_leadership(&mut self) {
         let quorum = !self.quorum_lost && self.connected().count() > self.members.len() / 2;
         if self.leader.is_some_and(|leader| !quorum || !self.members[leader].is_connected()) {
             self.leader = None;
@@ -270,10 +270,10 @@ impl Cluster {
             (None, false) | (Some(_), _) => None,
         };
         for member in 0..self.members.len() {
-            if self.gets_on(member) {
+            if self.has_leader(member) {
                 self.rejoin(member);
             } else if self.members[member].up {
-                self.members[member].lost.get_or_insert(self.now);
+                self.members[member].leaderless_since.get_or_insert(self.now);
             }
         }
     }
@@ -281,7 +281,7 @@ impl Cluster {
     /// A member has a leader again: it catches up and processes pending calls and keep-alives.
     fn rejoin(&mut self, member: usize) {
         let noticed = self.has_noticed(member);
-        if self.members[member].lost.take().is_none() {
+        if self.members[member].leaderless_since.take().is_none() {
             return;
         }
         self.catch_up(member);

@@ -181,7 +181,7 @@ pub struct Cluster {
     /// Calls that wait for a leader, in FIFO order.
     pending: VecDeque<Pending>,
     /// Proposals without a caller that will be applied once there is a leader.
-    ghosts: VecDeque<Pending>,
+    orphans: VecDeque<Pending>,
     /// When parked watches are synced.
     sync: Option<Instant>,
     calls: BTreeMap<&'static str, u64>,
@@ -205,7 +205,7 @@ impl Cluster {
             logins: BTreeMap::new(),
             connections: BTreeMap::new(),
             pending: VecDeque::new(),
-            ghosts: VecDeque::new(),
+            orphans: VecDeque::new(),
             sync: None,
             calls: BTreeMap::new(),
             outputs: VecDeque::new(),
@@ -235,9 +235,9 @@ impl Cluster {
             Inbound::Open { .. } | Inbound::Send { .. } | Inbound::Close { .. } => None,
         });
         for (token, request) in calls.collect::<Vec<_>>() {
-            self.call_unheard(connection.member, token, request);
+            self.call_orphaned(connection.member, token, request);
         }
-        self.forget_pending(|call| call.conn == conn);
+        self.drop_pending(|call| call.conn == conn);
         self.outputs.retain(|output| output.conn() != conn);
     }
 

@@ -51,13 +51,13 @@ impl Cluster {
                 self.keep_alive(conn, stream);
             }
             (Kind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
-                Some(WatchAsk::Create(want)) => self.watch(conn, stream, &want),
+                Some(WatchAsk::Create(request)) => self.watch(conn, stream, &request),
                 Some(WatchAsk::Cancel(cancel)) => {
                     let response = watches.cancel(cancel.watch_id);
-                    response.into_iter().for_each(|response| self.tell(member, conn, stream, response));
+                    response.into_iter().for_each(|response| self.send_watch(member, conn, stream, response));
                 }
                 Some(WatchAsk::Progress(_)) => {
-                    self.tell(member, conn, stream, WatchResponse { watch_id: -1, ..WatchResponse::default() });
+                    self.send_watch(member, conn, stream, WatchResponse { watch_id: -1, ..WatchResponse::default() });
                 }
                 None => {}
             },
@@ -70,7 +70,7 @@ impl Cluster {
     pub(super) fn keep_alive(&mut self, conn: u64, stream: u64) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let member = connection.member;
-        if !self.gets_on(member) {
+        if !self.has_leader(member) {
             return;
         }
         let Some(Stream { kind: Kind::KeepAlive(waiting), .. }) =
@@ -93,18 +93,18 @@ impl Cluster {
         }
     }
 
-    fn watch(&mut self, conn: u64, stream: u64, want: &WatchCreateRequest) {
+    fn watch(&mut self, conn: u64, stream: u64, request: &WatchCreateRequest) {
         let Some(connection) = self.connections.get(&conn) else { return };
         let member = connection.member;
         let Some(token) = connection.streams.get(&stream).map(|stream| stream.token.clone()) else { return };
         self.refresh(member, token.as_deref());
-        let span = match Watches::span(want) {
+        let span = match Watches::span(request) {
             // etcd 3.4 checks only the first key of an open-ended watch.
             Span::From(key) => Span::One(key),
             span @ (Span::One(_) | Span::Range(..)) => span,
         };
-        if let Err(refusal) = self.asker(member, token.as_deref()).and_then(|asker| asker.may_read(&span)) {
-            self.tell(member, conn, stream, refused(refusal.reason()));
+        if let Err(refusal) = self.caller(member, token.as_deref()).and_then(|caller| caller.may_read(&span)) {
+            self.send_watch(member, conn, stream, refused(refusal.reason()));
             return;
         }
         let applied = self.members[member].applied;
@@ -113,11 +113,11 @@ impl Cluster {
         else {
             return;
         };
-        let response = watches.create(want, applied);
+        let response = watches.create(request, applied);
         if watches.has_parked() && self.sync.is_none() {
             self.sync = Some(self.next_tick(self.config.sync_interval));
         }
-        self.tell(member, conn, stream, response);
+        self.send_watch(member, conn, stream, response);
     }
 
     pub(super) fn header_of(&self, member: usize, revision: i64) -> Option<ResponseHeader> {
@@ -125,7 +125,7 @@ impl Cluster {
     }
 
     /// Sends a watch message, after completing its header.
-    fn tell(&mut self, member: usize, conn: u64, stream: u64, response: WatchResponse) {
+    fn send_watch(&mut self, member: usize, conn: u64, stream: u64, response: WatchResponse) {
         let revision = response.header.map_or(self.members[member].applied, |header| header.revision);
         let header = self.header_of(member, revision);
         let message = StreamReceived::Watch(WatchResponse { header, ..response });
@@ -138,24 +138,24 @@ impl Cluster {
         member: usize,
         mut act: impl FnMut(&mut Watches, &super::store::Store, &mut Vec<WatchResponse>),
     ) {
-        let mut told = Vec::new();
+        let mut responses = Vec::new();
         for (conn, connection) in self.connections.iter_mut().filter(|(_, c)| c.member == member) {
             for (stream, open) in &mut connection.streams {
                 let Kind::Watch(watches, _) = &mut open.kind else { continue };
                 let mut out = Vec::new();
                 act(watches, &self.store, &mut out);
-                told.extend(out.into_iter().map(|response| (*conn, *stream, response)));
+                responses.extend(out.into_iter().map(|response| (*conn, *stream, response)));
             }
         }
-        for (conn, stream, response) in told {
-            self.tell(member, conn, stream, response);
+        for (conn, stream, response) in responses {
+            self.send_watch(member, conn, stream, response);
         }
     }
 
     /// Applies the latest revisions on all connected members, and notifies their watches.
     pub(super) fn publish(&mut self) {
         for member in 0..self.members.len() {
-            if self.gets_on(member) {
+            if self.has_leader(member) {
                 self.catch_up(member);
             }
         }

@@ -114,7 +114,7 @@ fn covered(ranges: &[(Vec<u8>, Until)], span: &Span) -> bool {
 
 /// The sender of a request, for permission checks.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asker<'a> {
+pub(super) enum Caller<'a> {
     /// Authentication is off.
     Anybody,
     /// Authentication is on, but there was no token.
@@ -122,7 +122,7 @@ pub(super) enum Asker<'a> {
     User(&'a User),
 }
 
-impl Asker<'_> {
+impl Caller<'_> {
     pub(super) fn may_read(self, span: &Span) -> Result<(), Refusal> {
         match self {
             Self::Anybody => Ok(()),

@@ -39,39 +39,39 @@ pub(super) struct Watches {
 
 impl Watches {
     /// Returns the keys that a watch covers.
-    pub(super) fn span(want: &WatchCreateRequest) -> Span {
+    pub(super) fn span(request: &WatchCreateRequest) -> Span {
         // An empty key means the first possible key.
-        let first = if want.key.is_empty() { Bytes::from_static(&[0]) } else { want.key.clone() };
-        Span::new(&first, &want.range_end)
+        let first = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
+        Span::new(&first, &request.range_end)
     }
 
     /// Creates a watch on a member that has applied everything up to `applied`.
-    pub(super) fn create(&mut self, want: &WatchCreateRequest, applied: i64) -> WatchResponse {
-        let span = Self::span(want);
+    pub(super) fn create(&mut self, request: &WatchCreateRequest, applied: i64) -> WatchResponse {
+        let span = Self::span(request);
         if span.is_empty() {
             return refused("mvcc: watcher range is empty".into());
         }
-        let id = if want.watch_id == 0 {
+        let id = if request.watch_id == 0 {
             while self.by_id.contains_key(&self.next_id) {
                 self.next_id += 1;
             }
             self.next_id += 1;
             self.next_id - 1
         } else {
-            want.watch_id
+            request.watch_id
         };
         if self.by_id.contains_key(&id) {
             return refused("mvcc: duplicate watch ID provided on the WatchStream".into());
         }
-        let next = if want.start_revision == 0 { applied + 1 } else { want.start_revision };
+        let next = if request.start_revision == 0 { applied + 1 } else { request.start_revision };
         let watch = Watch {
             span,
             next,
             parked: next <= applied,
             over: false,
-            fragment: want.fragment,
-            notify: want.progress_notify,
-            only_deletions: want.filters.contains(&NO_PUT),
+            fragment: request.fragment,
+            notify: request.progress_notify,
+            only_deletions: request.filters.contains(&NO_PUT),
             quiet: true,
         };
         self.by_id.insert(id, watch);
@@ -123,8 +123,8 @@ impl Watches {
             if loses {
                 continue;
             }
-            let events = watch.of_interest(events);
-            watch.tell(*id, revision, events, max, out);
+            let events = watch.matching(events);
+            watch.send(*id, revision, events, max, out);
         }
     }
 
@@ -139,14 +139,19 @@ impl Watches {
                 watch.over = true;
                 // The header has no revision. `canceled` is false if the compacted revision is 0.
                 let compact_revision = store.compacted();
-                out.push(WatchResponse { watch_id: *id, canceled: compact_revision != 0, compact_revision, ..told(0) });
+                out.push(WatchResponse {
+                    watch_id: *id,
+                    canceled: compact_revision != 0,
+                    compact_revision,
+                    ..response(0)
+                });
                 continue;
             }
             let mut found = Vec::new();
             let mut revisions = 0;
             watch.parked = false;
             for (revision, events) in store.history(watch.next, applied) {
-                let events = watch.of_interest(events);
+                let events = watch.matching(events);
                 if events.is_empty() {
                     continue;
                 }
@@ -161,7 +166,7 @@ impl Watches {
             if !watch.parked {
                 watch.next = applied + 1;
             }
-            watch.tell(*id, applied, found, max, out);
+            watch.send(*id, applied, found, max, out);
         }
     }
 
@@ -169,7 +174,7 @@ impl Watches {
     pub(super) fn progress(&mut self, applied: i64, out: &mut Vec<WatchResponse>) {
         for (id, watch) in &mut self.by_id {
             if watch.notify && watch.quiet && !watch.parked && !watch.over {
-                out.push(WatchResponse { watch_id: *id, ..told(applied) });
+                out.push(WatchResponse { watch_id: *id, ..response(applied) });
             }
             watch.quiet = true;
         }
@@ -177,25 +182,25 @@ impl Watches {
 }
 
 impl Watch {
-    fn of_interest(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
-        let told = |event: &&WatchEvent| event.kind == DELETED || !self.only_deletions;
-        let wanted =
-            |event: &&WatchEvent| told(event) && event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
-        events.iter().filter(wanted).cloned().collect()
+    fn matching(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
+        let kind = |event: &&WatchEvent| event.kind == DELETED || !self.only_deletions;
+        let matches =
+            |event: &&WatchEvent| kind(event) && event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
+        events.iter().filter(matches).cloned().collect()
     }
 
     /// Sends events in one message, or in fragments of at most about `max` bytes.
-    fn tell(&mut self, id: i64, revision: i64, events: Vec<WatchEvent>, max: usize, out: &mut Vec<WatchResponse>) {
+    fn send(&mut self, id: i64, revision: i64, events: Vec<WatchEvent>, max: usize, out: &mut Vec<WatchResponse>) {
         if events.is_empty() {
             return;
         }
         self.quiet = false;
-        let whole = WatchResponse { watch_id: id, events, ..told(revision) };
+        let whole = WatchResponse { watch_id: id, events, ..response(revision) };
         if !self.fragment || whole.encoded_len() < max {
             out.push(whole);
             return;
         }
-        let empty = WatchResponse { watch_id: id, fragment: true, ..told(revision) };
+        let empty = WatchResponse { watch_id: id, fragment: true, ..response(revision) };
         let mut part = empty.clone();
         for event in whole.events {
             part.events.push(event);
@@ -215,6 +220,6 @@ pub(super) fn refused(reason: String) -> WatchResponse {
     WatchResponse { watch_id: -1, created: true, canceled: true, cancel_reason: reason, ..WatchResponse::default() }
 }
 
-fn told(revision: i64) -> WatchResponse {
+fn response(revision: i64) -> WatchResponse {
     WatchResponse { header: Some(ResponseHeader { member_id: 0, revision }), ..WatchResponse::default() }
 }

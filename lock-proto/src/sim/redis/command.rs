@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::reply::Reply;
-use super::store::Look;
+use super::store::View;
 use super::{Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings};
 
 /// The context in which a command runs.
@@ -19,23 +19,23 @@ pub(super) struct Context {
     /// Set while a script runs.
     pub(super) script: Option<Running>,
     /// The view of the data, with one time for the whole command.
-    pub(super) look: Look,
+    pub(super) view: View,
     /// Memory was exhausted when the client's command arrived.
     pub(super) full: bool,
     /// What is propagated to the replicas.
-    pub(super) tell: Tell,
+    pub(super) propagate: Propagate,
 }
 
 impl Context {
     /// The context of a command from the primary, which belongs to no client.
-    pub(super) const fn of_primary(db: u32, look: Look) -> Self {
-        Self { conn: u64::MAX, db, user: None, script: None, look, full: false, tell: Tell::IfChanged }
+    pub(super) const fn of_primary(db: u32, view: View) -> Self {
+        Self { conn: u64::MAX, db, user: None, script: None, view, full: false, propagate: Propagate::IfChanged }
     }
 }
 
 /// How a command is propagated to replicas.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Tell {
+pub(super) enum Propagate {
     /// The original command, if it changed something.
     #[default]
     IfChanged,
@@ -92,7 +92,7 @@ const NO_AUTH: u8 = 16;
 /// Allowed on a replica without a link that does not serve stale data.
 const STALE: u8 = 32;
 /// Allowed to a RESP2 client with subscriptions.
-const LISTENING: u8 = 64;
+const SUBSCRIBED: u8 = 64;
 
 /// Number of commands.
 pub(super) const COUNT: usize = 56;
@@ -138,12 +138,12 @@ static COMMANDS: [Command; COUNT] = {
         c("pexpire", -3, WRITE, Keys::First, keyspace::pexpire),
         c("pexpireat", -3, WRITE, Keys::First, keyspace::pexpireat),
         c("pexpiretime", 2, 0, Keys::First, keyspace::pexpiretime),
-        c("ping", -1, LISTENING, Keys::None, server::ping),
-        c("psubscribe", -2, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::Patterns, pubsub::psubscribe),
+        c("ping", -1, SUBSCRIBED, Keys::None, server::ping),
+        c("psubscribe", -2, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::Patterns, pubsub::psubscribe),
         c("pttl", 2, 0, Keys::First, keyspace::pttl),
         c("publish", 3, LOADING | STALE, Keys::Channel, pubsub::publish),
-        c("punsubscribe", -1, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::None, pubsub::punsubscribe),
-        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | LISTENING, Keys::None, server::quit),
+        c("punsubscribe", -1, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::None, pubsub::punsubscribe),
+        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | SUBSCRIBED, Keys::None, server::quit),
         c("role", 1, NO_SCRIPT | LOADING | STALE, Keys::None, replication::role),
         c("rpush", -3, WRITE | GROWS, Keys::First, lists::rpush),
         c("script|exists", -3, NO_SCRIPT, Keys::None, script::script_exists),
@@ -152,12 +152,12 @@ static COMMANDS: [Command; COUNT] = {
         c("select", 2, LOADING | STALE, Keys::None, server::select),
         c("set", -3, WRITE | GROWS, Keys::First, strings::set),
         c("setnx", 3, WRITE | GROWS, Keys::First, strings::setnx),
-        c("subscribe", -2, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::Channels, pubsub::subscribe),
+        c("subscribe", -2, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::Channels, pubsub::subscribe),
         c("time", 1, LOADING | STALE, Keys::None, server::time),
         c("ttl", 2, 0, Keys::First, keyspace::ttl),
         c("type", 2, 0, Keys::First, keyspace::type_),
         c("unlink", -2, WRITE, Keys::All, keyspace::del),
-        c("unsubscribe", -1, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::None, pubsub::unsubscribe),
+        c("unsubscribe", -1, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::None, pubsub::unsubscribe),
         c("wait", 3, NO_SCRIPT, Keys::None, replication::wait),
     ]
 };
@@ -204,7 +204,7 @@ fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
 }
 
 /// Runs a command from the primary. Ignores commands that this server does not know.
-pub(super) fn obey(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
+pub(super) fn run_from_primary(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
     if let Some((_, command)) = args.first().and_then(|_| find_by_words(args)) {
         (command.run)(node, context, args);
     }
@@ -250,7 +250,7 @@ impl Node {
             running.wrote |= command.flags & WRITE != 0;
         }
         let reply = (command.run)(self, context, args);
-        self.tell(context, args);
+        self.propagate(context, args);
         reply
     }
 
@@ -260,14 +260,14 @@ impl Node {
     }
 
     /// Propagates another command than the original.
-    pub(super) fn tell_instead(&self, context: &mut Context, args: &[&[u8]]) {
+    pub(super) fn propagate_instead(&self, context: &mut Context, args: &[&[u8]]) {
         if self.replication.is_feeding() {
-            context.tell = Tell::Instead(args.iter().map(|arg| arg.to_vec()).collect());
+            context.propagate = Propagate::Instead(args.iter().map(|arg| arg.to_vec()).collect());
         }
     }
 
     /// Propagates a command, preceded by deletes of the keys that expired while it ran.
-    fn tell(&mut self, context: &mut Context, args: &[&[u8]]) {
+    fn propagate(&mut self, context: &mut Context, args: &[&[u8]]) {
         let (mut removed, mut dirty) = (Vec::new(), false);
         if let Some(db) = self.dbs.get_mut(&context.db) {
             removed = core::mem::take(&mut db.removed);
@@ -279,10 +279,10 @@ impl Node {
         for key in removed {
             self.replicate_command(context.db, &[b"DEL", &key]);
         }
-        match core::mem::take(&mut context.tell) {
-            Tell::IfChanged if !dirty => {}
-            Tell::IfChanged | Tell::Always => self.replicate_command(context.db, args),
-            Tell::Instead(other) => {
+        match core::mem::take(&mut context.propagate) {
+            Propagate::IfChanged if !dirty => {}
+            Propagate::IfChanged | Propagate::Always => self.replicate_command(context.db, args),
+            Propagate::Instead(other) => {
                 let other: Vec<&[u8]> = other.iter().map(Vec::as_slice).collect();
                 self.replicate_command(context.db, &other);
             }
@@ -339,7 +339,7 @@ impl Node {
                         "NOPERM this user has no permissions to access one of the keys used as arguments",
                     ));
                 }
-                if !user.may_hear(channels(command.keys, args), command.keys == Keys::Patterns) {
+                if !user.may_subscribe(channels(command.keys, args), command.keys == Keys::Patterns) {
                     return Some(Reply::error(
                         "NOPERM this user has no permissions to access one of the channels used as arguments",
                     ));
@@ -360,13 +360,13 @@ impl Node {
         if is(Condition::DiskError) && (has(WRITE) || command.name == "ping") {
             return Some(DISK_ERROR);
         }
-        if has(WRITE) && self.lacks_replicas() {
+        if has(WRITE) && self.below_min_replicas() {
             return Some(FEW_REPLICAS);
         }
         if has(WRITE) && self.is_replica() {
             return Some(READ_ONLY);
         }
-        if !has(LISTENING) && self.may_only_listen(context.conn) {
+        if !has(SUBSCRIBED) && self.is_resp2_subscriber(context.conn) {
             let text = format!(
                 "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
                 command.name,
@@ -400,7 +400,7 @@ impl Node {
                      arguments",
                 ));
             }
-            if !user.may_hear(channels(command.keys, args), false) {
+            if !user.may_subscribe(channels(command.keys, args), false) {
                 return Some(Reply::error(
                     "ERR The user executing the script can't publish to the channel mentioned in the command",
                 ));
@@ -413,7 +413,7 @@ impl Node {
             if is(Condition::DiskError) {
                 return Some(DISK_ERROR);
             }
-            if self.lacks_replicas() {
+            if self.below_min_replicas() {
                 return Some(FEW_REPLICAS);
             }
         }

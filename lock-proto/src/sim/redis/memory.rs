@@ -72,14 +72,14 @@ impl Node {
     /// Evicts keys before a command runs, and returns false if that is not enough. A replica leaves
     /// eviction to its primary.
     pub(super) fn make_room(&mut self, now: u64) -> bool {
-        let told = self.conditions.contains(&Condition::OutOfMemory);
-        let Some(limit) = self.config.max_memory.filter(|_| !self.is_replica()) else { return !told };
+        let forced = self.conditions.contains(&Condition::OutOfMemory);
+        let Some(limit) = self.config.max_memory.filter(|_| !self.is_replica()) else { return !forced };
         if self.used_memory() > limit {
             self.collect_expired(now);
             while self.used_memory() > limit && self.evict() {}
-            self.tell_removed();
+            self.propagate_removed();
         }
-        !told && self.used_memory() <= limit
+        !forced && self.used_memory() <= limit
     }
 
     fn evict(&mut self) -> bool {

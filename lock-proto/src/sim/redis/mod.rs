@@ -61,7 +61,7 @@ use core::time::Duration;
 
 use super::clock::Clock;
 use crate::time::Instant;
-use command::{Context, Tell};
+use command::{Context, Propagate};
 use connection::Connection;
 use input::{Limits, Parsed};
 use replication::Replication;
@@ -207,7 +207,7 @@ impl Node {
             connection.input.extend_from_slice(bytes);
             self.read(conn);
         }
-        self.settle();
+        self.resume_unblocked();
     }
 
     /// The client has disconnected. Its earlier requests have been executed; a blocked command is
@@ -224,10 +224,10 @@ impl Node {
         let wall = self.wall_ms();
         while let Some((_, conn)) = self.timeouts.first().copied().filter(|(until, _)| wall > *until) {
             let blocked = self.connections.get(&conn).and_then(|connection| connection.blocked.as_ref());
-            let Some(reply) = blocked.map(|blocked| self.waited_in_vain(blocked)) else { break };
+            let Some(reply) = blocked.map(|blocked| self.timeout_reply(blocked)) else { break };
             self.unblock(conn, &reply);
         }
-        self.settle();
+        self.resume_unblocked();
         if self.next_collection().is_some_and(|soonest| wall > soonest) {
             self.collect_expired(wall);
         }
@@ -404,13 +404,13 @@ impl Node {
         if self.config.monitor {
             self.seen.push_back(Seen { conn, args: args.iter().map(|arg| arg.to_vec()).collect() });
         }
-        let look = self.look();
-        let full = !self.make_room(look.now);
+        let view = self.view();
+        let full = !self.make_room(view.now);
         let Some(connection) = self.connections.get(&conn) else { return };
         let (db, user) = (connection.db, connection.user.clone());
-        let mut context = Context { conn, db, user, script: None, look, full, tell: Tell::IfChanged };
+        let mut context = Context { conn, db, user, script: None, view, full, propagate: Propagate::IfChanged };
         let reply = self.run(&mut context, args);
-        self.end_unit();
+        self.end_effect();
         // Each command, and each key of a script, takes time, so that no two see the same clock.
         // A9
         let keys = match args {
@@ -436,7 +436,7 @@ impl Node {
     }
 
     /// Resumes unblocked connections until none is left.
-    fn settle(&mut self) {
+    fn resume_unblocked(&mut self) {
         while let Some(conn) = self.unblocked.pop_front() {
             self.read(conn);
         }

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::Node;
 use super::effect::encode;
-use super::store::{Expired, Look, Value};
+use super::store::{Expired, Value, View};
 use crate::time::Instant;
 
 impl Node {
@@ -61,10 +61,10 @@ impl Node {
     /// Writes a string, as another client with full permissions would.
     pub fn insert(&mut self, now: Instant, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Option<Duration>) {
         self.advance(now);
-        let (key, value, look) = (key.as_ref(), value.as_ref(), self.own_look());
-        let expires = ttl.map(|ttl| look.now.saturating_add(crate::time::millis_up(ttl)));
+        let (key, value, view) = (key.as_ref(), value.as_ref(), self.own_view());
+        let expires = ttl.map(|ttl| view.now.saturating_add(crate::time::millis_up(ttl)));
         let db = self.dbs.entry(0).or_default();
-        db.set(look, key, value, expires);
+        db.set(view, key, value, expires);
         db.dirty = false;
         match expires {
             None => self.replicate_command(0, &[b"SET", key, value]),
@@ -72,7 +72,7 @@ impl Node {
                 self.replicate_command(0, &[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
             }
         }
-        self.end_unit();
+        self.end_effect();
     }
 
     /// Executes a command on a temporary connection without a login, and returns the reply as
@@ -91,15 +91,15 @@ impl Node {
     /// Deletes a key, and returns whether it existed.
     pub fn remove(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
         self.advance(now);
-        let (key, look) = (key.as_ref(), self.look());
-        let seen = self.dbs.entry(0).or_default().get(look, key).is_some();
-        self.tell_removed();
-        let own = self.own_look();
+        let (key, view) = (key.as_ref(), self.view());
+        let seen = self.dbs.entry(0).or_default().get(view, key).is_some();
+        self.propagate_removed();
+        let own = self.own_view();
         let db = self.dbs.entry(0).or_default();
         if db.remove(own, key) {
             db.dirty = false;
             self.replicate_command(0, &[b"DEL", key]);
-            self.end_unit();
+            self.end_effect();
         }
         seen
     }
@@ -134,7 +134,7 @@ impl Node {
     }
 
     /// The view of a direct change, which sees expired keys too.
-    fn own_look(&self) -> Look {
-        Look { now: self.wall_ms(), expired: Expired::Alive }
+    fn own_view(&self) -> View {
+        View { now: self.wall_ms(), expired: Expired::Alive }
     }
 }

@@ -4,7 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::command::{Context, Tell};
+use super::command::{Context, Propagate};
 use super::connection::Connection;
 use super::keyspace::count;
 use super::reply::Reply;
@@ -12,25 +12,25 @@ use super::{Node, glob};
 use crate::redis::Protocol;
 
 pub(super) fn subscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    listen(node, context, b"subscribe", &args[1..], |connection| &mut connection.channels)
+    subscribe_all(node, context, b"subscribe", &args[1..], |connection| &mut connection.channels)
 }
 
 pub(super) fn psubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    listen(node, context, b"psubscribe", &args[1..], |connection| &mut connection.patterns)
+    subscribe_all(node, context, b"psubscribe", &args[1..], |connection| &mut connection.patterns)
 }
 
 pub(super) fn unsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    leave(node, context, b"unsubscribe", &args[1..], |connection| &mut connection.channels)
+    unsubscribe_all(node, context, b"unsubscribe", &args[1..], |connection| &mut connection.channels)
 }
 
 pub(super) fn punsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    leave(node, context, b"punsubscribe", &args[1..], |connection| &mut connection.patterns)
+    unsubscribe_all(node, context, b"punsubscribe", &args[1..], |connection| &mut connection.patterns)
 }
 
 type Names = fn(&mut Connection) -> &mut BTreeSet<Vec<u8>>;
 
 /// Subscribes. Each name has a separate reply.
-fn listen(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], names: Names) -> Reply {
+fn subscribe_all(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], names: Names) -> Reply {
     for name in added {
         let Some(connection) = node.connections.get_mut(&context.conn) else { break };
         names(connection).insert(name.to_vec());
@@ -42,7 +42,7 @@ fn listen(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], name
 
 /// Unsubscribes from the named channels. Without names, unsubscribes from all, with at least one
 /// reply.
-fn leave(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
+fn unsubscribe_all(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
     let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
     let mut left: Vec<Option<Vec<u8>>> = named.iter().map(|name| Some(name.to_vec())).collect();
     if named.is_empty() {
@@ -65,7 +65,7 @@ fn leave(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names
 
 pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let (channel, text) = (args[1], args[2]);
-    context.tell = Tell::Always;
+    context.propagate = Propagate::Always;
     let mut messages: Vec<(u64, Reply)> = Vec::new();
     for (conn, connection) in &node.connections {
         if connection.channels.contains(channel) {
@@ -86,7 +86,7 @@ pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
 impl Node {
     /// Returns true if the client uses RESP2 and has subscriptions. It may run few other commands,
     /// because replies could not be told from messages.
-    pub(super) fn may_only_listen(&self, conn: u64) -> bool {
+    pub(super) fn is_resp2_subscriber(&self, conn: u64) -> bool {
         self.connections
             .get(&conn)
             .is_some_and(|connection| connection.protocol == Protocol::Resp2 && connection.subscriptions() > 0)

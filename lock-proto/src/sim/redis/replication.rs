@@ -17,7 +17,7 @@ use super::connection::{Blocked, Cause};
 use super::effect::{Effect, History, Snapshot, encode};
 use super::number;
 use super::reply::Reply;
-use super::store::{Db, Expired, Look};
+use super::store::{Db, Expired, View};
 use super::strings::NOT_AN_INTEGER;
 use super::{Node, sha1};
 use crate::time::Instant;
@@ -174,7 +174,7 @@ impl Node {
         }
         self.replication.role = Role::Replica { up: false, gap: false, port: 9 };
         self.replication.replicas.clear();
-        self.send_blocked_away();
+        self.unblock_all();
     }
 
     /// Becomes a replica of the server that made `copy`, or resynchronises: `REPLICAOF` and a full
@@ -208,7 +208,7 @@ impl Node {
         }
         *up = true;
         for args in effect.commands() {
-            self.obey(&args);
+            self.apply_command(&args);
         }
         self.replication.offset = effect.end();
         if self.replication.feeding {
@@ -247,7 +247,7 @@ impl Node {
         for (conn, count) in served {
             self.unblock(conn, &Reply::Int(count));
         }
-        self.settle();
+        self.resume_unblocked();
     }
 
     /// A replica has disconnected.
@@ -296,13 +296,13 @@ impl Node {
     // ---- internal ----
 
     /// The current view of a client.
-    pub(super) fn look(&self) -> Look {
+    pub(super) fn view(&self) -> View {
         let expired = if self.is_replica() { Expired::Hidden } else { Expired::Removed };
-        Look { now: self.wall_ms(), expired }
+        View { now: self.wall_ms(), expired }
     }
 
     /// Runs a command from the primary.
-    fn obey(&mut self, args: &[&[u8]]) {
+    fn apply_command(&mut self, args: &[&[u8]]) {
         match args {
             [b"SELECT", db] => {
                 self.replication.selected = number::integer(db).and_then(|db| u32::try_from(db).ok());
@@ -310,8 +310,8 @@ impl Node {
             [b"MULTI" | b"EXEC" | b"PING"] | [b"REPLCONF", ..] => {}
             args => {
                 let db = self.replication.selected.unwrap_or(0);
-                let look = Look { now: self.wall_ms(), expired: Expired::Alive };
-                command::obey(self, &mut Context::of_primary(db, look), args);
+                let view = View { now: self.wall_ms(), expired: Expired::Alive };
+                command::run_from_primary(self, &mut Context::of_primary(db, view), args);
                 if let Some(db) = self.dbs.get_mut(&db) {
                     db.dirty = false;
                 }
@@ -329,7 +329,7 @@ impl Node {
     }
 
     /// Ends the current command or script; all its changes become one effect.
-    pub(super) fn end_unit(&mut self) {
+    pub(super) fn end_effect(&mut self) {
         let stream = &mut self.replication;
         if stream.unit.is_empty() {
             return;
@@ -360,18 +360,18 @@ impl Node {
     }
 
     /// Propagates the keys that this server removed by itself, each as a separate effect.
-    pub(super) fn tell_removed(&mut self) {
+    pub(super) fn propagate_removed(&mut self) {
         let feeding = self.replication.feeding;
-        let mut told: Vec<(u32, Vec<u8>)> = Vec::new();
+        let mut removed_keys: Vec<(u32, Vec<u8>)> = Vec::new();
         for (number, db) in &mut self.dbs {
             let removed = db.removed.drain(..);
             if feeding {
-                told.extend(removed.map(|key| (*number, key)));
+                removed_keys.extend(removed.map(|key| (*number, key)));
             }
         }
-        for (db, key) in told {
+        for (db, key) in removed_keys {
             self.replicate_command(db, &[b"DEL", &key]);
-            self.end_unit();
+            self.end_effect();
         }
     }
 
@@ -384,7 +384,7 @@ impl Node {
         for db in self.dbs.values_mut() {
             db.collect(now);
         }
-        self.tell_removed();
+        self.propagate_removed();
     }
 
     /// Returns when keys expire that must be removed on replicas.
@@ -396,7 +396,7 @@ impl Node {
     }
 
     /// Returns true if too few replicas keep up: `NOREPLICAS`.
-    pub(super) fn lacks_replicas(&self) -> bool {
+    pub(super) fn below_min_replicas(&self) -> bool {
         let wanted = self.config.min_replicas;
         let good = self.replication.replicas.values().filter(|ack| self.now.since(ack.at) <= MAX_LAG);
         wanted > 0 && !self.is_replica() && good.count() < wanted
@@ -485,7 +485,7 @@ pub(super) fn wait(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         encode(&mut bytes, &[b"REPLCONF", b"GETACK", b"*"]);
         node.send(bytes);
     }
-    let until = (timeout > 0).then(|| context.look.now.saturating_add(timeout));
+    let until = (timeout > 0).then(|| context.view.now.saturating_add(timeout));
     node.block(context.conn, Blocked { cause: Cause::Acks { replicas, offset }, until });
     Reply::Later
 }

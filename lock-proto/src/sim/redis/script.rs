@@ -179,9 +179,9 @@ impl Node {
 
     fn take(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let answer = self.take_answer(context, keys, argv)?;
-        if let (Some(life), Some(marker)) = (argv.get(4), keys.last()) {
+        if let (Some(ttl), Some(marker)) = (argv.get(4), keys.last()) {
             // A `pcall` whose result is ignored.
-            self.run(context, &[b"SET", marker, b"1", b"PX", life]);
+            self.run(context, &[b"SET", marker, b"1", b"PX", ttl]);
         }
         Ok(answer)
     }
@@ -414,8 +414,8 @@ impl Node {
 
     /// Sets the expiry of a signal, or deletes it if that fails.
     fn end_signal(&mut self, context: &mut Context, signal: &[u8]) {
-        let life = script::SIGNAL_LIFE_MS.to_string();
-        if self.run(context, &[b"PEXPIRE", signal, life.as_bytes()]).is_error() {
+        let ttl = script::SIGNAL_LIFE_MS.to_string();
+        if self.run(context, &[b"PEXPIRE", signal, ttl.as_bytes()]).is_error() {
             self.run(context, &[b"DEL", signal]);
         }
     }

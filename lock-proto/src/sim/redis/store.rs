@@ -41,7 +41,7 @@ impl Entry {
 
 /// A view of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct View {
     /// Unix time in ms.
     pub(super) now: u64,
     pub(super) expired: Expired,
@@ -80,18 +80,18 @@ impl Default for Db {
 
 impl Db {
     /// Returns the entry of `key`.
-    pub(super) fn get(&mut self, look: Look, key: &[u8]) -> Option<&mut Entry> {
-        let over = look.now > self.soonest
-            && look.expired != Expired::Alive
-            && self.entries.get(key).is_some_and(|entry| entry.is_over(look.now));
+    pub(super) fn get(&mut self, view: View, key: &[u8]) -> Option<&mut Entry> {
+        let over = view.now > self.soonest
+            && view.expired != Expired::Alive
+            && self.entries.get(key).is_some_and(|entry| entry.is_over(view.now));
         if over {
-            if look.expired == Expired::Removed {
+            if view.expired == Expired::Removed {
                 self.take_expired(key);
             }
             return None;
         }
         let entry = self.entries.get_mut(key)?;
-        entry.used = look.now;
+        entry.used = view.now;
         Some(entry)
     }
 
@@ -100,16 +100,16 @@ impl Db {
         self.entries.get(key).filter(|entry| !entry.is_over(now))
     }
 
-    pub(super) fn string(&mut self, look: Look, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
-        match self.get(look, key).map(|entry| &entry.value) {
+    pub(super) fn string(&mut self, view: View, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
+        match self.get(view, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(Value::List(_)) => Err(WRONG_TYPE),
         }
     }
 
-    pub(super) fn list(&mut self, look: Look, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
-        match self.get(look, key).map(|entry| &mut entry.value) {
+    pub(super) fn list(&mut self, view: View, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
+        match self.get(view, key).map(|entry| &mut entry.value) {
             None => Ok(None),
             Some(Value::List(list)) => Ok(Some(list)),
             Some(Value::String(_)) => Err(WRONG_TYPE),
@@ -117,7 +117,7 @@ impl Db {
     }
 
     /// Writes a string, replacing any value.
-    pub(super) fn set(&mut self, look: Look, key: &[u8], text: &[u8], expires: Option<u64>) {
+    pub(super) fn set(&mut self, view: View, key: &[u8], text: &[u8], expires: Option<u64>) {
         self.dirty = true;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
         if let Some(entry) = self.entries.get_mut(key) {
@@ -129,24 +129,24 @@ impl Db {
                 }
                 Value::List(_) => entry.value = Value::String(text.to_vec()),
             }
-            (entry.expires, entry.used) = (expires, look.now);
+            (entry.expires, entry.used) = (expires, view.now);
             return;
         }
         self.bytes += memory::key(key) + memory::string(text);
-        self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: look.now });
+        self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: view.now });
     }
 
     /// Sets or removes the expiry of an existing key.
-    pub(super) fn set_expiry(&mut self, look: Look, key: &[u8], expires: Option<u64>) {
-        let Some(entry) = self.get(look, key) else { return };
+    pub(super) fn set_expiry(&mut self, view: View, key: &[u8], expires: Option<u64>) {
+        let Some(entry) = self.get(view, key) else { return };
         entry.expires = expires;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
         self.dirty = true;
     }
 
     /// Removes a key, and returns whether it existed.
-    pub(super) fn remove(&mut self, look: Look, key: &[u8]) -> bool {
-        if self.get(look, key).is_none() {
+    pub(super) fn remove(&mut self, view: View, key: &[u8]) -> bool {
+        if self.get(view, key).is_none() {
             return false;
         }
         self.forget(key);
@@ -155,7 +155,7 @@ impl Db {
     }
 
     /// Pushes to a list, which is created if it is absent, and returns its length.
-    pub(super) fn push(&mut self, look: Look, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
+    pub(super) fn push(&mut self, view: View, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
         let grown = items.iter().map(|item| memory::item(item)).sum::<usize>();
         let add = |list: &mut VecDeque<Vec<u8>>| {
             for item in items {
@@ -163,13 +163,13 @@ impl Db {
             }
             list.len()
         };
-        let length = if let Some(list) = self.list(look, key)? {
+        let length = if let Some(list) = self.list(view, key)? {
             add(list)
         } else {
             let mut list = VecDeque::new();
             let length = add(&mut list);
             self.bytes += memory::key(key);
-            self.entries.insert(key.to_vec(), Entry { value: Value::List(list), expires: None, used: look.now });
+            self.entries.insert(key.to_vec(), Entry { value: Value::List(list), expires: None, used: view.now });
             length
         };
         self.bytes += grown;
@@ -178,8 +178,8 @@ impl Db {
     }
 
     /// Pops up to `count` elements from the front, and removes a list that becomes empty.
-    pub(super) fn pop_front(&mut self, look: Look, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
-        let Some(list) = self.list(look, key)? else { return Ok(None) };
+    pub(super) fn pop_front(&mut self, view: View, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
+        let Some(list) = self.list(view, key)? else { return Ok(None) };
         let taken: Vec<Vec<u8>> = list.drain(..count.min(list.len())).collect();
         let empty = list.is_empty();
         self.bytes -= taken.iter().map(|item| memory::item(item)).sum::<usize>();
@@ -196,9 +196,9 @@ impl Db {
     }
 
     /// Returns the number of keys. A replica also counts hidden ones.
-    pub(super) fn len(&self, look: Look) -> usize {
-        match look.expired {
-            Expired::Removed if look.now > self.soonest => self.iter(look.now).count(),
+    pub(super) fn len(&self, view: View) -> usize {
+        match view.expired {
+            Expired::Removed if view.now > self.soonest => self.iter(view.now).count(),
             Expired::Removed | Expired::Hidden | Expired::Alive => self.entries.len(),
         }
     }

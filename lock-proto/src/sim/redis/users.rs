@@ -84,7 +84,7 @@ impl User {
 
     /// Returns true if the user may subscribe to all of these channels. Patterns must be allowed
     /// literally.
-    pub(super) fn may_hear(&self, channels: &[&[u8]], patterns: bool) -> bool {
+    pub(super) fn may_subscribe(&self, channels: &[&[u8]], patterns: bool) -> bool {
         channels.iter().all(|channel| {
             self.channels.iter().any(|allowed| {
                 if patterns { allowed == channel || allowed == b"*" } else { glob::matches(allowed, channel) }

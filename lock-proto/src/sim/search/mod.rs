@@ -162,7 +162,7 @@ impl Search {
         let mut run = Run::new(model);
         let counterexample = run.search(self);
         Outcome {
-            states: run.came.len(),
+            states: run.predecessors.len(),
             transitions: run.transitions,
             depth: run.depth,
             exhausted: counterexample.is_none() && run.layer.is_empty() && !run.full,
@@ -240,7 +240,7 @@ struct Run<'a, M: Model> {
     canon: Canon,
     seen: BTreeMap<u64, u32>,
     /// The first way in which each state was reached: the predecessor and the action.
-    came: Vec<(u32, Option<M::Action>)>,
+    predecessors: Vec<(u32, Option<M::Action>)>,
     starts: Vec<M::State>,
     layer: Vec<(u32, M::State)>,
     next: Vec<(u32, M::State)>,
@@ -256,7 +256,7 @@ impl<'a, M: Model> Run<'a, M> {
             model,
             canon: model.canon(),
             seen: BTreeMap::new(),
-            came: Vec::new(),
+            predecessors: Vec::new(),
             starts: Vec::new(),
             layer: Vec::new(),
             next: Vec::new(),
@@ -273,11 +273,11 @@ impl<'a, M: Model> Run<'a, M> {
             let place = self.starts.len() as u32 - 1;
             // A duplicate start keeps its own index, so that counterexamples lead back to the right
             // start.
-            self.came.push((START, None));
-            let print = self.fingerprint(&start);
-            self.seen.entry(print).or_insert(place);
+            self.predecessors.push((START, None));
+            let fingerprint = self.fingerprint(&start);
+            self.seen.entry(fingerprint).or_insert(place);
             if let Err(rule) = self.arrive(place, start) {
-                return Some(self.tell(place, rule));
+                return Some(self.counterexample(place, rule));
             }
         }
         let mut actions = Vec::new();
@@ -295,19 +295,19 @@ impl<'a, M: Model> Run<'a, M> {
                 for action in actions.drain(..) {
                     self.transitions += 1;
                     let next = self.model.step(&state, &action);
-                    let print = self.fingerprint(&next);
-                    if self.came.len() >= limits.states {
+                    let fingerprint = self.fingerprint(&next);
+                    if self.predecessors.len() >= limits.states {
                         self.full = true;
                         return None;
                     }
-                    let place = self.came.len() as u32;
-                    match self.seen.entry(print) {
+                    let place = self.predecessors.len() as u32;
+                    match self.seen.entry(fingerprint) {
                         Entry::Occupied(_) => continue,
                         Entry::Vacant(new) => new.insert(place),
                     };
-                    self.came.push((from, Some(action)));
+                    self.predecessors.push((from, Some(action)));
                     if let Err(rule) = self.arrive(place, next) {
-                        return Some(self.tell(place, rule));
+                        return Some(self.counterexample(place, rule));
                     }
                 }
             }
@@ -331,9 +331,9 @@ impl<'a, M: Model> Run<'a, M> {
         Ok(())
     }
 
-    fn tell(&self, place: u32, rule: String) -> Counterexample<M::Action> {
+    fn counterexample(&self, place: u32, rule: String) -> Counterexample<M::Action> {
         let (mut actions, mut at) = (Vec::new(), place);
-        while let Some((from, Some(action))) = self.came.get(at as usize) {
+        while let Some((from, Some(action))) = self.predecessors.get(at as usize) {
             actions.push(action.clone());
             at = *from;
         }
