@@ -28,7 +28,6 @@ impl<T> Agenda<T> {
         self.plans.insert(place, (at, what));
     }
 
-    /// Returns the time of the next event.
     pub(super) fn next(&self) -> Option<Instant> {
         self.plans.front().map(|(at, _)| *at)
     }
@@ -41,7 +40,6 @@ impl<T> Agenda<T> {
         self.plans.pop_front().map(|(_, what)| what)
     }
 
-    /// Iterates over all events in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.plans.iter().map(|(_, what)| what)
     }

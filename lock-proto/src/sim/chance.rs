@@ -64,8 +64,8 @@ impl Chance {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// Returns true once in `n` times on average. Never for `n` = 0. After a byte string runs out,
-    /// only for `n` = 1.
+    /// Returns true once in `n` times on average. Returns false for 0, and for exhausted bytes
+    /// unless `n` is 1.
     pub fn one_in(&mut self, n: u64) -> bool {
         n > 0 && self.below(n) == n - 1
     }

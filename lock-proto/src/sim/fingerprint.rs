@@ -25,7 +25,6 @@ impl Fingerprint {
         Self { on, hash: 0xcbf2_9ce4_8422_2325 }
     }
 
-    /// Returns the digest so far.
     pub(super) const fn get(&self) -> u64 {
         self.hash
     }

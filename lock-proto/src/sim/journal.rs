@@ -53,8 +53,7 @@ impl Journal {
         let Keep::Lines(limit) = self.keep else {
             if self.keep == Keep::Digest {
                 self.written += 1;
-                // Writing to a digest cannot fail; if a `Display` implementation fails, its text is
-                // lost.
+                // Writing to a digest cannot fail; a failing `Display` loses its text.
                 let _ = writeln!(self.digest, "{now} {what}");
             }
             return;

@@ -50,8 +50,7 @@ pub(crate) struct Link<P> {
     paths: [Path<P>; 2],
 }
 
-/// The connections in the order of creation. A sorted `Vec` is fastest: it is short and read all
-/// the time.
+/// The connections in the order of creation. There are few, so a sorted `Vec` is fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Links<P>(Vec<(u64, Link<P>)>);
 
@@ -115,7 +114,7 @@ pub(crate) struct Network<P> {
     pub(crate) links: Links<P>,
     next_link: u64,
     arrivals: Agenda<Arrival<P>>,
-    /// Number of packets delivered or due so far.
+    /// Number of packets sent or due so far.
     steps: u64,
     cuts: BTreeSet<(usize, usize, Direction)>,
     latency: Range<Duration>,
@@ -167,18 +166,15 @@ impl<P: Payload> Network<P> {
         found.map(|(id, _)| id)
     }
 
-    /// Returns the open connections of a client, in order.
     pub(crate) fn of_client(&self, client: usize) -> Vec<u64> {
         self.links.iter().filter(|(_, link)| link.client == client && link.client_open).map(|(id, _)| id).collect()
     }
 
-    /// Returns the open connections of a node, in order.
     pub(crate) fn of_node(&self, node: usize) -> Vec<u64> {
         self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id).collect()
     }
 
-    /// Returns the first established connection of a client at or after index `from`, with its
-    /// index.
+    /// Finds the first established connection of a client from index `from` on, with its index.
     pub(crate) fn next_of_client(&self, client: usize, from: usize) -> Option<(usize, u64, &Link<P>)> {
         self.links.next(from, |link| link.client == client && link.client_open && link.established)
     }
@@ -235,8 +231,7 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    /// Drops everything in flight on a connection in the given directions, and returns the message
-    /// ids.
+    /// Drops everything in flight in the given directions, and returns the message ids.
     pub(crate) fn lose(&mut self, id: u64, directions: &[Direction]) -> Vec<MessageId> {
         let under_way = self.arrivals.extract(|arrival| arrival.link == id && directions.contains(&arrival.direction));
         let mut lost: Vec<MessageId> = under_way.filter_map(|arrival| arrival.posted.message).collect();
@@ -272,8 +267,7 @@ impl<P: Payload> Network<P> {
                 if packets.is_empty() {
                     continue;
                 }
-                // Packets still in flight were sent later than the held ones and must stay behind
-                // them.
+                // Packets in flight were sent later than the held ones and must stay behind.
                 (path.last, path.in_flight) = (now, 0);
                 let behind = self.arrivals.extract(|arrival| arrival.link == id && arrival.direction == direction);
                 packets.extend(behind.map(|arrival| arrival.posted));
@@ -289,7 +283,6 @@ impl<P: Payload> Network<P> {
         self.slow.clear();
     }
 
-    /// Returns true if nothing is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         self.arrivals.is_empty()
     }

@@ -46,7 +46,6 @@ impl Record {
         Self { name, events: Vec::new(), times: Vec::new(), grant: None, habits, ttl, extends: VecDeque::new() }
     }
 
-    /// Returns the name in printable form.
     pub(super) fn shown(&self) -> String {
         format!("{}", self.name.escape_ascii())
     }

@@ -201,12 +201,10 @@ pub struct Trace {
 pub(crate) struct Recorder(Option<Box<Trace>>);
 
 impl Recorder {
-    /// Creates a recorder that is enabled.
     pub(crate) fn on(clients: usize, nodes: usize) -> Self {
         Self(Some(Box::new(Trace { clients, nodes, ..Trace::default() })))
     }
 
-    /// Returns true if recording is enabled.
     pub(crate) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
@@ -231,7 +229,6 @@ impl Recorder {
         Some(MessageId(trace.messages.len() - 1))
     }
 
-    /// Sets the fate of a message.
     pub(crate) fn fate(&mut self, message: Option<MessageId>, fate: Fate) {
         if let (Some(trace), Some(MessageId(index))) = (&mut self.0, message)
             && let Some(message) = trace.messages.get_mut(index)

@@ -56,7 +56,6 @@ pub(super) struct Granted {
 }
 
 impl Acquisition {
-    /// Returns true if it believes that it holds the lock at `now`.
     pub(super) fn holds(&self, now: Instant) -> bool {
         matches!(self.stage, Stage::Offered | Stage::Held) && self.due.is_some_and(|until| until > now)
     }

@@ -73,8 +73,7 @@ struct Client {
     stop_by: Option<Instant>,
     /// It has stopped or was killed.
     gone: bool,
-    /// For each node: the level of the bucket, in billionths of a request, and the time of the
-    /// level.
+    /// For each node: the level of the bucket, in billionths of a request, and since when.
     buckets: Vec<(u64, Instant)>,
 }
 
@@ -166,8 +165,7 @@ impl Checker {
         }
     }
 
-    /// The application releases the lock, which is no longer held. The result must arrive by
-    /// `answer_by`.
+    /// The application releases the lock. The result must arrive by `answer_by`.
     pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
         self.mark_free(client, lock);
         self.forget_holder(client, lock);
@@ -275,8 +273,7 @@ impl Checker {
         }
     }
 
-    /// A process has finished its work at `now`, so it must have reported everything that has
-    /// ended.
+    /// A process has finished its work at `now`: everything that ended must be reported.
     pub fn up_to_date(&mut self, now: Instant, client: usize) {
         let Some(known) = self.clients.get_mut(client) else { return };
         if known.stop_by.take_if(|at| *at <= now).is_some() {
@@ -377,8 +374,7 @@ impl Checker {
         self.grants
     }
 
-    /// Returns how often a lock was granted or renewed while another client believed that it held
-    /// it.
+    /// Returns how often a grant or renewal overlapped another holder's validity.
     #[must_use]
     pub const fn overlaps(&self) -> u64 {
         self.overlaps

@@ -14,14 +14,13 @@ pub enum Rule {
     MutualExclusion,
     /// Fencing tokens increase in the order in which the store granted them.
     FenceGrows,
-    /// The fencing counter stays behind its server's clock, so that tokens increase even if the
-    /// counter is lost.
+    /// The fencing counter stays behind its server's clock, so that losing it is harmless.
     FenceAhead,
     /// A resource that checks fencing tokens accepts no write of an older grant after a newer one.
     StaleWrite,
     /// Waiters, holders and releasing clients learn of an end in time.
     Told,
-    /// If a single store decides, a loss to another client is reported only if there was one.
+    /// On a single store, a loss to another client is reported only if there was one.
     TrueLoss,
     /// Every acquisition receives a legal sequence of events, with one end.
     OneOutcome,
@@ -37,15 +36,13 @@ pub enum Rule {
     Liveness,
     /// Nothing is left at the end: no key, no timer, no traffic.
     Leftover,
-    /// An idle client has left no key behind. Abandoned tokens were deleted, even those that were
-    /// written late.
+    /// An idle client has left no key behind. Abandoned tokens were deleted, even late ones.
     Ghost,
-    /// While nothing goes wrong, a released lock reaches the next waiter within a few round trips.
+    /// Without faults, a released lock reaches the next waiter within a few round trips.
     Prompt,
     /// No request is repeated, or abandoned while in progress, because its reply is late.
     Twice,
-    /// A machine keeps its contract: it requests nothing impossible, makes progress when called,
-    /// and does not panic.
+    /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,
 }
 

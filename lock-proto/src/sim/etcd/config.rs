@@ -6,8 +6,7 @@ use core::time::Duration;
 
 use super::user::User;
 
-/// What happens to a proposal that a member has accepted but not acknowledged when it crashes or
-/// loses its leader.
+/// What happens to an unacknowledged proposal when its member crashes or loses its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fate {
     /// Decided randomly, from the seed.
@@ -98,8 +97,7 @@ impl ClusterConfig {
         self
     }
 
-    /// Sets the interval of progress notifications for idle watches that requested them. Default 10
-    /// minutes.
+    /// Sets the interval of the progress notifications of idle watches. Default 10 minutes.
     pub const fn progress_interval(mut self, interval: Duration) -> Self {
         self.progress_interval = interval;
         self

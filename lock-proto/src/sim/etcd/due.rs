@@ -39,7 +39,6 @@ impl Cluster {
         self.tick_after(self.now, interval)
     }
 
-    /// Returns when the leader next finds an expired lease.
     fn next_revoke(&self) -> Option<Instant> {
         self.leader?;
         let expiry = self.store.leases().next_expiry()?;

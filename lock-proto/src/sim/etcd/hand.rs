@@ -78,8 +78,7 @@ impl Cluster {
         self.connections.values().map(|connection| connection.streams.len()).sum()
     }
 
-    /// Returns the number of watches that wait to be synced. A client that never watches from the
-    /// past has none.
+    /// Returns the number of parked watches. Without watches from the past there are none.
     // E5
     #[must_use]
     pub fn parked_count(&self) -> usize {
@@ -140,8 +139,7 @@ impl Cluster {
     pub fn compact(&mut self, now: Instant, revision: i64) -> Result<(), Status> {
         self.advance(now);
         for member in &mut self.members {
-            // An isolated member still receives the events later: the others have them in their
-            // logs.
+            // An isolated member still receives the events later, from the others' logs.
             let missed = self.store.history(member.seen + 1, revision.min(self.store.revision()));
             member.backlog.extend(missed.map(|(revision, events)| (revision, events.clone())));
             member.seen = member.seen.max(member.backlog.last().map_or(member.seen, |(revision, _)| *revision));
@@ -164,8 +162,7 @@ impl Cluster {
         }
     }
 
-    /// Makes the watches of a member silently lose events, or stops that. Lost events are never
-    /// delivered.
+    /// Makes the watches of a member silently lose events for good, or stops that.
     pub fn set_loses_events(&mut self, now: Instant, member: usize, loses: bool) {
         self.advance(now);
         self.members[member].loses_events = loses;

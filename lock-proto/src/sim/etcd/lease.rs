@@ -47,14 +47,14 @@ impl Leases {
         self.0.remove(&id).map(|lease| lease.keys)
     }
 
-    /// Renews a lease and returns its TTL, or `None` if it does not exist or has expired.
+    /// Renews a lease and returns its TTL, unless it does not exist or has expired.
     pub(super) fn renew(&mut self, now: Instant, id: i64) -> Option<i64> {
         let lease = self.0.get_mut(&id).filter(|lease| now < lease.expires)?;
         lease.expires = now + seconds(lease.ttl);
         Some(lease.ttl)
     }
 
-    /// Extends every lease by its full TTL plus `extra`, as a new leader does.
+    /// Renews every lease for its full TTL plus `extra`, as a new leader does.
     pub(super) fn renew_all(&mut self, now: Instant, extra: Duration) {
         for lease in self.0.values_mut() {
             lease.expires = now + seconds(lease.ttl) + extra;

@@ -58,8 +58,7 @@ impl Member {
 impl Cluster {
     // ---- faults ----
 
-    /// Cuts a member off from the others, but not from its clients. If it is the leader, the others
-    /// elect another.
+    /// Cuts a member off from the others, but not from its clients. A leader is replaced.
     pub fn isolate(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = true;
@@ -131,8 +130,7 @@ impl Cluster {
         self.update_leadership();
     }
 
-    /// Makes the cluster lose its quorum although members may be up, as if all links between them
-    /// were cut.
+    /// Makes the cluster lose its quorum, as if all links between members were cut.
     pub fn lose_quorum(&mut self, now: Instant) {
         self.advance(now);
         self.quorum_lost = true;
@@ -146,8 +144,8 @@ impl Cluster {
         self.update_leadership();
     }
 
-    /// Moves the leadership to another member without a gap. Every lease is extended by its full
-    /// TTL and an election timeout. Returns false if there is no leader or no other candidate.
+    /// Moves the leadership to another member without a gap. Every lease is renewed for its full
+    /// TTL plus an election timeout. Returns false if there is no leader or no other candidate.
     pub fn change_leader(&mut self, now: Instant) -> bool {
         self.advance(now);
         let others: Vec<usize> = self.connected().filter(|member| Some(*member) != self.leader).collect();
@@ -190,18 +188,16 @@ impl Cluster {
 
     // ---- internal ----
 
-    /// Returns true if a member makes progress: it is connected to a leader.
+    /// Returns true if a member is connected to a leader.
     pub(super) fn has_leader(&self, member: usize) -> bool {
         self.leader.is_some() && self.members[member].is_connected()
     }
 
-    /// Returns true if a member has noticed that it has no leader.
     pub(super) fn has_noticed(&self, member: usize) -> bool {
         self.members[member].leaderless_since.is_some_and(|since| since + self.config.election_timeout <= self.now)
     }
 
-    /// Returns when a member without a leader ends its streams. It checks three times, an election
-    /// timeout apart.
+    /// A member without a leader checks three times, an election timeout apart.
     pub(super) fn streams_end(&self, member: usize) -> Option<Instant> {
         let since = self.members[member].leaderless_since?;
         let any = self.connections.values().any(|c| c.member == member && !c.streams.is_empty());

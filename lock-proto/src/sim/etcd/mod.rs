@@ -2,9 +2,9 @@
 //!
 //! [`Cluster`] replies as etcd 3.4 does, with its codes, texts and revisions. It also reproduces
 //! surprising behaviour. A watch that starts at or before the current revision is parked and synced
-//! only every 100 ms. Expired leases are looked for every 500 ms. A new leader extends every lease
-//! by its full TTL. A rejected watch has no id. `lock-tokio/tests/etcd_model` compares it with a
-//! real server, call by call.
+//! only every 100 ms. Expired leases are looked for every 500 ms. A new leader renews every lease.
+//! A rejected watch has no id. `lock-tokio/tests/etcd_model` compares it with a real server, call
+//! by call.
 //!
 //! ```
 //! use core::time::Duration;
@@ -32,7 +32,7 @@
 //! assert!(matches!(reply, Some(ClusterOutput::Reply { rpc: 101, reply: Ok(_), .. })));
 //! assert_eq!(cluster.keys().len(), 1);
 //!
-//! // The leader dies. Another one is elected a second later and extends the lease to its full TTL.
+//! // The leader dies. Another one is elected a second later and renews the lease.
 //! let leader = cluster.leader().unwrap();
 //! assert_eq!(leader, 0);
 //! cluster.crash(now, leader);
@@ -225,8 +225,7 @@ impl Cluster {
         }
     }
 
-    /// The client has disconnected. Its pending requests may still be executed, as on a real
-    /// server.
+    /// The client has disconnected. Its pending requests may still be executed, as in etcd.
     pub fn handle_disconnected(&mut self, now: Instant, conn: u64) {
         self.advance(now);
         let Some(connection) = self.connections.remove(&conn) else { return };
@@ -280,8 +279,7 @@ impl Cluster {
         self.outputs.pop_front()
     }
 
-    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next. The current time while
-    /// output is queued.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next: now, if there is output.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.outputs.is_empty() { self.next_due() } else { Some(self.now) }

@@ -1,5 +1,4 @@
-//! Errors, with the codes and texts of etcd 3.4 (`etcdserver/api/v3rpc/rpctypes`), as a real server
-//! sends them.
+//! Errors with the codes and texts of etcd 3.4 (`etcdserver/api/v3rpc/rpctypes`).
 
 use alloc::format;
 use alloc::string::String;
@@ -39,8 +38,7 @@ impl Refusal {
     pub(super) const NO_LEADER: Self = Self(Code::Unavailable, "etcdserver: no leader");
     pub(super) const LEADER_CHANGED: Self = Self(Code::Unavailable, "etcdserver: leader changed");
     pub(super) const TIMED_OUT: Self = Self(Code::Unavailable, "etcdserver: request timed out");
-    /// The reply to a proposal that timed out on a member without a known leader. It comes from Go
-    /// and has no code.
+    /// For a proposal that timed out without a known leader. A Go error, which has no code.
     pub(super) const DEADLINE_EXCEEDED: Self = Self(Code::Unknown, "context deadline exceeded");
 
     pub(super) fn status(self) -> Status {

@@ -44,7 +44,7 @@ impl Span {
         }
     }
 
-    /// Returns the bounds for a map. The range must not be empty.
+    /// The range must not be empty.
     pub(super) fn bounds(&self) -> (Bound<&Bytes>, Bound<&Bytes>) {
         match self {
             Self::One(key) => (Bound::Included(key), Bound::Included(key)),

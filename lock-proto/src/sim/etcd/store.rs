@@ -70,7 +70,6 @@ impl Store {
         (!span.is_empty()).then(|| self.keys.range::<Bytes, _>(span.bounds())).into_iter().flatten()
     }
 
-    /// Returns the events of the revisions from `first` to `last`.
     pub(super) fn history(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
         let range = (first <= last).then(|| self.history.range(first..=last));
         range.into_iter().flatten().map(|(revision, events)| (*revision, events))

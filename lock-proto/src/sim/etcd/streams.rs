@@ -79,8 +79,7 @@ impl Cluster {
             return;
         };
         for (_, LeaseKeepAliveRequest { id }) in core::mem::take(waiting) {
-            // Uses the revision before the renewal: a lease alive at a revision was not revoked
-            // before it.
+            // The revision before the renewal: a lease alive at it was not revoked earlier.
             let header = self.header_of(member, self.members[member].applied);
             let ttl = self.store.leases_mut().renew(self.now, id).unwrap_or_else(|| {
                 // An expired lease is revoked before the reply.

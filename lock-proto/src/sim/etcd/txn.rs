@@ -34,8 +34,7 @@ pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     check_overlaps(&txn.failure).map(drop)
 }
 
-/// Checks the size of a transaction. The limit of an inner transaction is reduced by the longest
-/// part of the outer one.
+/// Checks the size. The outer transaction's longest part counts against the limit of inner ones.
 fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
     let left = max_ops.checked_sub(longest).ok_or(Refusal::TOO_MANY_OPS)?;
@@ -93,8 +92,7 @@ fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<Span>), Ref
     Ok((puts, deletes))
 }
 
-/// Returns true if the transaction bypasses the log. Any inner transaction forces it through the
-/// log.
+/// Whether the transaction bypasses the log. Any inner transaction prevents that.
 pub(super) fn is_read_only(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|op| matches!(op.request, Some(Op::Range(_))))
 }
@@ -162,8 +160,7 @@ pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Re
     Ok(TxnResponse { header: Some(ResponseHeader { member_id: 0, revision }), succeeded, responses })
 }
 
-/// Decides the branches of the transaction and of all inner ones that are reached, in order, based
-/// on the initial state of the store.
+/// Decides the branches of all transactions that are reached, by the initial state of the store.
 fn decide(store: &Store, txn: &TxnRequest, path: &mut Vec<bool>) {
     let succeeds = txn.compare.iter().all(|compare| holds(store, compare));
     path.push(succeeds);
@@ -230,8 +227,7 @@ const fn header(change: &Change<'_>) -> ResponseHeader {
     ResponseHeader { member_id: 0, revision: change.revision() }
 }
 
-/// Evaluates a condition. For a range it must hold for every key; an absent key compares as if its
-/// numbers were 0.
+/// Evaluates a condition for all keys of a range. The numbers of an absent key are 0.
 fn holds(store: &Store, compare: &Compare) -> bool {
     let span = Span::new(&compare.key, &compare.range_end);
     let mut found = store.range(&span).map(|(_, entry)| entry).peekable();

@@ -1,8 +1,7 @@
 //! Users, permissions and tokens.
 //!
-//! An etcd role is a list of key ranges with read and write permissions
-//! (<https://etcd.io/docs/v3.4/op-guide/authentication/>). Here, the list belongs directly to the
-//! user.
+//! An etcd role is a list of key ranges with permissions
+//! (<https://etcd.io/docs/v3.4/op-guide/authentication/>). Here a user has them directly.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;

@@ -38,7 +38,6 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Returns the keys that a watch covers.
     pub(super) fn span(request: &WatchCreateRequest) -> Span {
         // An empty key means the first possible key.
         let first = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
@@ -78,13 +77,11 @@ impl Watches {
         WatchResponse { watch_id: id, created: true, ..WatchResponse::default() }
     }
 
-    /// Cancels a watch, if it exists.
     pub(super) fn cancel(&mut self, id: i64) -> Option<WatchResponse> {
         self.by_id.remove(&id)?;
         Some(WatchResponse { watch_id: id, canceled: true, ..WatchResponse::default() })
     }
 
-    /// Cancels all watches.
     pub(super) fn cancel_all(&mut self) -> impl Iterator<Item = WatchResponse> {
         core::mem::take(&mut self.by_id).into_keys().map(|id| WatchResponse {
             watch_id: id,

@@ -94,7 +94,6 @@ const STALE: u8 = 32;
 /// Allowed to a RESP2 client with subscriptions.
 const SUBSCRIBED: u8 = 64;
 
-/// Number of commands.
 pub(super) const COUNT: usize = 56;
 
 /// The table, with the flags that `COMMAND INFO` of Redis 7.0 reports.
@@ -318,8 +317,7 @@ impl Node {
         counted.map(|(command, count)| (command.name.into(), *count)).collect()
     }
 
-    /// Returns the error if the client may not run the command now. The order of the checks is that
-    /// of Redis.
+    /// Why a client may not run the command now. The order of the checks is that of Redis.
     fn refuse(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
@@ -382,7 +380,7 @@ impl Node {
         None
     }
 
-    /// Returns the error if a script may not run the command.
+    /// Why a script may not run the command.
     fn refuse_in_script(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);

@@ -73,8 +73,7 @@ impl NodeConfig {
         self
     }
 
-    /// Sets the reported version. Commands behave as in 7.0, except for `CLIENT SETINFO`, which
-    /// needs 7.2.
+    /// Sets the reported version. Commands behave as in 7.0; `CLIENT SETINFO` exists since 7.2.
     pub const fn version(mut self, major: u8, minor: u8, patch: u8) -> Self {
         self.version = (major, minor, patch);
         self
@@ -144,8 +143,7 @@ impl NodeConfig {
         self
     }
 
-    /// Makes [`Node::poll_seen`](super::Node::poll_seen) return every command of a client. Default:
-    /// no.
+    /// Makes [`Node::poll_seen`](super::Node::poll_seen) return client commands. Default: no.
     pub const fn monitor(mut self, on: bool) -> Self {
         self.monitor = on;
         self

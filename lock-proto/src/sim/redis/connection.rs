@@ -11,7 +11,7 @@ pub(super) struct Connection {
     /// The id in the reply to `CLIENT ID`.
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
-    /// The user that has logged in, if any.
+    /// The user that has logged in.
     pub(super) user: Option<Arc<str>>,
     pub(super) db: u32,
     pub(super) protocol: Protocol,

@@ -1,7 +1,6 @@
 //! Glob patterns of Redis: `*`, `?`, `[a-z]`, `[^x]` and `\`
 //! (<https://redis.io/docs/latest/commands/keys/>).
 
-/// Returns true if `text` matches `pattern`.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     // Backtracking to the last star is enough, so the work is at most the product of the lengths.
     let (mut p, mut t) = (0, 0);

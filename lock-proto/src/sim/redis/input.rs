@@ -15,8 +15,7 @@ const MAX_ARGS: i64 = 1024 * 1024;
 pub(in crate::sim) enum Parsed {
     /// The request is not complete yet.
     Incomplete,
-    /// A request of `len` bytes; its arguments were appended. A request without arguments is
-    /// ignored.
+    /// A request of `len` bytes, whose arguments were appended. May be empty: ignore it then.
     Request { len: usize },
     /// An inline request, whose words may have been quoted.
     Inline { len: usize, words: Vec<Vec<u8>> },
@@ -93,8 +92,7 @@ fn array<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed 
     Parsed::Request { len: at }
 }
 
-/// Parses the line at `from`. Returns the number, if the line is one, and the offset of the next
-/// line.
+/// Parses a line with a number at `from`. Also returns the offset of the next line.
 fn length(buf: &[u8], from: usize, too_long: &'static str) -> Result<Option<(Option<i64>, usize)>, &'static str> {
     let line = &buf[from..];
     // Fast path for one or two digits.

@@ -175,7 +175,7 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
         return Reply::Int(0);
     }
     match u64::try_from(at) {
-        // On a replica, a time in the past does not delete the key: the primary sends a delete.
+        // The primary sends a delete itself, so its commands may set a time in the past.
         Ok(at) if at > view.now || view.expired == Expired::Alive => {
             db.set_expiry(view, args[1], Some(at));
             if name != "pexpireat" && node.replication.is_feeding() {

@@ -1,8 +1,7 @@
 //! Memory accounting and eviction (<https://redis.io/docs/latest/develop/reference/eviction/>).
 //!
-//! The figures approximate a small Redis 7.0, so tests should set limits relative to
-//! [`Node::used_memory`]. Where Redis samples keys, this server evicts exactly the first key in the
-//! order of the policy.
+//! The figures are approximate, so set limits relative to [`Node::used_memory`]. Where Redis
+//! samples keys, this server evicts exactly the first key in the order of the policy.
 
 use alloc::vec::Vec;
 
@@ -23,16 +22,15 @@ pub enum Eviction {
     /// `noeviction`: evicts nothing; commands that need memory fail with `OOM`.
     #[default]
     Never,
-    /// `allkeys-lru`: evicts the least recently used key, which may be a lock or the fencing
-    /// counter.
+    /// `allkeys-lru`: evicts the least recently used key, maybe a lock or the fencing counter.
     AllKeysLru,
-    /// `volatile-lru`: evicts the least recently used key with an expiry, which may be a lock.
+    /// `volatile-lru`: evicts the least recently used key with an expiry, maybe a lock.
     VolatileLru,
-    /// `allkeys-random`: evicts any key, which may be a lock or the fencing counter.
+    /// `allkeys-random`: evicts any key, maybe a lock or the fencing counter.
     AllKeysRandom,
     /// `volatile-random`: evicts any key with an expiry.
     VolatileRandom,
-    /// `volatile-ttl`: evicts the key that expires first, which is likely to be a lock.
+    /// `volatile-ttl`: evicts the key that expires first, likely a lock.
     VolatileTtl,
 }
 

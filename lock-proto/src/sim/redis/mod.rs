@@ -11,8 +11,7 @@
 //! * Strings, lists and `BLPOP`, expiry by the server's own wall clock, channels, users with
 //!   permissions for commands, keys and channels, the parts of `CLIENT` that clients need, `INFO`,
 //!   `ROLE`, `WAIT`.
-//! * Restarts with or without data ([`Node::restart`]), and a wall clock that drifts and can be
-//!   set.
+//! * Restarts with or without data ([`Node::restart`]), and a wall clock that drifts or is set.
 //! * Asynchronous replication and promotion: [`Node::snapshot`], [`Node::replicate`],
 //!   [`Node::poll_effect`], [`Node::handle_effect`], [`Node::promote`]. The caller may deliver
 //!   effects late, or not at all.
@@ -24,8 +23,8 @@
 //! # What is not modelled
 //!
 //! * Other types than strings and lists, and other scripts.
-//! * `MULTI` from clients, `WATCH`, `MONITOR`, `CONFIG`, `ACL`, `REPLICAOF`, `CLIENT LIST`, `CLIENT
-//!   PAUSE`, client-side caching, and `SUBSCRIBE` for shards.
+//! * `MULTI` from clients, `WATCH`, `MONITOR`, `CONFIG`, `ACL`, `REPLICAOF`, `CLIENT LIST`,
+//!   `CLIENT PAUSE`, client-side caching, and `SUBSCRIBE` for shards.
 //! * Sentinel, and all but one node of a cluster (see [`NodeConfig::cluster`]).
 //! * Persistence other than [`Node::restart`], and partial resynchronisation: a replica with a gap
 //!   always needs a full copy.
@@ -89,8 +88,7 @@ pub enum Condition {
     /// Memory is exhausted and nothing may be evicted: `OOM`, regardless of the size of the data.
     /// See [`NodeConfig::max_memory`] for a real limit.
     OutOfMemory,
-    /// A replica whose primary is gone: `READONLY`. The same as [`Node::demote`] and
-    /// [`Node::promote`].
+    /// A replica: `READONLY`. The same as [`Node::demote`] and [`Node::promote`].
     ReadOnly,
     /// The last snapshot failed: `MISCONF`.
     DiskError,
@@ -210,8 +208,7 @@ impl Node {
         self.resume_unblocked();
     }
 
-    /// The client has disconnected. Its earlier requests have been executed; a blocked command is
-    /// dropped.
+    /// The client has disconnected. Its requests have been executed, unless it was blocked.
     pub fn handle_disconnected(&mut self, now: Instant, conn: u64) {
         self.advance(now);
         self.stop_waiting(conn);
@@ -365,8 +362,7 @@ impl Node {
         }
     }
 
-    /// Executes requests until `conn` blocks, closes, or has no complete request. Counts the bytes
-    /// in `used`.
+    /// Executes requests until `conn` blocks, closes or has no complete one. `used` counts bytes.
     fn execute_all(&mut self, conn: u64, input: &[u8], used: &mut usize) {
         // Enough for most requests.
         let mut args: Vec<&[u8]> = Vec::with_capacity(12);

@@ -30,8 +30,7 @@ impl Node {
         self.dbs.get(&0).is_some_and(|db| db.peek(self.wall_ms_at(now), key.as_ref()).is_some())
     }
 
-    /// Returns the remaining TTL of `key` by the server's clock, or `None` if it is absent or has
-    /// no expiry.
+    /// Returns the remaining TTL of `key` by the server's clock, if it has an expiry.
     #[must_use]
     pub fn pttl(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<Duration> {
         let wall = self.wall_ms_at(now);
@@ -39,8 +38,7 @@ impl Node {
         Some(Duration::from_millis(expires.saturating_sub(wall)))
     }
 
-    /// Returns the Unix time in ms at which `key` expires, or `None` if it is absent or has no
-    /// expiry.
+    /// Returns the Unix time in ms at which `key` expires, if it has an expiry.
     #[must_use]
     pub fn expires_at(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<u64> {
         self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires()
@@ -75,8 +73,7 @@ impl Node {
         self.end_effect();
     }
 
-    /// Executes a command on a temporary connection without a login, and returns the reply as
-    /// bytes.
+    /// Executes a command on a temporary connection without login, and returns the reply.
     pub fn command(&mut self, now: Instant, args: &[&[u8]]) -> Vec<u8> {
         const CONN: u64 = u64::MAX;
         let mut bytes = Vec::new();

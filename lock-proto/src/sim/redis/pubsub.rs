@@ -40,8 +40,7 @@ fn subscribe_all(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]
     Reply::Later
 }
 
-/// Unsubscribes from the named channels. Without names, unsubscribes from all, with at least one
-/// reply.
+/// Without names, unsubscribes from all. There is at least one reply.
 fn unsubscribe_all(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
     let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
     let mut left: Vec<Option<Vec<u8>>> = named.iter().map(|name| Some(name.to_vec())).collect();
@@ -84,8 +83,7 @@ pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
 }
 
 impl Node {
-    /// Returns true if the client uses RESP2 and has subscriptions. It may run few other commands,
-    /// because replies could not be told from messages.
+    /// Such a client may run few commands: RESP2 replies cannot be told from messages.
     pub(super) fn is_resp2_subscriber(&self, conn: u64) -> bool {
         self.connections
             .get(&conn)

@@ -118,8 +118,7 @@ fn new_history(run_id: &str, number: u64) -> History {
     History::new(&sha1::hex(format!("{run_id} history {number}").as_bytes()))
 }
 
-/// Replication. The caller takes the effects of the primary and delivers them to the replicas, late
-/// or never.
+/// Replication. The caller delivers the effects of the primary to the replicas, late or never.
 ///
 /// ```
 /// use lock_proto::Instant;
@@ -177,8 +176,7 @@ impl Node {
         self.unblock_all();
     }
 
-    /// Becomes a replica of the server that made `copy`, or resynchronises: `REPLICAOF` and a full
-    /// synchronisation.
+    /// Becomes a replica of the server that made `copy`, or resynchronises with it: `REPLICAOF`.
     pub fn replicate(&mut self, now: Instant, copy: &Snapshot) {
         self.demote(now);
         self.replication.role = Role::Replica { up: true, gap: false, port: copy.port };
@@ -375,8 +373,7 @@ impl Node {
         }
     }
 
-    /// Removes expired keys, as Redis does in the background. Otherwise replicas would keep keys
-    /// that nobody accesses.
+    /// Removes expired keys, as Redis does in the background, so that replicas drop them too.
     pub(super) fn collect_expired(&mut self, now: u64) {
         if self.is_replica() {
             return;
@@ -395,14 +392,14 @@ impl Node {
         self.dbs.values().filter_map(Db::soonest).min()
     }
 
-    /// Returns true if too few replicas keep up: `NOREPLICAS`.
+    /// Too few replicas keep up: `NOREPLICAS`.
     pub(super) fn below_min_replicas(&self) -> bool {
         let wanted = self.config.min_replicas;
         let good = self.replication.replicas.values().filter(|ack| self.now.since(ack.at) <= MAX_LAG);
         wanted > 0 && !self.is_replica() && good.count() < wanted
     }
 
-    /// Returns true if it is a replica without a link that does not serve stale data.
+    /// A replica without a link, which does not serve stale data.
     pub(super) const fn is_stale(&self) -> bool {
         !self.config.serve_stale && matches!(self.replication.role, Role::Replica { up: false, .. })
     }

@@ -102,8 +102,7 @@ pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8
     Reply::OK
 }
 
-/// Fencing tokens of one lock: the first, how many, and how many µs the counter is ahead of the
-/// clock.
+/// Fencing tokens of one lock. `ahead` is the lead of the counter over the clock in µs.
 struct Minted {
     first: f64,
     count: f64,
@@ -134,7 +133,6 @@ fn arg<'a>(list: &[&'a [u8]], index: usize) -> Result<&'a [u8], Stop> {
 }
 
 impl Node {
-    /// Returns the script with this digest, if it is loaded.
     fn cached(&self, sha1: &[u8]) -> Option<Known> {
         Known::by_name(sha1).filter(|known| self.scripts.contains(known))
     }
@@ -261,8 +259,7 @@ impl Node {
         Ok(Reply::bulk(format!("{first:.0} {count:.0} {ahead:.0} {}", answers.join(" ")).as_bytes()))
     }
 
-    /// Takes the lock if it is free. Otherwise returns the remaining TTL of its holder, if there is
-    /// one.
+    /// Takes the lock if it is free. Otherwise returns the holder's remaining TTL, if any.
     fn take_if_free(
         &mut self,
         context: &mut Context,
@@ -432,8 +429,7 @@ impl Node {
 
 #[cfg(test)]
 std::thread_local! {
-    /// Makes the servers of this thread mint as many fencing tokens as requested, regardless of the
-    /// clock. A planted flaw that the checkers must find.
+    /// A planted flaw: servers of this thread mint as many tokens as requested, whatever the clock.
     pub(in crate::sim) static FIXED_BLOCKS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
 }
 
@@ -451,7 +447,7 @@ fn own_number(value: &[u8], token: &[u8]) -> Option<f64> {
     value.strip_prefix(client).and_then(number::lua)
 }
 
-/// Returns true if the number is in one of the two ranges of `argv[1]`.
+/// Whether the number is in one of the two ranges of `argv[1]`.
 fn retired(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
     let Some(n) = own else { return Ok(false) };
     let numbers: Vec<f64> = arg(argv, 1)?.split(|byte| *byte == b' ').filter_map(number::lua).collect();

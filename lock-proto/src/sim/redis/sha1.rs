@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
-/// Returns the SHA-1 of `data` in lower-case hexadecimal.
+/// The digest in lower-case hexadecimal.
 pub(super) fn hex(data: &[u8]) -> String {
     let mut message = Vec::from(data);
     message.push(0x80);

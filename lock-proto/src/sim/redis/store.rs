@@ -32,8 +32,7 @@ impl Entry {
         self.used
     }
 
-    /// Returns true if the entry is expired. Redis keeps a key through the millisecond of its
-    /// expiry.
+    /// Redis keeps a key through the millisecond of its expiry.
     const fn is_over(&self, now: u64) -> bool {
         matches!(self.expires, Some(at) if now > at)
     }
@@ -79,7 +78,6 @@ impl Default for Db {
 }
 
 impl Db {
-    /// Returns the entry of `key`.
     pub(super) fn get(&mut self, view: View, key: &[u8]) -> Option<&mut Entry> {
         let over = view.now > self.soonest
             && view.expired != Expired::Alive
@@ -207,12 +205,11 @@ impl Db {
         *self = Self { removed: core::mem::take(&mut self.removed), ..Self::default() };
     }
 
-    /// Returns the approximate size in bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns a lower bound of the next expiry, or `None` if no key expires.
+    /// A lower bound of the next expiry, if any key has one.
     pub(super) const fn soonest(&self) -> Option<u64> {
         if self.soonest == u64::MAX { None } else { Some(self.soonest) }
     }

@@ -169,7 +169,7 @@ pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
     old.unwrap_or(Reply::OK)
 }
 
-/// Propagates a `SET` with an absolute expiry and without `GET`.
+/// Propagates a `SET` with an absolute expiry, or without the option `GET`.
 fn propagate_set(node: &Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
     const AT: Unit = Unit { seconds: false, absolute: true };
     match (expires, options.expiry) {

@@ -82,8 +82,7 @@ impl User {
         self.only.as_ref().is_none_or(named) && !named(&self.except)
     }
 
-    /// Returns true if the user may subscribe to all of these channels. Patterns must be allowed
-    /// literally.
+    /// Checks the permission to subscribe. A pattern must be permitted literally.
     pub(super) fn may_subscribe(&self, channels: &[&[u8]], patterns: bool) -> bool {
         channels.iter().all(|channel| {
             self.channels.iter().any(|allowed| {

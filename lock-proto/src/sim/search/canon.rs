@@ -11,8 +11,8 @@ use crate::time::{Instant, nanos};
 /// From this value on, a hashed `u32` is the nanoseconds of a duration; no other `u32` is as large.
 const DURATION: u64 = 1_000_000;
 
-/// A hasher under which equivalent states are equal: instants are relative to now, and ids count
-/// only by their order.
+/// A hasher under which equivalent states are equal: only relative times and the order of ids
+/// count.
 ///
 /// Counters and clocks grow with every step, so two runs that reach equivalent states never have
 /// the same numbers in them. `Canon` makes any type that derives `Hash` comparable without

@@ -271,8 +271,7 @@ impl<'a, M: Model> Run<'a, M> {
         for start in self.model.starts() {
             self.starts.push(start.clone());
             let place = self.starts.len() as u32 - 1;
-            // A duplicate start keeps its own index, so that counterexamples lead back to the right
-            // start.
+            // A duplicate start keeps its own index, so that counterexamples start correctly.
             self.predecessors.push((START, None));
             let fingerprint = self.fingerprint(&start);
             self.seen.entry(fingerprint).or_insert(place);
