@@ -23,10 +23,10 @@
 //! let put = RequestOp { request: Some(Op::Put(put)) };
 //! let put = TxnRequest { success: vec![put], ..TxnRequest::default() };
 //! cluster.handle_call(now, 1, 101, None, &Rpc::Txn(put));
-//! let reply = cluster.poll_output();
-//! let Some(ClusterOutput::Reply { rpc: 100, reply: Ok(RpcReply::Grant(grant)), .. }) = reply else {
-//!     panic!("{reply:?}")
+//! let Some(ClusterOutput::Reply { rpc: 100, reply, .. }) = cluster.poll_output() else {
+//!     panic!()
 //! };
+//! let Ok(RpcReply::Grant(grant)) = reply else { panic!() };
 //! assert_eq!(grant.ttl, 10);
 //! let reply = cluster.poll_output();
 //! assert!(matches!(reply, Some(ClusterOutput::Reply { rpc: 101, reply: Ok(_), .. })));

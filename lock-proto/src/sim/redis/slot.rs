@@ -1,6 +1,5 @@
-//! [Hash slots][spec] of a cluster.
-//!
-//! [spec]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model
+//! Hash slots of a cluster, see "Key distribution model" in
+//! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
 /// Returns the slot of a key: the CRC16 of the text between the first `{` and the next `}`, or of
 /// the whole key if that text is empty or missing.
