@@ -29,13 +29,11 @@ impl Fingerprint {
         self.hash
     }
 
-    /// Client `client` sends bytes on a connection.
     pub(super) fn sent(&mut self, now: Instant, client: usize, conn: ConnId, bytes: &[u8]) {
         self.connection(now, client, 1, conn);
         self.bytes(bytes);
     }
 
-    /// Client `client` makes a call.
     pub(super) fn call(&mut self, now: Instant, client: usize, conn: ConnId, request: &Rpc) {
         if !self.on {
             return;
@@ -51,13 +49,11 @@ impl Fingerprint {
         });
     }
 
-    /// Client `client` opens a stream.
     pub(super) fn open(&mut self, now: Instant, client: usize, conn: ConnId, kind: StreamKind) {
         self.connection(now, client, 3, conn);
         self.bytes(kind.path().as_bytes());
     }
 
-    /// Client `client` sends a message on a stream.
     pub(super) fn message(&mut self, now: Instant, client: usize, conn: ConnId, message: &StreamSend) {
         if !self.on {
             return;
@@ -69,28 +65,23 @@ impl Fingerprint {
         });
     }
 
-    /// Client `client` closes a stream.
     pub(super) fn close(&mut self, now: Instant, client: usize, conn: ConnId, kind: StreamKind) {
         self.connection(now, client, 5, conn);
         self.bytes(kind.path().as_bytes());
     }
 
-    /// Client `client` asks for a connection.
     pub(super) fn connect(&mut self, now: Instant, client: usize, conn: ConnId) {
         self.connection(now, client, 6, conn);
     }
 
-    /// Client `client` closes a connection.
     pub(super) fn disconnect(&mut self, now: Instant, client: usize, conn: ConnId) {
         self.connection(now, client, 7, conn);
     }
 
-    /// The shutdown of client `client` has completed.
     pub(super) fn stopped(&mut self, now: Instant, client: usize, unreleased: u32) {
         self.fact(now, client, 8, &[unreleased.into()]);
     }
 
-    /// An acquisition of client `client` receives an event.
     pub(super) fn event(&mut self, now: Instant, client: usize, lock: LockId, event: &Event) {
         let nanos = |at: &Instant| at.as_nanos();
         let (kind, more) = match event {

@@ -278,7 +278,6 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    /// Resets every path to the default latency.
     pub(crate) fn quick(&mut self) {
         self.slow.clear();
     }

@@ -237,7 +237,6 @@ impl Recorder {
         }
     }
 
-    /// Records that the faults have stopped.
     pub(crate) fn calm(&mut self, now: Instant) {
         if let Some(trace) = &mut self.0 {
             trace.calm = Some(now);

@@ -16,7 +16,6 @@ pub(super) struct Calm {
     prompt: Option<Duration>,
     /// Whether duplicate requests are reported.
     once: bool,
-    /// Requests without a reply.
     unanswered: Vec<Work>,
 }
 
@@ -86,7 +85,6 @@ impl Checker {
         (known.free.since, known.free.by) = (now, Some(client));
     }
 
-    /// Records that the hold was lost.
     pub(super) fn mark_lost(&mut self, client: usize, lock: LockId) {
         let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
         let key = acquisition.key.clone();
@@ -125,8 +123,8 @@ pub(in crate::sim) const TAKE: &str = "take";
 
 /// Duplicate work.
 impl Checker {
-    /// Requires from now on that no client repeats a request while the first one is pending, and
-    /// that none abandons a request that the server is processing.
+    /// Requires from now on that no client repeats a pending request, and that none abandons a
+    /// request that the server is processing.
     pub const fn expect_once(&mut self) {
         self.calm.once = true;
     }

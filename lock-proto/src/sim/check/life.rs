@@ -37,13 +37,10 @@ impl Stage {
 pub(super) struct Acquisition {
     pub(super) key: Arc<[u8]>,
     pub(super) stage: Stage,
-    /// When the lock was requested.
     pub(super) requested_at: Instant,
-    /// Increases with every request.
     pub(super) serial: u64,
     /// When the acquisition must have learned of an end (wait, validity or release), in true time.
     pub(super) due: Option<Instant>,
-    /// It received `Lost`.
     pub(super) lost: bool,
     /// The grant, in the order of the store.
     pub(super) granted: Option<Granted>,

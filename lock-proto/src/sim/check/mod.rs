@@ -69,7 +69,7 @@ pub struct Checker {
 struct Client {
     live: BTreeMap<LockId, Acquisition>,
     over: BTreeSet<LockId>,
-    /// When it must have stopped, if it was shut down.
+    /// The deadline of its shutdown.
     stop_by: Option<Instant>,
     /// It has stopped or was killed.
     gone: bool,

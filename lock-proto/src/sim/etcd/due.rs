@@ -85,7 +85,6 @@ impl Cluster {
         });
     }
 
-    /// Ends the streams of members that have had no leader for a while.
     fn end_streams(&mut self) {
         for member in 0..self.members.len() {
             if self.streams_end(member).is_some_and(|at| at <= self.now) {

@@ -14,7 +14,7 @@ const MAX_TTL: i64 = 9_000_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
-    /// The TTL in seconds.
+    /// In seconds.
     pub(super) ttl: i64,
     /// From this time on it may be revoked.
     pub(super) expires: Instant,

@@ -178,7 +178,6 @@ pub struct Cluster {
     conditions: BTreeSet<Condition>,
     logins: BTreeMap<String, Login>,
     connections: BTreeMap<u64, Connection>,
-    /// Calls that wait for a leader, in FIFO order.
     pending: VecDeque<Pending>,
     /// Proposals without a caller that will be applied once there is a leader.
     orphans: VecDeque<Pending>,
@@ -299,7 +298,6 @@ impl Cluster {
         }
     }
 
-    /// Processes a client's input.
     fn take(&mut self, conn: u64, inbound: Inbound) {
         match inbound {
             Inbound::Call { rpc, token, request } => self.call(conn, rpc, token, request),

@@ -91,7 +91,6 @@ impl Store {
         Ok(())
     }
 
-    /// Compacts the history before `revision`.
     pub(super) fn compact(&mut self, revision: i64) -> Result<(), Refusal> {
         if revision <= self.compacted {
             return Err(Refusal::COMPACTED);
@@ -139,7 +138,6 @@ impl Change<'_> {
         self.store.keys.insert(key.clone(), entry);
     }
 
-    /// Deletes keys and returns their number.
     pub(super) fn delete(&mut self, span: &Span) -> i64 {
         let revision = self.store.revision + 1;
         let keys: Vec<Bytes> = self.store.range(span).map(|(key, _)| key.clone()).collect();

@@ -16,13 +16,11 @@ pub(super) struct Context {
     pub(super) conn: u64,
     pub(super) db: u32,
     pub(super) user: Option<Arc<str>>,
-    /// Set while a script runs.
     pub(super) script: Option<Running>,
     /// The view of the data, with one time for the whole command.
     pub(super) view: View,
     /// Memory was exhausted when the client's command arrived.
     pub(super) full: bool,
-    /// What is propagated to the replicas.
     pub(super) propagate: Propagate,
 }
 
@@ -253,7 +251,6 @@ impl Node {
         reply
     }
 
-    /// Returns how many commands clients have sent.
     pub(in crate::sim) fn executed(&self) -> u64 {
         self.calls.iter().sum()
     }
@@ -380,7 +377,6 @@ impl Node {
         None
     }
 
-    /// Why a script may not run the command.
     fn refuse_in_script(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);

@@ -127,8 +127,7 @@ fn inline(buf: &[u8]) -> Parsed {
     }
 }
 
-/// Splits a line at blanks, with quotes as in redis-cli. Returns `None` if a quote is not closed or
-/// not followed by a blank.
+/// Splits a line at blanks, with quotes as in redis-cli. `None` if a quote is malformed.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii_start();

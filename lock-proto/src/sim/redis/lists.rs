@@ -150,7 +150,6 @@ impl Node {
         }
     }
 
-    /// Blocks `conn`.
     pub(super) fn block(&mut self, conn: u64, blocked: Blocked) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             self.timeouts.extend(blocked.until.map(|until| (until, conn)));
@@ -158,7 +157,6 @@ impl Node {
         }
     }
 
-    /// Unblocks `conn` with this reply.
     pub(super) fn unblock(&mut self, conn: u64, reply: &Reply) {
         self.stop_waiting(conn);
         self.answer(conn, reply);
@@ -186,7 +184,6 @@ impl Node {
         }
     }
 
-    /// Removes `conn` from the wait queues.
     pub(super) fn stop_waiting(&mut self, conn: u64) {
         let Some(blocked) = self.connections.get_mut(&conn).and_then(|connection| connection.blocked.take()) else {
             return;

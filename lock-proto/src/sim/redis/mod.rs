@@ -8,9 +8,9 @@
 //!
 //! # What is modelled
 //!
-//! * Strings, lists and `BLPOP`, expiry by the server's own wall clock, channels, users with
-//!   permissions for commands, keys and channels, the parts of `CLIENT` that clients need, `INFO`,
-//!   `ROLE`, `WAIT`.
+//! * Strings, lists and `BLPOP`, channels, expiry by the server's own wall clock.
+//! * Users with permissions for commands, keys and channels.
+//! * `INFO`, `ROLE`, `WAIT`, and the parts of `CLIENT` that clients need.
 //! * Restarts with or without data ([`Node::restart`]), and a wall clock that drifts or is set.
 //! * Asynchronous replication and promotion: [`Node::snapshot`], [`Node::replicate`],
 //!   [`Node::poll_effect`], [`Node::handle_effect`], [`Node::promote`]. The caller may deliver

@@ -17,7 +17,6 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { Some(sum) } else { sum.checked_neg() }
 }
 
-/// Parses seconds with a fraction as Redis does.
 pub(super) fn float(text: &[u8]) -> Option<f64> {
     if text.first().is_some_and(u8::is_ascii_whitespace) || text.last().is_some_and(u8::is_ascii_whitespace) {
         return None;

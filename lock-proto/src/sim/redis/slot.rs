@@ -1,8 +1,7 @@
 //! Hash slots of a cluster, see "Key distribution model" in
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
-/// Returns the slot of a key: the CRC16 of the text between the first `{` and the next `}`, or of
-/// the whole key if that text is empty or missing.
+/// Returns the CRC16 of the text between the first `{` and the next `}`, if any, else of the key.
 pub(super) fn of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];

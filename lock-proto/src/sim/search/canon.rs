@@ -16,8 +16,8 @@ const DURATION: u64 = 1_000_000;
 ///
 /// Counters and clocks grow with every step, so two runs that reach equivalent states never have
 /// the same numbers in them. `Canon` makes any type that derives `Hash` comparable without
-/// knowledge of its fields. To that end, the model starts its clock and each family of ids in a
-/// separate range, so that the magnitude of a hashed number identifies its kind.
+/// knowledge of its fields. The model starts its clock and each family of ids in a separate range.
+/// The magnitude of a hashed number thus identifies its kind.
 ///
 /// * An instant in the range given to [`times`](Self::times) is hashed as its distance from the
 ///   present, which [`now`](Self::now) sets. The distance is rounded up to a multiple of the grain,
@@ -90,7 +90,6 @@ impl Canon {
         self.words.iter().fold(0, |hash, word| mix(hash ^ word, 1))
     }
 
-    /// Renumbers the ids that were found.
     fn rename(&mut self) {
         self.found.sort_unstable();
         let (mut last, mut new) = (0, 0);
