@@ -1,12 +1,12 @@
-//! What is still to come.
+//! Queue of scheduled events.
 
 use alloc::collections::VecDeque;
 
 use crate::time::Instant;
 
-/// What happens by itself when its time comes; what comes at the same time comes in the order in which it was planned.
+/// Events ordered by time; events with the same time keep the order in which they were scheduled.
 ///
-/// There is never much to come, and what is planned last mostly comes last: a sorted queue is faster than a tree.
+/// A sorted deque beats a tree here: it stays short, and new events mostly go to the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agenda<T> {
     plans: VecDeque<(Instant, T)>,
@@ -28,12 +28,11 @@ impl<T> Agenda<T> {
         self.plans.insert(place, (at, what));
     }
 
-    /// When the next thing comes.
     pub(super) fn next(&self) -> Option<Instant> {
         self.plans.front().map(|(at, _)| *at)
     }
 
-    /// Takes the next thing whose time has come.
+    /// Removes and returns the next event if it is due at `now`.
     pub(super) fn due(&mut self, now: Instant) -> Option<T> {
         if self.next()? > now {
             return None;
@@ -41,12 +40,11 @@ impl<T> Agenda<T> {
         self.plans.pop_front().map(|(_, what)| what)
     }
 
-    /// Everything, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.plans.iter().map(|(_, what)| what)
     }
 
-    /// Takes out what is not to come, in order.
+    /// Removes the events that match, and returns them in order.
     pub(super) fn extract(&mut self, which: impl Fn(&T) -> bool) -> impl Iterator<Item = T> {
         let plans = core::mem::take(&mut self.plans);
         let (out, stays): (VecDeque<_>, _) = plans.into_iter().partition(|(_, what)| which(what));

@@ -1,4 +1,4 @@
-//! The one source of decisions for a plan: a seed, or a byte string.
+//! The source of all decisions of a plan: a seed or a byte string.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -7,8 +7,9 @@ use core::time::Duration;
 use super::rng::Rng;
 use crate::time::nanos;
 
-/// Where decisions come from. A seed gives as many as are asked for. A byte string gives what it holds, a few bytes a decision, and
-/// then 0 for ever, which is always the quiet choice: so a fuzzer that shortens its input makes a smaller plan.
+/// A source of decisions. A seed never runs out. A byte string supplies a few bytes per decision
+/// and then zeros. Zero always selects the quiet choice, so a fuzzer that shortens its input
+/// produces a smaller plan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Chance(Source);
 
@@ -19,19 +20,19 @@ enum Source {
 }
 
 impl Chance {
-    /// Decisions without end from a number.
+    /// Creates an endless source from a seed.
     #[must_use]
     pub const fn seed(seed: u64) -> Self {
         Self(Source::Seed(Rng::new(seed)))
     }
 
-    /// Decisions from a byte string.
+    /// Creates a source that reads from a byte string.
     #[must_use]
     pub fn bytes(bytes: &[u8]) -> Self {
         Self(Source::Bytes { bytes: bytes.to_vec(), at: 0 })
     }
 
-    /// Whether every further decision will be 0. Never for a seed.
+    /// Returns true if every further decision will be 0. Always false for a seed.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         match &self.0 {
@@ -40,13 +41,13 @@ impl Chance {
         }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[allow(clippy::should_implement_trait, reason = "it never ends: it is no iterator")]
     pub fn next(&mut self) -> u64 {
         self.take(8)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         match &mut self.0 {
             Source::Seed(rng) => rng.below(bound),
@@ -58,32 +59,34 @@ impl Chance {
         }
     }
 
-    /// [`below`](Self::below) for an index; 0 if there is nothing to choose from.
+    /// Like [`below`](Self::below), for an index. Returns 0 if `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// True once in `n` times on average; never for 0, and never (but for 1) when a byte string has run out.
+    /// Returns true once in `n` times on average. Returns false for 0, and for exhausted bytes
+    /// unless `n` is 1.
     pub fn one_in(&mut self, n: u64) -> bool {
         n > 0 && self.below(n) == n - 1
     }
 
-    /// A duration of the range; its start if it is empty.
+    /// Returns a duration in `range`, or its start if the range is empty.
     pub fn duration(&mut self, range: &Range<Duration>) -> Duration {
         let span = nanos(range.end.saturating_sub(range.start));
         range.start + Duration::from_nanos(self.below(span))
     }
 
-    /// Whole milliseconds below `bound` ms. Cheaper in bytes than [`duration`](Self::duration).
+    /// Returns whole milliseconds below `bound`. Uses fewer bytes than
+    /// [`duration`](Self::duration).
     pub fn millis(&mut self, bound: u64) -> Duration {
         Duration::from_millis(self.below(bound))
     }
 
-    /// One of `items`; the first is the quiet one.
+    /// Picks one of `items`. The first item should be the quiet choice.
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// Panics if `items` is empty.
     pub fn pick<T: Clone>(&mut self, items: &[T]) -> T {
         items[self.index(items.len())].clone()
     }

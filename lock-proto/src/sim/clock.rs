@@ -1,4 +1,4 @@
-//! Clocks that run at their own pace, as functions of true time.
+//! Clocks with an offset and a drift, as functions of true time.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::time::{Instant, nanos};
 
 const MILLION: i128 = 1_000_000;
 
-/// A clock with an offset and a drift, read by passing true time in. It reads nanoseconds since an origin of its own.
+/// A clock with an offset and a drift. It maps true time to nanoseconds since its own origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Clock {
     since: Instant,
@@ -15,21 +15,21 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that reads `reading` ns at `now`, and gains `drift_ppm` µs a second (loses them if negative; at least -999 999, so
-    /// that it never stands still).
+    /// Creates a clock that reads `reading` ns at `now` and gains `drift_ppm` µs per second. A
+    /// negative drift loses time; it is limited to -999 999, so that the clock always advances.
     #[must_use]
     pub fn new(now: Instant, reading: u64, drift_ppm: i32) -> Self {
         Self { since: now, reading, drift_ppm: drift_ppm.max(-999_999) }
     }
 
-    /// What it reads at `now`.
+    /// Returns the reading at `now`.
     #[must_use]
     pub fn read(&self, now: Instant) -> u64 {
         let elapsed = nanos(now.since(self.since));
         if self.drift_ppm == 0 {
             return self.reading.saturating_add(elapsed);
         }
-        // Mostly it fits, and is much faster.
+        // Fast path: the product usually fits into 64 bits.
         if let Some(product) = elapsed.checked_mul(self.rate()) {
             return self.reading.saturating_add(product / MILLION as u64);
         }
@@ -38,7 +38,8 @@ impl Clock {
         u64::try_from(i128::from(self.reading) + gained).unwrap_or(u64::MAX)
     }
 
-    /// The first true instant at which it reads at least `reading`, if nobody sets it; not before the clock was last set.
+    /// Returns the first true instant at which the clock reads at least `reading`, unless it is set
+    /// in between. Never before the instant at which it was last set.
     #[must_use]
     pub fn when(&self, reading: u64) -> Instant {
         let missing = reading.saturating_sub(self.reading);
@@ -55,22 +56,22 @@ impl Clock {
         self.since + Duration::from_nanos(u64::try_from(elapsed).unwrap_or(u64::MAX))
     }
 
-    /// Millionths that it gains in a true unit of time.
+    /// Millionths of a time unit that the clock advances per true time unit.
     const fn rate(&self) -> u64 {
         (MILLION as i64 + self.drift_ppm as i64).unsigned_abs()
     }
 
-    /// It stood still from `from` to `to`, and goes on.
+    /// Records that the clock stopped from `from` to `to`.
     pub fn stood_still(&mut self, from: Instant, to: Instant) {
         *self = Self::new(to, self.read(from), self.drift_ppm);
     }
 
-    /// Sets it forward by `by`.
+    /// Sets the clock forward.
     pub fn jump_forward(&mut self, now: Instant, by: Duration) {
         *self = Self::new(now, self.read(now).saturating_add(nanos(by)), self.drift_ppm);
     }
 
-    /// Sets it back by `by`, but not before its origin.
+    /// Sets the clock back, at most to its origin.
     pub fn jump_back(&mut self, now: Instant, by: Duration) {
         *self = Self::new(now, self.read(now).saturating_sub(nanos(by)), self.drift_ppm);
     }

@@ -12,7 +12,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::ToNode, Self::ToClient];
 
     pub(crate) const fn index(self) -> usize {

@@ -1,8 +1,9 @@
-//! A digest of what the clients of a run did, which does not depend on how anything is named.
+//! A digest of what the clients of a run did, independent of names.
 //!
-//! The log of a run shows types and fields by their names, so a rename changes it. A fingerprint covers what a server and
-//! an application see: the bytes of every request, and the kind of every event, with client, lock and time. Two builds
-//! whose fingerprints agree behave alike. The numbers below never change: `make same-runs` compares builds by them.
+//! The log of a run contains names of types and fields, so a rename changes it. A fingerprint
+//! covers only what a server and an application can observe: the bytes of every request, and every
+//! event with its kind, client, lock and time. Two builds with equal fingerprints behave alike. The
+//! numbers below must never change, because `make same-runs` compares builds by them.
 
 use crate::etcd::{ElectionEvent, Rpc, StreamKind, StreamSend};
 use crate::id::{ConnId, LockId, Role};
@@ -18,24 +19,21 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The digest of nothing. Facts are counted only if `on`.
+    /// Creates an empty digest. Facts are counted only if `on` is set.
     pub(super) const fn new(on: bool) -> Self {
         // The offset basis of FNV-1a.
         Self { on, hash: 0xcbf2_9ce4_8422_2325 }
     }
 
-    /// The digest so far.
     pub(super) const fn get(&self) -> u64 {
         self.hash
     }
 
-    /// Client `client` sends bytes on a connection.
     pub(super) fn sent(&mut self, now: Instant, client: usize, conn: ConnId, bytes: &[u8]) {
         self.connection(now, client, 1, conn);
         self.bytes(bytes);
     }
 
-    /// Client `client` makes a call.
     pub(super) fn call(&mut self, now: Instant, client: usize, conn: ConnId, request: &Rpc) {
         if !self.on {
             return;
@@ -51,13 +49,11 @@ impl Fingerprint {
         });
     }
 
-    /// Client `client` opens a stream.
     pub(super) fn open(&mut self, now: Instant, client: usize, conn: ConnId, kind: StreamKind) {
         self.connection(now, client, 3, conn);
         self.bytes(kind.path().as_bytes());
     }
 
-    /// Client `client` sends a message on a stream.
     pub(super) fn message(&mut self, now: Instant, client: usize, conn: ConnId, message: &StreamSend) {
         if !self.on {
             return;
@@ -69,28 +65,23 @@ impl Fingerprint {
         });
     }
 
-    /// Client `client` closes a stream.
     pub(super) fn close(&mut self, now: Instant, client: usize, conn: ConnId, kind: StreamKind) {
         self.connection(now, client, 5, conn);
         self.bytes(kind.path().as_bytes());
     }
 
-    /// Client `client` asks for a connection.
     pub(super) fn connect(&mut self, now: Instant, client: usize, conn: ConnId) {
         self.connection(now, client, 6, conn);
     }
 
-    /// Client `client` gives a connection up.
     pub(super) fn disconnect(&mut self, now: Instant, client: usize, conn: ConnId) {
         self.connection(now, client, 7, conn);
     }
 
-    /// The shutdown of client `client` is over.
     pub(super) fn stopped(&mut self, now: Instant, client: usize, unreleased: u32) {
         self.fact(now, client, 8, &[unreleased.into()]);
     }
 
-    /// An acquisition of client `client` receives an event.
     pub(super) fn event(&mut self, now: Instant, client: usize, lock: LockId, event: &Event) {
         let nanos = |at: &Instant| at.as_nanos();
         let (kind, more) = match event {

@@ -1,4 +1,4 @@
-//! The text log of a run: the same seed gives the same bytes.
+//! The text log of a run. The same seed produces the same bytes.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -7,29 +7,29 @@ use core::fmt::{self, Write as _};
 use super::fingerprint::Fingerprint;
 use crate::time::Instant;
 
-/// How much of the log is made.
+/// How much of the log to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {
-    /// Nothing. What is not written costs nothing.
+    /// Nothing. Log lines are not even formatted.
     Nothing,
     /// A digest and the number of lines.
     Digest,
-    /// The same, and this many of the last lines.
+    /// The digest, and this many of the last lines.
     Lines(usize),
 }
 
-/// Everything that happened, one line each, and a digest of all lines ever written.
+/// The log: one line per event, and a digest of all lines ever written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Journal {
     lines: VecDeque<String>,
     keep: Keep,
     digest: Digest,
     written: u64,
-    /// What the clients did, without any names.
+    /// Digest of the clients' behaviour, independent of names.
     pub(super) facts: Fingerprint,
 }
 
-/// FNV-1a over text as it is formatted, without making a string of it.
+/// FNV-1a over text as it is formatted, without an intermediate string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digest(u64);
 
@@ -53,7 +53,7 @@ impl Journal {
         let Keep::Lines(limit) = self.keep else {
             if self.keep == Keep::Digest {
                 self.written += 1;
-                // Writing to a digest cannot fail; a `Display` that fails has no text.
+                // Writing to a digest cannot fail; a failing `Display` loses its text.
                 let _ = writeln!(self.digest, "{now} {what}");
             }
             return;
@@ -81,7 +81,7 @@ impl Journal {
         text
     }
 
-    /// The digest of all lines, and their number.
+    /// Returns the digest of all lines and their number.
     pub(crate) const fn digest(&self) -> (u64, u64) {
         (self.digest.0, self.written)
     }

@@ -1,29 +1,28 @@
-//! Simulated servers, network and clocks, to test lock code with.
+//! Simulated servers, network and clocks for testing lock code.
 //!
-//! Whoever wants to see the locks under attack starts with [`scenarios`]: named situations, of
-//! which every seed and every byte string makes another run, with checkers that watch what is
-//! promised ([`scenario`]). What they are made of can be used on its own:
+//! Start with [`scenarios`]: named situations that generate a different run for every seed or byte
+//! string, with checkers that watch the guarantees ([`scenario`]). The building blocks can be used
+//! on their own:
 //!
-//! * [`redis::Node`] is a Redis server as a machine that speaks RESP: bytes in, bytes out. Put it
-//!   behind a socket, or feed it from a fuzzer.
-//! * [`etcd::Cluster`] is an etcd cluster as a machine: typed calls and stream messages in, replies
-//!   out.
+//! * [`redis::Node`] is a Redis server as a state machine that speaks RESP: bytes in, bytes out.
+//!   Put it behind a socket, or feed it from a fuzzer.
+//! * [`etcd::Cluster`] is an etcd cluster as a state machine: typed calls and stream messages in,
+//!   replies out.
 //! * [`World`] runs Redis nodes and [`Client`](crate::redis::Client) machines over a simulated
-//!   network, in virtual time and from one seed. It delays, cuts and resets connections, stops and
-//!   kills processes and servers, and sets clocks wrong. Its checkers are always on (see
-//!   [`World`]). An hour of a quiet lock takes a blink; the same seed gives the same log, byte for
-//!   byte.
+//!   network, in virtual time, from one seed. It delays, cuts and resets connections, pauses and
+//!   kills processes and servers, and skews clocks. Its checkers are always on. The same seed
+//!   produces the same log, byte for byte.
 //! * [`etcd::World`] does the same for an etcd cluster and [`etcd::Client`](crate::etcd::Client)
 //!   machines.
-//! * A lock of your own fits into both: implement [`ByteClient`](crate::ByteClient) or
-//!   [`etcd::EtcdClient`] for it, and hand it to [`world::Builder::machine`].
-//!   [`Plan::run_redis`] and [`Plan::run_etcd`] run it through the scenarios.
-//! * [`Checker`] knows the promises ([`Rule`]) and watches any world that tells it what happens,
-//!   also one of yours.
-//! * [`Chance`] draws decisions from a seed or from a byte string, so that a fuzzer can search and
-//!   minimise; [`Trace`] is a run as data, for pictures; [`Clock`] runs at a pace of its own.
+//! * Both worlds accept other implementations: implement [`ByteClient`](crate::ByteClient) or
+//!   [`etcd::EtcdClient`], and pass it to [`world::Builder::machine`]. [`Plan::run_redis`] and
+//!   [`Plan::run_etcd`] run it through the scenarios.
+//! * [`Checker`] implements the rules ([`Rule`]) and works with any world that reports its events.
+//! * [`Chance`] draws decisions from a seed or a byte string, so that a fuzzer can search and
+//!   minimise. [`Trace`] holds a run as data, for visualisation. [`Clock`] has an offset and a
+//!   drift.
 //!
-//! And where chance is not enough, [`search`] tries every way in which a small model can go.
+//! [`search`] explores every execution of a small model instead of sampling.
 //!
 //! ```
 //! use core::time::Duration;
@@ -44,7 +43,7 @@
 //! w.expect(Duration::from_secs(3), "the second holds", |w| w.is_held(1, second));
 //! assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
 //!
-//! // When it goes on, it is told; and what it gives back late takes nothing from the second.
+//! // After it resumes, it learns of the loss, and its late release does not affect the second.
 //! w.resume_client(0);
 //! assert!(matches!(w.events(0, first).last(), Some(Event::Lost(_))));
 //! w.release(0, first);
@@ -52,27 +51,27 @@
 //! assert_eq!(w.events(0, first).last(), Some(&Event::Released(Release::Taken)));
 //! assert!(w.is_held(1, second));
 //!
-//! // Everything that happened, line by line.
+//! // The log has one line for each thing that happened.
 //! assert!(w.log().contains("EVAL <take>"));
 //! ```
 //!
 //! # What is simulated
 //!
-//! A message is delayed by chance and may come in pieces, but a connection keeps its order, as TCP
-//! does. A cut holds bytes back; they arrive when it is healed, even on a connection that its
-//! client has given up. A stopped server's kernel goes on accepting connections and bytes, and all
-//! of it is executed when the server goes on. Expiry follows the server's wall clock, which can be
-//! set. A client's clock has its own offset and pace; its deadlines are kept to the nanosecond,
-//! never rounded to a tick.
+//! A message takes a random time and may arrive in pieces, but a connection keeps its order, as TCP
+//! does. A cut holds bytes back; they arrive when it heals, even on a connection that its client
+//! has abandoned. While a server process is paused, its kernel still accepts connections and bytes;
+//! the server processes them all when it resumes. Expiry follows the server's wall clock, which can
+//! be set. A client's clock has its own offset and drift. Client deadlines are exact to the
+//! nanosecond, not rounded to a tick.
 //!
-//! What a lock protects is there as well: applications write to it while they believe to hold the
-//! lock, and it refuses a write whose fencing token is older than one it has seen.
+//! The resource that a lock protects is simulated too. Applications write to it while they believe
+//! they hold the lock. It rejects a write whose fencing token is older than one it has seen.
 //!
-//! A replica of a node in a [`World`] follows at once or not at all ([`World::stop_replication`],
-//! [`World::promote`]); [`redis::Node`] by itself replicates as Redis does, and has a limit on
-//! memory with eviction. Not simulated: Lua other than this library's scripts.
+//! In a [`World`], a replica follows its node instantly or not at all ([`World::stop_replication`],
+//! [`World::promote`]). A standalone [`redis::Node`] replicates as Redis does, and supports a
+//! memory limit with eviction. Not simulated: Lua scripts other than this library's.
 
-// requirements S1 and S5
+// S1, S5
 
 mod agenda;
 mod chance;

@@ -1,5 +1,5 @@
-//! Connections with latency and cuts. A cut holds bytes back, as TCP does: what was sent arrives after the cut is healed, even
-//! if its sender has long given up.
+//! Connections with latency and cuts. A cut holds bytes back, as TCP does: they arrive after the
+//! cut heals, even if the sender has given up.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -16,19 +16,19 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::time::Instant;
 
-/// What is said over a connection, in either direction.
+/// The data that a connection carries, in either direction.
 pub(crate) trait Payload: Clone + Debug {
-    /// How much of the sender's window it takes.
+    /// The space that it occupies in the sender's window.
     fn size(&self) -> usize;
 
-    /// It in few words, for pictures.
+    /// A short label for visualisation.
     fn label(&self, direction: Direction) -> String;
 }
 
-/// What travels over a connection.
+/// A packet on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Packet<P> {
-    /// The client asks for a connection, or the server's kernel accepts it.
+    /// The client requests a connection, or the server's kernel accepts it.
     Open,
     Data(P),
     Close(Fault),
@@ -39,18 +39,18 @@ pub(crate) struct Link<P> {
     pub(crate) client: usize,
     pub(crate) node: usize,
     pub(crate) conn: ConnId,
-    /// The client has not closed it, nor been told of its end.
+    /// The client has not closed it and has not seen its end.
     pub(crate) client_open: bool,
-    /// The client has been told that it is open.
+    /// The client knows that it is open.
     pub(crate) established: bool,
-    /// The server process knows it.
+    /// The server process has accepted it.
     pub(crate) node_open: bool,
-    /// When something last came to the client, or was first asked for.
+    /// When the client last received something, or first sent a request.
     pub(crate) heard: Instant,
     paths: [Path<P>; 2],
 }
 
-/// The connections, in the order in which they were asked for. There are few, and they are looked at all the time.
+/// The connections in the order of creation. There are few, so a sorted `Vec` is fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Links<P>(Vec<(u64, Link<P>)>);
 
@@ -71,14 +71,14 @@ impl<P> Links<P> {
         self.0.iter().map(|(id, link)| (*id, link))
     }
 
-    /// The first one from this place on for which it holds, with its place.
+    /// Returns the first connection at or after index `from` that matches, with its index.
     fn next(&self, from: usize, which: impl Fn(&Link<P>) -> bool) -> Option<(usize, u64, &Link<P>)> {
         let (skipped, (id, link)) = self.0.get(from..)?.iter().enumerate().find(|(_, (_, link))| which(link))?;
         Some((from + skipped, *id, link))
     }
 }
 
-/// One direction of a connection: first in, first out.
+/// One direction of a connection, in FIFO order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Path<P> {
     last: Instant,
@@ -92,20 +92,20 @@ impl<P> Path<P> {
     }
 }
 
-/// A packet, and its number in the record of the run.
+/// A packet, and its message id in the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Posted<P> {
     pub(crate) packet: Packet<P>,
     pub(crate) message: Option<MessageId>,
 }
 
-/// A packet that arrives.
+/// A packet on arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival<P> {
     pub(crate) link: u64,
     pub(crate) direction: Direction,
     pub(crate) posted: Posted<P>,
-    /// The sender's window was full, and has room again.
+    /// The sender's window was full and now has room.
     pub(crate) frees: bool,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Network<P> {
     pub(crate) links: Links<P>,
     next_link: u64,
     arrivals: Agenda<Arrival<P>>,
-    /// How often a packet was handed over, or its time came.
+    /// Number of packets sent or due so far.
     steps: u64,
     cuts: BTreeSet<(usize, usize, Direction)>,
     latency: Range<Duration>,
@@ -142,7 +142,7 @@ impl<P: Payload> Network<P> {
         self.steps
     }
 
-    /// A new connection, asked for by the client, who has yet to send [`Packet::Open`].
+    /// Creates a connection for a client. The client still has to send [`Packet::Open`].
     pub(crate) fn open(&mut self, now: Instant, client: usize, node: usize, conn: ConnId) -> u64 {
         let id = self.next_link;
         self.next_link += 1;
@@ -156,7 +156,7 @@ impl<P: Payload> Network<P> {
             heard: now,
             paths: [Path::new(), Path::new()],
         };
-        // Numbers grow, so it stays sorted.
+        // Ids grow, so the list stays sorted.
         self.links.0.push((id, link));
         id
     }
@@ -166,7 +166,6 @@ impl<P: Payload> Network<P> {
         found.map(|(id, _)| id)
     }
 
-    /// The open connections of a client or of a node, in order.
     pub(crate) fn of_client(&self, client: usize) -> Vec<u64> {
         self.links.iter().filter(|(_, link)| link.client == client && link.client_open).map(|(id, _)| id).collect()
     }
@@ -175,22 +174,22 @@ impl<P: Payload> Network<P> {
         self.links.iter().filter(|(_, link)| link.node == node && link.node_open).map(|(id, _)| id).collect()
     }
 
-    /// The first connection of a client, from this place on, that it has been told is open: its place, and itself.
+    /// Finds the first established connection of a client from index `from` on, with its index.
     pub(crate) fn next_of_client(&self, client: usize, from: usize) -> Option<(usize, u64, &Link<P>)> {
         self.links.next(from, |link| link.client == client && link.client_open && link.established)
     }
 
-    /// The first connection of a node, from this place on: its place, and its number.
+    /// Returns the index and id of the first open connection of a node at or after index `from`.
     pub(crate) fn next_of_node(&self, node: usize, from: usize) -> Option<(usize, u64)> {
         self.links.next(from, |link| link.node == node && link.node_open).map(|(place, id, _)| (place, id))
     }
 
-    /// How many bytes the sender's kernel still takes.
+    /// Returns how much more the sender's kernel accepts.
     pub(crate) fn room(&self, link: &Link<P>, direction: Direction) -> usize {
         self.window.saturating_sub(link.paths[direction.index()].in_flight)
     }
 
-    /// How many of the next `len` bytes travel together: now and then fewer than all.
+    /// Returns how many of the next `len` bytes travel together. Occasionally splits them.
     pub(crate) fn piece(&mut self, len: usize) -> usize {
         if self.rng.one_in(4) { 1 + usize::try_from(self.rng.below(len as u64)).unwrap_or(0) } else { len }
     }
@@ -212,14 +211,14 @@ impl<P: Payload> Network<P> {
         self.arrivals.next()
     }
 
-    /// The next packet that is due. What meets a cut is held back there.
+    /// Delivers the next packet that is due. Packets that meet a cut are held back.
     pub(crate) fn arrive(&mut self, now: Instant) -> Option<Arrival<P>> {
         loop {
             let mut arrival = self.arrivals.due(now)?;
             self.steps += 1;
             let Some(link) = self.links.get_mut(&arrival.link) else { continue };
             let path = &mut link.paths[arrival.direction.index()];
-            // Behind something that is held everything waits, or the order would be lost.
+            // Queue behind packets that are held, to preserve the order.
             if self.cuts.contains(&(link.client, link.node, arrival.direction)) || !path.held.is_empty() {
                 path.held.push_back(arrival.posted);
                 continue;
@@ -232,7 +231,7 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    /// Loses what is under way on a connection, in these directions; the numbers of the messages.
+    /// Drops everything in flight in the given directions, and returns the message ids.
     pub(crate) fn lose(&mut self, id: u64, directions: &[Direction]) -> Vec<MessageId> {
         let under_way = self.arrivals.extract(|arrival| arrival.link == id && directions.contains(&arrival.direction));
         let mut lost: Vec<MessageId> = under_way.filter_map(|arrival| arrival.posted.message).collect();
@@ -253,7 +252,7 @@ impl<P: Payload> Network<P> {
         &self.cuts
     }
 
-    /// Ends cuts; what they held back goes on its way.
+    /// Heals cuts, and sends the packets that they held back.
     pub(crate) fn heal(&mut self, now: Instant, which: impl Fn(usize, usize, Direction) -> bool) {
         self.cuts.retain(|(client, node, direction)| !which(*client, *node, *direction));
         let all: Vec<u64> = self.links.iter().map(|(id, _)| id).collect();
@@ -268,7 +267,7 @@ impl<P: Payload> Network<P> {
                 if packets.is_empty() {
                     continue;
                 }
-                // What is still under way was sent later than what was held, and must stay behind it.
+                // Packets in flight were sent later than the held ones and must stay behind.
                 (path.last, path.in_flight) = (now, 0);
                 let behind = self.arrivals.extract(|arrival| arrival.link == id && arrival.direction == direction);
                 packets.extend(behind.map(|arrival| arrival.posted));
@@ -279,27 +278,25 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    /// Every path is as it was at first.
     pub(crate) fn quick(&mut self) {
         self.slow.clear();
     }
 
-    /// Nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.arrivals.is_empty()
     }
 
-    /// How long something travels to where no connection leads.
+    /// Draws the latency of a message that belongs to no connection.
     pub(crate) fn travel(&mut self) -> Duration {
         self.rng.duration(&self.latency)
     }
 
-    /// The longest that a message and its answer take, where nothing is made slow.
+    /// Returns the longest round trip on paths that are not slowed down.
     pub(crate) fn round_trip(&self) -> Duration {
         self.latency.end * 2
     }
 
-    /// What is under way on a connection, this way, arrives so much later.
+    /// Delays everything in flight on a connection in one direction.
     pub(crate) fn hold_up(&mut self, now: Instant, id: u64, direction: Direction, by: Duration) {
         let held = self.arrivals.extract(|arrival| arrival.link == id && arrival.direction == direction);
         let held: Vec<Arrival<P>> = held.collect();
@@ -311,7 +308,7 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    /// What is sent from now on over the connections that are open arrives at `until` or later.
+    /// Delays everything sent from now on over the open connections until `until`.
     pub(crate) fn stall(&mut self, client: usize, node: usize, direction: Direction, until: Instant) {
         for (_, link) in self.links.0.iter_mut().filter(|(_, link)| link.client == client && link.node == node) {
             let path = &mut link.paths[direction.index()];
@@ -323,7 +320,7 @@ impl<P: Payload> Network<P> {
         self.slow.insert((client, node, direction), latency);
     }
 
-    /// Forgets connections that both sides have closed and that carry nothing any more.
+    /// Removes connections that both sides have closed and that carry nothing.
     pub(crate) fn sweep(&mut self) {
         let arrivals = &self.arrivals;
         self.links.0.retain(|(id, link)| {

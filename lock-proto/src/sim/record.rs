@@ -1,4 +1,4 @@
-//! What a world knows of one acquisition.
+//! What a world records about one acquisition.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -10,31 +10,30 @@ use core::time::Duration;
 use crate::lock::{Acquire, Event, Grant, Renew};
 use crate::time::Instant;
 
-/// What was told of an acquisition, and what its application does by itself.
+/// The events of an acquisition, and the habits of its application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The name under which it is locked, with the prefix.
+    /// The name of the lock, with the prefix.
     pub(super) name: Arc<[u8]>,
     pub(super) events: Vec<Event>,
-    /// In true time, as many as `events`.
+    /// The true time of each of `events`.
     pub(super) times: Vec<Instant>,
     pub(super) grant: Option<Grant>,
     pub(super) habits: Habits,
-    /// The TTL that was asked for; zero if none was, or if the hold ends by itself.
+    /// The requested TTL. Zero if none was requested, or if the hold ends by itself.
     pub(super) ttl: Duration,
-    /// Extends that are not answered: until when each must count at least, on the client's own
-    /// clock.
+    /// For each pending extend, the earliest acceptable end of validity on the client's clock.
     pub(super) extends: VecDeque<Instant>,
 }
 
-/// What its application does by itself.
+/// What the application does automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Habits {
-    /// Claim an offer as soon as it comes.
+    /// Claim an offer as soon as it arrives.
     pub(super) claim: bool,
-    /// Give it back this long after the grant.
+    /// Release the lock this long after the grant.
     pub(super) hold: Option<Duration>,
-    /// Look and write this often while it is held.
+    /// Write to the resource at this interval while the lock is held.
     pub(super) write_every: Option<Duration>,
 }
 
@@ -47,7 +46,6 @@ impl Record {
         Self { name, events: Vec::new(), times: Vec::new(), grant: None, habits, ttl, extends: VecDeque::new() }
     }
 
-    /// Its name, to be shown.
     pub(super) fn shown(&self) -> String {
         format!("{}", self.name.escape_ascii())
     }

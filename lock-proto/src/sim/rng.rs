@@ -1,23 +1,24 @@
-//! The one source of chance in a simulation: everything follows from its seed.
+//! The source of randomness in a simulation, seeded by one number.
 
 use core::ops::Range;
 use core::time::Duration;
 
 use crate::time::nanos;
 
-/// A small generator (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). Its whole
-/// state is one number, so a simulation can be cloned, compared and replayed. Not for secrets.
+/// A small generator (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", 2014). Its whole state is one number, so a simulation can be cloned, compared and
+/// replayed. Not suitable for secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The generator that starts from `seed`.
+    /// Creates a generator from a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -26,24 +27,24 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // The high half of a product: its bias is below bound / 2^64.
+        // Takes the high half of the product; the bias is below bound / 2^64.
         u64::try_from((u128::from(self.next()) * u128::from(bound)) >> 64).unwrap_or(0)
     }
 
-    /// True once in `n` times on average; never for 0.
+    /// Returns true once in `n` times on average, never for `n` = 0.
     pub fn one_in(&mut self, n: u64) -> bool {
         n > 0 && self.below(n) == 0
     }
 
-    /// A duration of the range; its start if it is empty.
+    /// Returns a duration in `range`, or its start if the range is empty.
     pub fn duration(&mut self, range: &Range<Duration>) -> Duration {
         let span = nanos(range.end.saturating_sub(range.start));
         range.start + Duration::from_nanos(self.below(span))
     }
 
-    /// One of `items`; `None` if there are none.
+    /// Picks one of `items`, or returns `None` if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         items.get(usize::try_from(self.below(items.len() as u64)).unwrap_or(0))
     }

@@ -1,4 +1,4 @@
-//! A structured record of a run, for pictures.
+//! A structured record of a run, for visualisation.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -10,14 +10,14 @@ use super::direction::Direction;
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// Who a line of the picture belongs to.
+/// A lane of the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// A client process.
     Client(usize),
     /// A Redis node or an etcd member.
     Node(usize),
-    /// What the locks protect.
+    /// The resource that the locks protect.
     Resource,
 }
 
@@ -31,92 +31,93 @@ impl fmt::Display for Lane {
     }
 }
 
-/// Something that travelled.
+/// A message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who sent it.
+    /// The sender.
     pub from: Lane,
-    /// Who it was for.
+    /// The receiver.
     pub to: Lane,
-    /// What it says, in short.
+    /// A short label of its content.
     pub label: String,
-    /// When it left, in true time.
+    /// When it was sent, in true time.
     pub sent: Instant,
-    /// What became of it.
+    /// What happened to it.
     pub fate: Fate,
 }
 
-/// What became of a message.
+/// What happened to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Still under way, or held back by a cut, when the run ended.
+    /// Still in flight, or held back by a cut, when the run ended.
     UnderWay,
     /// It arrived at this time.
     Arrived(Instant),
-    /// It was lost at this time, with its connection.
+    /// It was lost with its connection at this time.
     Lost(Instant),
 }
 
-/// The number of a message in [`Trace::messages`].
+/// Index of a message in [`Trace::messages`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(usize);
 
-/// Whether a process does anything.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// It runs.
     Running,
-    /// It is stopped, and will go on.
+    /// It is paused and will resume.
     Paused,
-    /// It is dead.
+    /// It has been killed.
     Down,
 }
 
-/// Where an acquisition has got to.
+/// A step in the life of an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// Somebody wants this lock.
+    /// The application requested the lock.
     Asked,
-    /// It is granted the lock: an offer, until it is claimed.
+    /// The lock is granted. It is an offer until it is claimed.
     Granted {
-        /// The fencing token, if there is one.
+        /// The fencing token, if any.
         fence: Option<u64>,
         /// The end of validity, in true time.
         valid_until: Instant,
     },
-    /// Its application has taken what it was offered: what was granted before is held from now on.
+    /// The application claimed the offer and now holds the lock.
     Claimed,
     /// The end of validity has moved, in true time.
     Renewed {
         /// The new end.
         valid_until: Instant,
     },
-    /// It was told that the lock is lost, and why.
+    /// The application learned that the lock is lost, for this reason.
     Lost(String),
-    /// It asked to give the lock back, or dropped it.
+    /// The application released the lock, or dropped the acquisition.
     GaveBack,
-    /// Nothing more will be told of it, and this was the last.
+    /// The last event of the acquisition.
     Ended(String),
 }
 
-/// Something that happened at one time.
+/// Something that happened at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A process stops, goes on, dies or starts.
+    /// A process is paused, resumed, killed or started.
     State {
-        /// Whose.
+        /// The process.
         lane: Lane,
-        /// What it is from now on.
+        /// Its new state.
         state: State,
     },
-    /// A clock was set, forward or (negative) back, in ns. One that stood still for a time, and goes on, was set back by it.
+    /// A clock was set by this many ns, forward or (negative) back. A clock that stopped for a
+    /// while counts as set back.
     Clock {
-        /// Whose.
+        /// The owner of the clock.
         lane: Lane,
         /// By how much.
         by: i64,
     },
-    /// Nothing passes this way from now on.
+    /// Nothing passes in this direction from now on.
     Cut {
         /// The client.
         client: usize,
@@ -125,7 +126,7 @@ pub enum What {
         /// The direction.
         direction: Direction,
     },
-    /// Everything passes this way again.
+    /// Traffic passes in this direction again.
     Healed {
         /// The client.
         client: usize,
@@ -134,42 +135,42 @@ pub enum What {
         /// The direction.
         direction: Direction,
     },
-    /// An acquisition moves on.
+    /// An acquisition progresses.
     Lock {
-        /// Whose.
+        /// The client.
         client: usize,
-        /// Which.
+        /// The acquisition.
         lock: LockId,
-        /// The name that is locked.
+        /// The name of the lock.
         name: String,
-        /// How far it is.
+        /// The step.
         point: Point,
     },
-    /// A write reaches what the lock protects.
+    /// A write reaches the protected resource.
     Write {
-        /// Whose.
+        /// The client.
         client: usize,
-        /// Under which acquisition.
+        /// The acquisition.
         lock: LockId,
-        /// The name that is locked.
+        /// The name of the lock.
         name: String,
         /// The fencing token that it carries.
         fence: Option<u64>,
-        /// Whether the resource took it.
+        /// Whether the resource accepted it.
         accepted: bool,
     },
-    /// A checker has found something.
+    /// A checker found a violation.
     Violation(Violation),
-    /// Anything else worth a word.
+    /// A free-form note.
     Note {
-        /// Where it belongs, if anywhere.
+        /// The lane that it belongs to, if any.
         lane: Option<Lane>,
-        /// The word.
+        /// The text.
         text: String,
     },
 }
 
-/// Something that happened, and when, in true time.
+/// An event with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// True time.
@@ -178,46 +179,44 @@ pub struct Entry {
     pub what: What,
 }
 
-/// A run as data: for timelines and other pictures.
+/// A run as data, for timelines and other visualisations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// How many clients there were.
+    /// Number of clients.
     pub clients: usize,
-    /// How many nodes there were.
+    /// Number of nodes.
     pub nodes: usize,
-    /// The end of the first phase: the faults have stopped.
+    /// When the faults stopped: the end of the first phase.
     pub calm: Option<Instant>,
-    /// The end of the run.
+    /// When the run ended.
     pub end: Instant,
-    /// What happened, in order.
+    /// The events, in order.
     pub entries: Vec<Entry>,
-    /// What was sent, in order of sending.
+    /// The messages, in the order of sending.
     pub messages: Vec<Message>,
 }
 
-/// Makes a [`Trace`], if it is wanted; else it costs a look at a pointer.
+/// Builds a [`Trace`] if enabled. Otherwise costs one pointer check.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder(Option<Box<Trace>>);
 
 impl Recorder {
-    /// Records from now on.
     pub(crate) fn on(clients: usize, nodes: usize) -> Self {
         Self(Some(Box::new(Trace { clients, nodes, ..Trace::default() })))
     }
 
-    /// Whether somebody records.
     pub(crate) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Something has happened. `what` is made only if somebody records.
+    /// Records an event. `what` is evaluated only if recording is enabled.
     pub(crate) fn note(&mut self, now: Instant, what: impl FnOnce() -> What) {
         if let Some(trace) = &mut self.0 {
             trace.entries.push(Entry { at: now, what: what() });
         }
     }
 
-    /// A message leaves; its label is made only if somebody records.
+    /// Records a message that is sent. `label` is evaluated only if recording is enabled.
     pub(crate) fn sent(
         &mut self,
         now: Instant,
@@ -230,7 +229,6 @@ impl Recorder {
         Some(MessageId(trace.messages.len() - 1))
     }
 
-    /// What became of a message.
     pub(crate) fn fate(&mut self, message: Option<MessageId>, fate: Fate) {
         if let (Some(trace), Some(MessageId(index))) = (&mut self.0, message)
             && let Some(message) = trace.messages.get_mut(index)
@@ -239,14 +237,13 @@ impl Recorder {
         }
     }
 
-    /// The faults have stopped.
     pub(crate) fn calm(&mut self, now: Instant) {
         if let Some(trace) = &mut self.0 {
             trace.calm = Some(now);
         }
     }
 
-    /// What was recorded, up to now; empty if nothing was.
+    /// Returns what was recorded so far; empty if recording is disabled.
     pub(crate) fn finish(&mut self, now: Instant) -> Trace {
         let mut trace = self.0.take().map_or_else(Trace::default, |trace| *trace);
         trace.end = now;

@@ -1,5 +1,5 @@
-//! What is promised only while nothing goes wrong: promptness (requirement S8), and that no work is
-//! done twice (requirement S9).
+//! Guarantees that hold only while nothing goes wrong: prompt hand-over, and no duplicate work.
+// S8, S9
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -9,75 +9,74 @@ use super::{Checker, Rule, Stage};
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// What is promised while nothing goes wrong.
+/// State of the guarantees that hold only while nothing goes wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Calm {
-    /// How long a lock may be free while somebody waits for it.
+    /// How long a lock may be free while a client waits for it.
     prompt: Option<Duration>,
-    /// Whether work is done once.
+    /// Whether duplicate requests are reported.
     once: bool,
-    /// Requests without an answer.
     unanswered: Vec<Work>,
 }
 
-/// A request that has no answer yet.
+/// A request that has no reply yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Work {
     client: usize,
-    /// Its connection, and its number there.
+    /// The connection, and the request's number on it.
     place: (u64, u64),
     kind: &'static str,
     what: Vec<u8>,
 }
 
-/// When a lock came free.
+/// When and how a lock became free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Free {
     since: Instant,
-    /// A hold was lost: no release tells of its end.
+    /// The hold was lost, so no release notifies the waiters.
     lost: bool,
-    /// Who had it last.
+    /// The client that held it last.
     by: Option<usize>,
 }
 
-/// Promptness: a lock that comes free reaches whoever waits for it.
+/// Promptness: a lock that becomes free reaches a waiter quickly.
 impl Checker {
-    /// Until something goes wrong ([`troubled`](Self::troubled)), nobody waits longer than this for
-    /// a lock that is free.
+    /// Requires, until [`troubled`](Self::troubled) is called, that no client waits longer than
+    /// `within` for a lock that is free.
     pub const fn expect_prompt(&mut self, within: Duration) {
         self.calm.prompt = Some(within);
     }
 
-    /// Something is lost, stopped, cut, refused or shut down: promptness is promised no more.
+    /// Waives promptness: something was lost, stopped, cut, refused or shut down.
     pub const fn troubled(&mut self) {
         self.calm.prompt = None;
     }
 
-    /// Whether locks are still promised to be handed on promptly.
+    /// Returns true if prompt hand-over is still required.
     #[must_use]
     pub const fn is_prompt(&self) -> bool {
         self.calm.prompt.is_some()
     }
 
-    /// Whether a grant of this acquisition now is a lock that another client gave back, not lost,
-    /// while this one waited.
+    /// Returns true if a grant of this acquisition now would be a hand-over: another client
+    /// released the lock, without losing it, while this one waited.
     #[must_use]
     pub fn comes_from_another(&self, client: usize, lock: LockId) -> bool {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
-        let Some(known) = self.locks.get(&life.key) else { return false };
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
+        let Some(known) = self.locks.get(&acquisition.key) else { return false };
         let another = known.free.by.is_some_and(|by| by != client);
-        life.stage == Stage::Waiting
+        acquisition.stage == Stage::Waiting
             && another
-            && life.asked < known.free.since
+            && acquisition.requested_at < known.free.since
             && known.holders.is_empty()
             && !known.free.lost
     }
 
-    /// Somebody who held it, or was offered it, does no more.
-    pub(super) fn comes_free(&mut self, client: usize, lock: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let key = life.key.clone();
-        match life.stage {
+    /// Marks the lock as free if the acquisition held it or was offered it.
+    pub(super) fn mark_free(&mut self, client: usize, lock: LockId) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let key = acquisition.key.clone();
+        match acquisition.stage {
             Stage::Waiting | Stage::Releasing | Stage::Over => return,
             Stage::Offered | Stage::Held | Stage::Lost => {}
         }
@@ -86,24 +85,25 @@ impl Checker {
         (known.free.since, known.free.by) = (now, Some(client));
     }
 
-    /// A hold was lost.
-    pub(super) fn is_lost(&mut self, client: usize, lock: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let key = life.key.clone();
+    pub(super) fn mark_lost(&mut self, client: usize, lock: LockId) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let key = acquisition.key.clone();
         self.lock(&key).free.lost = true;
     }
 
-    /// A wait has ended, by a grant or because its time was over.
-    pub(super) fn waited(&mut self, now: Instant, client: usize, lock: LockId, granted: bool) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
-        let (key, own) = (life.key.clone(), life.asked);
+    /// Checks promptness when a wait ends, by a grant or by a timeout.
+    pub(super) fn check_prompt(&mut self, now: Instant, client: usize, lock: LockId, granted: bool) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let (key, own) = (acquisition.key.clone(), acquisition.requested_at);
         let others = self.clients.iter().flat_map(|known| known.live.values());
-        let waiting = others.filter(|life| life.stage == Stage::Waiting && life.key == key).map(|life| life.asked);
-        // Nobody else was granted it meanwhile.
-        let asked = if granted { waiting.fold(own, Instant::min) } else { own };
+        let waiting = others
+            .filter(|acquisition| acquisition.stage == Stage::Waiting && acquisition.key == key)
+            .map(|acquisition| acquisition.requested_at);
+        // A grant means that no other waiter got the lock in the meantime; judge by the earliest.
+        let since = if granted { waiting.fold(own, Instant::min) } else { own };
         let prompt = self.calm.prompt;
         let known = self.lock(&key);
-        let late = now.since(known.free.since.max(asked));
+        let late = now.since(known.free.since.max(since));
         let judged = known.holders.is_empty() && !known.free.lost;
         if granted {
             known.free.lost = false;
@@ -118,33 +118,32 @@ impl Checker {
     }
 }
 
-/// The kind of a request that takes a lock for somebody who waits. What it is about is the lock's
-/// key.
+/// The kind of a request that takes a lock for a waiter. Its subject is the lock's key.
 pub(in crate::sim) const TAKE: &str = "take";
 
-/// Work that is done twice.
+/// Duplicate work.
 impl Checker {
-    /// From now on no client sends a request again while the first one is unanswered, and none
-    /// gives one up that is being answered.
+    /// Requires from now on that no client repeats a pending request, and that none abandons a
+    /// request that the server is processing.
     pub const fn expect_once(&mut self) {
         self.calm.once = true;
     }
 
-    /// Work is lost with its connection, or its server: what is done again is right.
+    /// Waives the rule: work was lost with its connection or server, so repeating it is correct.
     pub fn repeats(&mut self) {
         self.calm.once = false;
         self.calm.unanswered.clear();
     }
 
-    /// Whether requests are watched: [`sends`](Self::sends) and [`answered`](Self::answered) do
-    /// nothing otherwise.
+    /// Returns true if requests are checked. Otherwise [`sends`](Self::sends) and
+    /// [`answered`](Self::answered) do nothing.
     #[must_use]
     pub const fn watches_requests(&self) -> bool {
         self.calm.once
     }
 
-    /// A client sends a request over a connection. No number is used twice, but for a request that
-    /// does several things; two with the same `kind` and the same `what` are the same work.
+    /// A client sends a request on a connection. Numbers are unique, except within a request that
+    /// has several parts. Two requests with the same `kind` and `what` are the same work.
     pub fn sends(&mut self, now: Instant, client: usize, link: u64, number: u64, kind: &'static str, what: Vec<u8>) {
         if !self.calm.once {
             return;
@@ -157,7 +156,7 @@ impl Checker {
         self.calm.unanswered.push(Work { client, place: (link, number), kind, what });
     }
 
-    /// A client sends a request although the answer to the same one has reached it.
+    /// A client repeats a request although it has received the reply.
     pub fn repeats_answered(&mut self, now: Instant, client: usize, kind: &'static str, what: &[u8]) {
         if self.calm.once {
             let text = format!("client {client} sends {kind} {} again after the answer", what.escape_ascii());
@@ -165,13 +164,13 @@ impl Checker {
         }
     }
 
-    /// The answer has reached the client.
+    /// The reply has reached the client.
     pub fn answered(&mut self, link: u64, number: u64) {
         self.calm.unanswered.retain(|work| work.place != (link, number));
     }
 
-    /// A client closes a connection, or a stream of it, by itself. `numbers`: of the requests that
-    /// end with it; `None`: all. With `alive` something has come lately.
+    /// A client closes a connection or one of its streams. `numbers` lists the requests that end
+    /// with it, or `None` for all. `alive` is true if data arrived recently.
     pub fn gives_up(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
         let ends =
             |work: &mut Work| work.place.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.place.1));

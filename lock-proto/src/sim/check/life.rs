@@ -1,4 +1,4 @@
-//! One acquisition, from its wish to its last event.
+//! The life of one acquisition, from the request to the last event.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,45 +7,42 @@ use alloc::sync::Arc;
 use crate::lock::Event;
 use crate::time::Instant;
 
-/// Where an acquisition stands, by what its application has done and was told.
+/// The stage of an acquisition, as its application sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// It waits for the lock.
+    /// It is waiting for the lock.
     Waiting,
-    /// The lock is offered, and not claimed yet.
+    /// The lock is offered but not claimed.
     Offered,
     /// The lock is held.
     Held,
-    /// It was told that the lock is lost, and has not given it back.
+    /// It has received `Lost` but has not released the lock.
     Lost,
-    /// It asked to give the lock back, and has no answer yet.
+    /// It is releasing the lock and has no result yet.
     Releasing,
-    /// Nothing more may be told of it: it has ended, or was abandoned.
+    /// It has ended or was abandoned; no more events may follow.
     Over,
 }
 
 impl Stage {
-    /// Its application has a guard, of a lock that is held or lost.
+    /// Returns true if the application has a guard, whether the lock is held or lost.
     #[must_use]
     pub const fn is_out(self) -> bool {
         matches!(self, Self::Held | Self::Lost)
     }
 }
 
-/// What the checker knows of one acquisition that is not over.
+/// The checker's view of one acquisition that is not over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct Acquisition {
     pub(super) key: Arc<[u8]>,
     pub(super) stage: Stage,
-    /// When it was wanted.
-    pub(super) asked: Instant,
-    /// Grows with every wish.
+    pub(super) requested_at: Instant,
     pub(super) serial: u64,
-    /// When it must have been told of an end, in true time: of the wait, of the validity, of the release.
+    /// When the acquisition must have learned of an end (wait, validity or release), in true time.
     pub(super) due: Option<Instant>,
-    /// It was told `Lost`.
     pub(super) lost: bool,
-    /// What it was granted, in the order of the store.
+    /// The grant, in the order of the store.
     pub(super) granted: Option<Granted>,
 }
 
@@ -55,13 +52,12 @@ pub(super) struct Granted {
     pub(super) order: u64,
 }
 
-impl Life {
-    /// Whether it believes to hold the lock at `now`.
+impl Acquisition {
     pub(super) fn holds(&self, now: Instant) -> bool {
         matches!(self.stage, Stage::Offered | Stage::Held) && self.due.is_some_and(|until| until > now)
     }
 
-    /// Whether `event` may come now, and where it leads.
+    /// Returns the stage that `event` leads to, or an error if it may not come now.
     pub(super) fn next(&self, event: &Event) -> Result<Stage, String> {
         use Stage::{Held, Lost, Offered, Over, Releasing, Waiting};
         let stage = self.stage;
@@ -69,14 +65,14 @@ impl Life {
             (Event::Blocked(_), Waiting) => Ok(Waiting),
             (Event::Granted(_), Waiting) => Ok(Offered),
             (Event::Withdrawn, Offered)
-            // An offer that a shutdown took back was not acquired.
+            // A shutdown may withdraw an offer.
             | (Event::Failed(_), Waiting | Offered)
             | (Event::Released(_), Releasing) => Ok(Over),
             (Event::Renewed { .. } | Event::AtRisk { .. }, Offered | Held)
             | (Event::Extended | Event::ExtendFailed(_), Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
-            // It was over, or about to be, when it was given back, and what is due is said first.
+            // The hold was over, or nearly so, when it was released; overdue events come first.
             (Event::AtRisk { .. } | Event::ProclaimFailed(_), Releasing) => Ok(Releasing),
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
             (

@@ -1,8 +1,10 @@
-//! The checkers that are always on (requirement S3).
+//! The checkers, which are always on.
 //!
-//! A [`Checker`] sees what applications ask and are told, what stands in the stores, what a protected resource takes, and how much is
-//! sent; it knows true time. It is the same for every backend: keys are bytes, clients are numbered. Use it for your own world:
-//! tell it everything, and look at [`Checker::poll_violation`].
+//! A [`Checker`] sees the requests and events of applications, the contents of the stores, the
+//! writes to protected resources, and the amount of traffic. It knows true time. It works for every
+//! backend: keys are bytes and clients are numbered. To use it with another world, report
+//! everything that happens and read [`Checker::poll_violation`].
+// S3
 
 mod calm;
 mod life;
@@ -21,39 +23,39 @@ use crate::id::LockId;
 use crate::lock::{Event, Failure, Loss, Release};
 use crate::time::{Instant, nanos};
 use calm::{Calm, Free};
-use life::{Granted, Life};
+use life::{Acquisition, Granted};
 use resource::Resource;
 
 pub(super) use calm::TAKE;
 pub use life::Stage;
 pub use rule::{Rule, Violation};
 
-/// So many requests at once from one client to one node are too many, and so many a second; each acquisition, and whatever else
-/// [`Checker::allow`] says, gives some more.
+/// Leaky bucket for requests from one client to one node: burst size and drain rate per second.
+/// Each acquisition, and each call of [`Checker::allow`], adds to the allowance.
 const BURST: u64 = 500;
 const PER_SECOND: u64 = 500;
 const PER_ACQUISITION: u64 = 50;
 
-/// How many locks one script takes at most, each with a fencing token of its own.
+/// The most locks that one script takes, each with its own fencing token.
 const TAKES_PER_SCRIPT: u64 = 16;
 
-/// What was last seen under a key. What is gone leaves its room: it mostly comes again.
+/// The last content seen under a key. A deleted key keeps its entry, because it usually returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
     there: bool,
     value: Vec<u8>,
-    /// By its store's own clock.
+    /// Expiry by the clock of its store.
     expires: Option<u64>,
 }
 
-/// Watches a world and tells which promises are broken.
+/// Watches a world and reports violated rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checker {
     clients: Vec<Client>,
     locks: BTreeMap<Arc<[u8]>, Lock>,
-    /// What is stored on each node, as last seen.
+    /// The last content seen on each node.
     stored: Vec<BTreeMap<Vec<u8>, Content>>,
-    /// By how many µs the clock of each node was set back, all in all.
+    /// Total µs by which the clock of each node was set back.
     set_back: Vec<u64>,
     serial: u64,
     grants: u64,
@@ -65,38 +67,39 @@ pub struct Checker {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Client {
-    live: BTreeMap<LockId, Life>,
+    live: BTreeMap<LockId, Acquisition>,
     over: BTreeSet<LockId>,
-    /// When it must have stopped, if it was shut down.
+    /// The deadline of its shutdown.
     stop_by: Option<Instant>,
-    /// It has stopped, or died.
+    /// It has stopped or was killed.
     gone: bool,
-    /// For each node: how full the bucket is, in billionths of a request, and since when.
+    /// For each node: the level of the bucket, in billionths of a request, and since when.
     buckets: Vec<(u64, Instant)>,
 }
 
-/// What is known of one name.
+/// The state of one lock name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Lock {
-    /// Who was granted it and is not over, by client and acquisition.
+    /// The granted acquisitions that are not over, by client.
     holders: Vec<(usize, LockId)>,
-    /// For each place in the order of the store: the lowest and the highest fencing token.
+    /// The lowest and highest fencing token for each position in the order of the store.
     fences: BTreeMap<u64, (u64, u64)>,
-    /// In which order values first appeared in the store.
+    /// The order in which values first appeared in the store.
     minted: BTreeMap<Vec<u8>, u64>,
     order: u64,
-    /// What appeared there last, and its place in that order.
+    /// The value that appeared last, and its position.
     last: Option<(Vec<u8>, u64)>,
-    /// The place of the last thing that appeared and is another than that.
+    /// The position of the most recent other value.
     before_last: u64,
     resource: Resource,
-    /// Releases that woke nobody yet.
+    /// Releases that have not woken a waiter yet.
     freed: u64,
     free: Free,
 }
 
 impl Lock {
-    /// Nothing else was seen in the store since the value with this place in its order; `false` if there is no such value.
+    /// Returns true if no other value was seen in the store since the one at position `place`.
+    /// Returns false if there is no such value.
     fn is_alone_since(&self, place: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
         let newest_other = match self.minted.get(last) {
@@ -108,53 +111,53 @@ impl Lock {
 }
 
 impl Checker {
-    /// A checker that has seen nothing.
+    /// Creates a checker.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Time passes. Whatever is said next without a time of its own happens then.
+    /// Advances the time that applies to calls without a time.
     pub const fn passes(&mut self, now: Instant) {
         self.now = now;
     }
 
-    // --- what applications ask ---
+    // --- requests of applications ---
 
-    /// An acquisition begins. `wait_ends`: when its wait must be over, in true time.
+    /// An acquisition begins. `wait_ends` is when its wait must end, in true time.
     pub fn asked(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
         self.serial += 1;
         let key = self.key(key);
         let (stage, serial, due) = (Stage::Waiting, self.serial, wait_ends);
-        let life = Life { key, stage, asked: now, serial, due, lost: false, granted: None };
+        let acquisition = Acquisition { key, stage, requested_at: now, serial, due, lost: false, granted: None };
         let known = self.client(client);
         let again = known.over.contains(&lock) || known.live.contains_key(&lock);
-        known.live.insert(lock, life);
+        known.live.insert(lock, acquisition);
         if again {
             self.report(now, Rule::OneOutcome, format!("client {client} gave the id {lock} twice"));
         }
         self.allow(client, PER_ACQUISITION);
     }
 
-    /// An offer was claimed: the lock is held.
+    /// The application claims an offer.
     pub fn claimed(&mut self, client: usize, lock: LockId) {
-        if let Some(life) = self.client(client).live.get_mut(&lock)
-            && life.stage == Stage::Offered
+        if let Some(acquisition) = self.client(client).live.get_mut(&lock)
+            && acquisition.stage == Stage::Offered
         {
-            life.stage = Stage::Held;
+            acquisition.stage = Stage::Held;
         }
     }
 
-    /// The clock of a process stood still for so long: everything ends later for it than it did in true time. What it believes to hold
-    /// is compared with what others hold.
+    /// The clock of a process stopped for `by`, so its deadlines move by that much in true time.
+    /// Checks whether what it believes it holds is also held by others.
     pub fn slept(&mut self, now: Instant, client: usize, by: Duration) {
         let mut holds = Vec::new();
         let known = self.client(client);
         known.stop_by = known.stop_by.map(|at| at + by);
-        for (lock, life) in &mut known.live {
-            life.due = life.due.map(|due| due + by);
-            if life.holds(now) {
-                holds.extend(life.due.map(|until| (*lock, until)));
+        for (lock, acquisition) in &mut known.live {
+            acquisition.due = acquisition.due.map(|due| due + by);
+            if acquisition.holds(now) {
+                holds.extend(acquisition.due.map(|until| (*lock, until)));
             }
         }
         for (lock, until) in holds {
@@ -162,22 +165,22 @@ impl Checker {
         }
     }
 
-    /// The lock is being given back: from now on it is held no more. `answer_by`: when the answer must have come.
+    /// The application releases the lock. The result must arrive by `answer_by`.
     pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
-        self.comes_free(client, lock);
+        self.mark_free(client, lock);
         self.forget_holder(client, lock);
-        if let Some(life) = self.client(client).live.get_mut(&lock) {
-            life.stage = Stage::Releasing;
-            life.due = answer_by;
+        if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
+            acquisition.stage = Stage::Releasing;
+            acquisition.due = answer_by;
         }
     }
 
-    /// The acquisition was dropped: nothing more may be told of it.
+    /// The application dropped the acquisition; no more events may follow.
     pub fn abandoned(&mut self, client: usize, lock: LockId) {
         self.ends(client, lock);
     }
 
-    /// The process is no more, and with it every hold and every wait.
+    /// The process dies, and all its holds and waits end.
     pub fn dies(&mut self, client: usize) {
         let all: Vec<LockId> = self.client(client).live.keys().copied().collect();
         for lock in all {
@@ -187,7 +190,7 @@ impl Checker {
         (known.stop_by, known.gone) = (None, true);
     }
 
-    /// A client is shut down: it must have stopped by this, in true time.
+    /// A client is shut down. It must have stopped by `by`, in true time.
     pub fn shut_down(&mut self, client: usize, by: Instant) {
         let known = self.client(client);
         if !known.gone {
@@ -195,26 +198,27 @@ impl Checker {
         }
     }
 
-    /// Whether a client was shut down and has not stopped yet.
+    /// Returns true if a client was shut down and has not stopped yet.
     #[must_use]
     pub fn is_stopping(&self, client: usize) -> bool {
         self.clients.get(client).is_some_and(|known| known.stop_by.is_some())
     }
 
-    /// A client has stopped. It tells nothing any more, so all must have been told.
+    /// A client has stopped. It emits no more events, so none may be missing.
     pub fn stopped(&mut self, now: Instant, client: usize) {
-        let untold = self.live(client).next();
-        if let Some((lock, stage)) = untold {
+        let unreported = self.live(client).next();
+        if let Some((lock, stage)) = unreported {
             let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
             self.report(now, Rule::Told, text);
         }
         self.dies(client);
     }
 
-    // --- what applications are told ---
+    // --- events for applications ---
 
-    /// An event of an acquisition. `until`: the end of validity that it tells, in true time. `order`: the place of the grant in the order
-    /// of the store (see [`order`](Self::order)), if it is known; else grants are ordered as they are told.
+    /// An acquisition receives an event. `until` is the end of validity in the event, in true time.
+    /// `order` is the position of the grant in the order of the store (see [`order`](Self::order)).
+    /// If it is `None`, grants are ordered by their events.
     pub fn told(
         &mut self,
         now: Instant,
@@ -225,82 +229,82 @@ impl Checker {
         order: Option<u64>,
     ) {
         if matches!(event, Event::Lost(Loss::Taken) | Event::Released(Release::Taken)) {
-            self.was_taken(now, client, lock);
+            self.check_taken(now, client, lock);
         }
         if matches!(event, Event::Failed(Failure::TimedOut(_))) {
-            self.waited(now, client, lock, false);
+            self.check_prompt(now, client, lock, false);
         }
         if matches!(event, Event::Withdrawn | Event::Failed(_)) {
-            self.comes_free(client, lock);
+            self.mark_free(client, lock);
         }
         let known = self.client(client);
-        let Some(life) = known.live.get_mut(&lock) else {
+        let Some(acquisition) = known.live.get_mut(&lock) else {
             let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
             return self.report(now, Rule::OneOutcome, format!("client {client} tells of {lock}, {why}: {event:?}"));
         };
-        let stage = match life.next(event) {
+        let stage = match acquisition.next(event) {
             Ok(stage) => stage,
             Err(found) => return self.report(now, Rule::OneOutcome, format!("client {client} {lock}: {found}")),
         };
-        let renewed_late = matches!(event, Event::Renewed { .. }) && life.due.is_none_or(|until| until <= now);
-        life.lost |= matches!(event, Event::Lost(_));
-        life.stage = stage;
+        let renewed_late = matches!(event, Event::Renewed { .. }) && acquisition.due.is_none_or(|until| until <= now);
+        acquisition.lost |= matches!(event, Event::Lost(_));
+        acquisition.stage = stage;
         match stage {
             Stage::Over => return self.ends(client, lock),
             Stage::Lost => {
-                life.due = None;
-                self.is_lost(client, lock);
+                acquisition.due = None;
+                self.mark_lost(client, lock);
                 return self.forget_holder(client, lock);
             }
             Stage::Releasing => return,
             Stage::Waiting | Stage::Offered | Stage::Held => {}
         }
         if let Some(until) = until {
-            life.due = Some(until);
-            let first = stage == Stage::Offered && life.granted.is_none();
+            acquisition.due = Some(until);
+            let first = stage == Stage::Offered && acquisition.granted.is_none();
             if renewed_late {
                 self.report(now, Rule::Told, format!("client {client} {lock} was renewed though it was over"));
             }
             if first && let Event::Granted(grant) = event {
-                self.waited(now, client, lock, true);
+                self.check_prompt(now, client, lock, true);
                 self.granted(now, client, lock, grant.fence.map(|fence| fence.get()), order);
             }
             self.holds(now, client, lock, until);
         }
     }
 
-    /// A process has done all that it is to do at `now`: whatever has ended must have been told.
+    /// A process has finished its work at `now`: everything that ended must be reported.
     pub fn up_to_date(&mut self, now: Instant, client: usize) {
         let Some(known) = self.clients.get_mut(client) else { return };
         if known.stop_by.take_if(|at| *at <= now).is_some() {
             return self.report(now, Rule::Told, format!("client {client} has not stopped in time"));
         }
-        let late = |life: &&Life| life.due.is_some_and(|at| at <= now);
-        let Some((lock, life)) = known.live.iter().find(|(_, life)| late(life)) else { return };
-        let what = match life.stage {
+        let late = |acquisition: &&Acquisition| acquisition.due.is_some_and(|at| at <= now);
+        let Some((lock, acquisition)) = known.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
+        let what = match acquisition.stage {
             Stage::Waiting => "its wait was over",
             Stage::Offered | Stage::Held => "its validity was over",
             Stage::Releasing => "the time to give it back was over",
             Stage::Lost | Stage::Over => return,
         };
-        let (lock, name, due) = (*lock, life.key.escape_ascii(), life.due.unwrap_or(now));
+        let (lock, name, due) = (*lock, acquisition.key.escape_ascii(), acquisition.due.unwrap_or(now));
         let text = format!("client {client} {lock} ({name}) was not told: {what} at {due}");
-        if let Some(life) = self.client(client).live.get_mut(&lock) {
-            life.due = None;
+        if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
+            acquisition.due = None;
         }
         self.report(now, Rule::Told, text);
     }
 
-    // --- who is woken, and what is sent ---
+    // --- wake-ups and traffic ---
 
-    /// The lock came free in the store: somebody may be woken for it.
+    /// The lock became free in the store, which may wake one waiter.
     pub fn freed(&mut self, key: &[u8]) {
         let key = self.key(key);
         let lock = self.lock(&key);
         lock.freed += 1;
     }
 
-    /// Somebody who waits for the lock was woken by the store.
+    /// The store woke a waiter.
     pub fn woken(&mut self, now: Instant, key: &[u8], client: usize) {
         let key = self.key(key);
         let lock = self.lock(&key);
@@ -329,7 +333,7 @@ impl Checker {
         }
     }
 
-    /// A client has a reason to send so many requests more to every node.
+    /// Allows a client this many additional requests to every node.
     pub fn allow(&mut self, client: usize, requests: u64) {
         for (level, _) in &mut self.client(client).buckets {
             *level = level.saturating_sub(requests.saturating_mul(1_000_000_000));
@@ -338,42 +342,45 @@ impl Checker {
 
     // --- results ---
 
-    /// Anything else that a world has found.
+    /// Reports a violation that the world itself has found.
     pub fn report(&mut self, now: Instant, rule: Rule, text: String) {
         self.found.push_back(Violation { rule, text, at: now });
     }
 
-    /// The next violation that was found.
+    /// Removes and returns the next violation.
     pub fn poll_violation(&mut self) -> Option<Violation> {
         self.found.pop_front()
     }
 
-    /// Where an acquisition stands; `None` if nobody asked for it.
+    /// Returns the stage of an acquisition, or `None` if it is unknown.
     #[must_use]
     pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
         let known = self.clients.get(client)?;
-        let live = known.live.get(&lock).map(|life| life.stage);
+        let live = known.live.get(&lock).map(|acquisition| acquisition.stage);
         live.or_else(|| known.over.contains(&lock).then_some(Stage::Over))
     }
 
-    /// Acquisitions of a client that are not over.
+    /// Returns the acquisitions of a client that are not over.
     pub fn live(&self, client: usize) -> impl Iterator<Item = (LockId, Stage)> {
-        self.clients.get(client).into_iter().flat_map(|known| known.live.iter().map(|(lock, life)| (*lock, life.stage)))
+        self.clients
+            .get(client)
+            .into_iter()
+            .flat_map(|known| known.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
     }
 
-    /// How often a lock was granted.
+    /// Returns the number of grants.
     #[must_use]
     pub const fn grants(&self) -> u64 {
         self.grants
     }
 
-    /// How often somebody was granted a lock, or more time for it, while another believed to hold it.
+    /// Returns how often a grant or renewal overlapped another holder's validity.
     #[must_use]
     pub const fn overlaps(&self) -> u64 {
         self.overlaps
     }
 
-    // --- inside ---
+    // --- internal ---
 
     fn client(&mut self, client: usize) -> &mut Client {
         if self.clients.len() <= client {
@@ -382,7 +389,7 @@ impl Checker {
         &mut self.clients[client]
     }
 
-    /// One copy of each key.
+    /// Interns a key.
     fn key(&mut self, key: &[u8]) -> Arc<[u8]> {
         if let Some((known, _)) = self.locks.get_key_value(key) {
             return known.clone();
@@ -399,7 +406,7 @@ impl Checker {
     fn granted(&mut self, now: Instant, client: usize, id: LockId, fence: Option<u64>, order: Option<u64>) {
         self.grants += 1;
         self.allow(client, PER_ACQUISITION);
-        let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
+        let Some(key) = self.clients[client].live.get(&id).map(|acquisition| acquisition.key.clone()) else { return };
         let lock = self.lock(&key);
         let order = order.unwrap_or_else(|| {
             lock.order += 1;
@@ -417,9 +424,9 @@ impl Checker {
             self.report(now, Rule::FenceGrows, text);
         }
         let known = &mut self.clients[client];
-        let Some(life) = known.live.get_mut(&id) else { return };
-        life.granted = Some(Granted { fence, order });
-        let serial = life.serial;
+        let Some(acquisition) = known.live.get_mut(&id) else { return };
+        acquisition.granted = Some(Granted { fence, order });
+        let serial = acquisition.serial;
         let earlier = known
             .live
             .iter()
@@ -430,9 +437,9 @@ impl Checker {
         }
     }
 
-    /// A grant, or more time for one.
+    /// Checks mutual exclusion when a lock is granted or renewed.
     fn holds(&mut self, now: Instant, client: usize, id: LockId, until: Instant) {
-        let Some(key) = self.clients[client].live.get(&id).map(|life| life.key.clone()) else { return };
+        let Some(key) = self.clients[client].live.get(&id).map(|acquisition| acquisition.key.clone()) else { return };
         let own = (client, id);
         let Some(lock) = self.locks.get(&key) else { return };
         let other = self.valid_holder(lock, now, Some(own));
@@ -451,18 +458,20 @@ impl Checker {
         }
     }
 
-    /// Somebody else is said to have the lock.
-    fn was_taken(&mut self, now: Instant, client: usize, id: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
-        let Some((granted, lock)) = life.granted.zip(self.locks.get(&life.key)) else { return };
+    /// Checks a report that another client took the lock.
+    fn check_taken(&mut self, now: Instant, client: usize, id: LockId) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some((granted, lock)) = acquisition.granted.zip(self.locks.get(&acquisition.key)) else { return };
         if lock.is_alone_since(granted.order) {
-            let text =
-                format!("client {client} {id} was told that another has {}: nobody has", life.key.escape_ascii());
+            let text = format!(
+                "client {client} {id} was told that another has {}: nobody has",
+                acquisition.key.escape_ascii()
+            );
             self.report(now, Rule::TrueLoss, text);
         }
     }
 
-    /// Somebody who believes to hold the lock at `now`, and until when.
+    /// Returns another acquisition that believes it holds the lock at `now`, and until when.
     fn valid_holder(
         &self,
         lock: &Lock,
@@ -470,20 +479,20 @@ impl Checker {
         but: Option<(usize, LockId)>,
     ) -> Option<(usize, LockId, Instant)> {
         lock.holders.iter().filter(|holder| Some(**holder) != but).find_map(|(client, id)| {
-            let life = self.clients.get(*client)?.live.get(id)?;
-            Some((*client, *id, life.due.filter(|_| life.holds(now))?))
+            let acquisition = self.clients.get(*client)?.live.get(id)?;
+            Some((*client, *id, acquisition.due.filter(|_| acquisition.holds(now))?))
         })
     }
 
     fn forget_holder(&mut self, client: usize, id: LockId) {
-        let Some(life) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
-        if let Some(lock) = self.locks.get_mut(&life.key) {
+        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        if let Some(lock) = self.locks.get_mut(&acquisition.key) {
             lock.holders.retain(|holder| *holder != (client, id));
         }
     }
 
     fn ends(&mut self, client: usize, id: LockId) {
-        self.comes_free(client, id);
+        self.mark_free(client, id);
         self.forget_holder(client, id);
         let known = self.client(client);
         known.live.remove(&id);
@@ -491,10 +500,10 @@ impl Checker {
     }
 }
 
-/// What a write carries.
+/// The credentials of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permit {
-    /// Whose it is.
+    /// The client that writes.
     pub client: usize,
     /// The acquisition.
     pub lock: LockId,

@@ -1,6 +1,6 @@
-//! What a lock protects: a resource that looks at fencing tokens.
+//! The protected resource, which checks fencing tokens.
 
-/// Remembers the greatest fencing token, and (for the checker alone) the newest grant whose write it took.
+/// Remembers the greatest fencing token and, only for the checker, the newest grant that wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
     greatest: u64,
@@ -8,7 +8,7 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    /// Whether the write is taken, and whether it should not have been: it came after one of a newer grant.
+    /// Returns whether the write is accepted, and whether it is stale: after one of a newer grant.
     pub(super) fn write(&mut self, fence: Option<u64>, order: u64) -> (bool, bool) {
         if fence.is_some_and(|fence| fence < self.greatest) {
             return (false, false);

@@ -1,48 +1,48 @@
-//! What the checkers look for.
+//! The rules that the checkers enforce.
 
 use alloc::string::String;
 use core::fmt;
 
 use crate::time::Instant;
 
-/// A promise that can be broken (requirement S3).
+/// A guarantee that can be violated.
+// S3
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Rule {
-    /// No two believe to hold a lock at the same true time.
+    /// At any true time, at most one acquisition believes that it holds a lock.
     MutualExclusion,
-    /// Fencing tokens grow, in the order in which the store granted.
+    /// Fencing tokens increase in the order in which the store granted them.
     FenceGrows,
-    /// The counter of fencing tokens stays behind its server's clock, so that tokens grow even if it is lost.
+    /// The fencing counter stays behind its server's clock, so that losing it is harmless.
     FenceAhead,
-    /// A resource that checks fencing tokens takes no write of an older grant after one of a newer.
+    /// A resource that checks fencing tokens accepts no write of an older grant after a newer one.
     StaleWrite,
-    /// Who waits, holds or gives back is told in time that it is over.
+    /// Waiters, holders and releasing clients learn of an end in time.
     Told,
-    /// Who is told that somebody else has the lock is told the truth, where one store decides.
+    /// On a single store, a loss to another client is reported only if there was one.
     TrueLoss,
-    /// Every acquisition is told a legal sequence of events, with one end.
+    /// Every acquisition receives a legal sequence of events, with one end.
     OneOutcome,
-    /// No key's life is shortened by a client.
+    /// No client shortens the TTL of a key.
     ShortenedKey,
-    /// Waiters are served in the order in which they asked, where that is promised.
+    /// Waiters are served in FIFO order, where that is guaranteed.
     Fifo,
     /// One release wakes at most one waiter.
     OneWoken,
-    /// Requests are bounded, for each acquisition and in time.
+    /// Requests are bounded, per acquisition and over time.
     Bounded,
-    /// After the faults everybody is served.
+    /// After the faults stop, every waiter is served.
     Liveness,
-    /// After everything nothing is left: no key, no timer, no traffic.
+    /// Nothing is left at the end: no key, no timer, no traffic.
     Leftover,
-    /// A client that has nothing to do any more has left no key behind: what it had given up was deleted, also if it came late.
+    /// An idle client has left no key behind. Abandoned tokens were deleted, even late ones.
     Ghost,
-    /// While nothing goes wrong, a lock that is given back reaches whoever waits for it within a
-    /// few round trips.
+    /// Without faults, a released lock reaches the next waiter within a few round trips.
     Prompt,
-    /// No work is done twice, or given up while it is being done, because an answer is late.
+    /// No request is repeated, or abandoned while in progress, because its reply is late.
     Twice,
-    /// A machine keeps its contract: it asks for nothing impossible, moves on when it is called, and does not panic.
+    /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,
 }
 
@@ -68,7 +68,7 @@ impl Rule {
         Self::Contract,
     ];
 
-    /// The promise in a few words.
+    /// Describes the rule in a few words.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
@@ -99,14 +99,14 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A broken promise.
+/// A violated rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Violation {
-    /// Which.
+    /// The rule.
     pub rule: Rule,
-    /// What was seen.
+    /// What was observed.
     pub text: String,
-    /// When, in true time.
+    /// The time, in true time.
     pub at: Instant,
 }
 

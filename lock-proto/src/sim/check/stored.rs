@@ -1,4 +1,4 @@
-//! What is stored, and what is written to what a lock protects.
+//! Rules about stored keys and about writes to the protected resource.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -8,9 +8,10 @@ use super::{Checker, Permit, Rule, TAKES_PER_SCRIPT};
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// What is stored.
+/// Stored keys.
 impl Checker {
-    /// What stands under `key` on a node: its value, and when it expires by the node's own clock. Call it whenever it may have changed.
+    /// Reports the content of `key` on a node: its value, and its expiry by the node's clock. Call
+    /// this whenever it may have changed.
     pub fn stored(&mut self, now: Instant, node: usize, key: &[u8], content: Option<(&[u8], Option<u64>)>) {
         if self.stored.len() <= node {
             self.stored.resize_with(node + 1, BTreeMap::new);
@@ -39,7 +40,7 @@ impl Checker {
         }
     }
 
-    /// Somebody who is no client puts something in the place of a lock that is free, on the only node.
+    /// A process that is not a client creates the key of a free lock on the only node.
     pub fn occupied(&mut self, now: Instant, key: &[u8]) {
         self.minted(key, b"");
         if let Some((client, id, _)) = self.locks.get(key).and_then(|lock| self.valid_holder(lock, now, None)) {
@@ -57,8 +58,8 @@ impl Checker {
         self.set_back[node] = self.set_back[node].saturating_add(by);
     }
 
-    /// The counter of fencing tokens on a node, and the node's clock, both in µs since the Unix epoch. Call it whenever the counter may
-    /// have changed.
+    /// Reports the fencing counter of a node and the node's clock, both in µs since the Unix epoch.
+    /// Call this whenever the counter may have changed.
     pub fn counted(&mut self, now: Instant, node: usize, counter: u64, clock: u64) {
         // A9
         let set_back = self.set_back.get(node).copied().unwrap_or(0);
@@ -69,21 +70,22 @@ impl Checker {
         }
     }
 
-    /// The data of a node was changed by somebody else than a client: what was seen there counts no more.
+    /// Forgets what was seen on a node, because something other than a client changed its data.
     pub fn forget_stored(&mut self, node: usize) {
         if let Some(stored) = self.stored.get_mut(node) {
             stored.clear();
         }
     }
 
-    /// The place of `value` in the order in which values appeared under `key`, as [`stored`](Self::stored) saw them.
+    /// Returns the position of `value` in the order in which values appeared under `key`, as seen
+    /// by [`stored`](Self::stored).
     #[must_use]
     pub fn order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
         self.locks.get(key)?.minted.get(value).copied()
     }
 
     fn minted(&mut self, key: &[u8], value: &[u8]) {
-        // Only names that somebody asked for.
+        // Ignore names that were never requested.
         let Some(lock) = self.locks.get_mut(key) else { return };
         lock.order += 1;
         if !lock.minted.contains_key(value) {
@@ -96,10 +98,11 @@ impl Checker {
     }
 }
 
-/// What a lock protects.
+/// The protected resource.
 impl Checker {
-    /// A write of this acquisition reaches the resource that `key` protects; whether it is taken. The resource refuses a fencing token
-    /// smaller than the greatest that it has seen; without one it takes everything.
+    /// A write of this acquisition reaches the resource that `key` protects. Returns true if it is
+    /// accepted. The resource rejects a fencing token smaller than the greatest that it has seen,
+    /// and accepts every write without a token.
     pub fn write(&mut self, now: Instant, key: &[u8], grant: Permit) -> bool {
         let key = self.key(key);
         let lock = self.lock(&key);
@@ -116,7 +119,7 @@ impl Checker {
         accepted
     }
 
-    /// What an acquisition would write with: `None` unless it was granted.
+    /// Returns the credentials for a write, or `None` if the acquisition was not granted.
     #[must_use]
     pub fn permit(&self, client: usize, lock: LockId) -> Option<Permit> {
         let granted = self.clients.get(client)?.live.get(&lock)?.granted?;

@@ -29,7 +29,7 @@ fn rules(checker: &mut Checker) -> Vec<Rule> {
     core::iter::from_fn(|| checker.poll_violation()).map(|violation| violation.rule).collect()
 }
 
-/// Asked and granted at once.
+/// Requests a lock that is granted and claimed at once.
 fn take(c: &mut Checker, now: u64, client: usize, lock: LockId, key: &[u8], until: u64) {
     c.asked(at(now), client, lock, key, None);
     c.told(at(now), client, lock, &grant(None), Some(at(until)), None);
@@ -83,8 +83,9 @@ fn a_hold_that_was_given_back_counts_no_more() {
     assert_eq!(rules(&mut c), []);
 }
 
-/// Who stood still has what was due told first, though it gives the lock back as soon as it goes on. Found by `explore --scenario etcd-elections
-/// --seed 20002144`: the checker did not allow for a proclaim whose time had run out.
+/// A client that was paused reports overdue events first, even if it releases the lock as soon as
+/// it resumes. Found by `explore --scenario etcd-elections --seed 20002144`: the checker did not
+/// allow for a proclaim that had timed out.
 #[test]
 fn what_is_due_may_be_told_after_the_lock_was_given_back() {
     let failed = || Event::ProclaimFailed(Report { waited: Duration::from_secs(2), nodes: Box::default() });
@@ -103,8 +104,8 @@ fn what_is_due_may_be_told_after_the_lock_was_given_back() {
     }
 }
 
-/// The end of a shutdown is later for a client whose clock stood still meanwhile. Found by `explore --scenario redis-beyond --seed 7000042`:
-/// the checker had forgotten that.
+/// The deadline of a shutdown moves if the client's clock stops. Found by `explore --scenario
+/// redis-beyond --seed 7000042`.
 #[test]
 fn a_client_that_does_not_stop_is_found() {
     let mut c = Checker::new();
@@ -168,7 +169,7 @@ fn fences_must_grow_in_the_order_of_the_store() {
     assert_eq!(fenced(b"b", 2, 2, None), 0);
     assert_eq!(fenced(b"a", 3, 6, None), 0);
     assert_eq!(fenced(b"a", 4, 6, None), 1, "the same again");
-    // Told late, but granted early.
+    // Reported late, but granted early.
     assert_eq!(fenced(b"c", 5, 9, Some(4)), 0);
     assert_eq!(fenced(b"c", 6, 7, Some(2)), 0);
     assert_eq!(fenced(b"c", 7, 8, Some(2)), 0, "the next of a turn");
@@ -208,7 +209,7 @@ fn a_shortened_life_is_found() {
     assert_eq!(rules(&mut c), []);
 }
 
-/// Granted with the value `one`, which is the first under its key.
+/// Granted with the value `one`, the first under its key.
 fn first_of_all(c: &mut Checker) {
     c.asked(at(0), 0, A, b"a", None);
     c.stored(at(0), 0, b"a", Some((b"one", None)));
@@ -220,7 +221,7 @@ fn first_of_all(c: &mut Checker) {
 #[test]
 fn a_loss_to_nobody_is_found() {
     let taken = Event::Lost(Loss::Taken);
-    // Somebody else, a stranger, somebody who is gone again, and the first one once more after it.
+    // Another client, a stranger, another that is gone again, and the first one again after it.
     let others: [fn(&mut Checker); 4] = [
         |c| c.stored(at(150), 0, b"a", Some((b"two", None))),
         |c| c.occupied(at(150), b"a"),
@@ -315,7 +316,7 @@ fn what_may_follow_what() {
     c.gives_back(0, A, None);
     c.told(at(2), 0, A, &released, None, None);
     assert_eq!((c.stage(0, A), c.live(0).count(), rules(&mut c)), (Some(Stage::Over), 0, Vec::new()));
-    // After the end, without a wish, and out of turn.
+    // After the end, without a request, and out of order.
     c.told(at(3), 0, A, &released, None, None);
     c.told(at(3), 0, B, &released, None, None);
     c.asked(at(3), 0, B, b"a", None);
@@ -326,7 +327,7 @@ fn what_may_follow_what() {
     assert_eq!(rules(&mut c), [Rule::OneOutcome; 7]);
 }
 
-/// One gives back at 100, another has been waiting since 50.
+/// One client releases at 100; another has been waiting since 50.
 fn given_back(within: u64) -> Checker {
     let mut c = Checker::new();
     c.expect_prompt(Duration::from_millis(within));
@@ -345,21 +346,20 @@ fn s8_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
         c.told(at(granted), 1, A, &grant(None), Some(at(1_000)), None);
         assert_eq!(rules(&mut c), found);
     }
-    // A wait that ends in vain says the same.
+    // A wait that times out reports the same.
     let report = || Report::new(Duration::from_millis(70), []);
     let mut c = given_back(20);
     c.told(at(121), 1, A, &Event::Failed(Failure::TimedOut(report())), None, None);
     assert_eq!(rules(&mut c), [Rule::Prompt]);
-    // Nobody is told of the end of a hold that is lost, and nothing is promised once something went
-    // wrong.
+    // A lost hold notifies nobody, and promptness is waived once something has gone wrong.
     let mut c = given_back(20);
     take(&mut c, 100, 2, A, b"a", 1_000);
     c.told(at(200), 2, A, &Event::Lost(Loss::Gone), None, None);
     c.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
-    let mut troubled = given_back(20);
-    troubled.troubled();
-    troubled.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
-    assert_eq!((rules(&mut c), rules(&mut troubled)), (vec![], vec![]));
+    let mut waived = given_back(20);
+    waived.troubled();
+    waived.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
+    assert_eq!((rules(&mut c), rules(&mut waived)), (vec![], vec![]));
 }
 
 #[test]
@@ -377,12 +377,12 @@ fn s9_work_that_is_done_twice_or_given_up_is_found() {
     assert_eq!(rules(&mut c), [], "another lock, another connection, or answered");
     c.sends(at(0), 0, 7, 7, TAKE, b"a".to_vec());
     assert_eq!(rules(&mut c), [Rule::Twice]);
-    // Nothing came for long.
+    // Nothing has arrived for a long time.
     c.gives_up(at(0), 7, Some(&[6]), false);
     assert_eq!(rules(&mut c), []);
     c.gives_up(at(0), 7, None, true);
     assert_eq!(rules(&mut c), [Rule::Twice]);
-    // One request for two locks is answered once.
+    // One request for two locks has one reply.
     for (number, lock) in [(9, b"a"), (9, b"b"), (10, b"b")] {
         c.sends(at(0), 0, 7, number, TAKE, lock.to_vec());
     }

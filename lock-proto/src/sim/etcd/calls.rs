@@ -9,7 +9,7 @@ use prost::Message;
 use super::connection::Pending;
 use super::refusal::Refusal;
 use super::span::Span;
-use super::user::Asker;
+use super::user::Caller;
 use super::{Cluster, ClusterOutput, Condition, Fate, txn};
 use crate::etcd::message::{
     AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
@@ -18,11 +18,11 @@ use crate::etcd::message::{
 use crate::etcd::{Rpc, RpcReply};
 use crate::time::Instant;
 
-/// A token: whose it is, and until when which member knows it.
+/// An auth token: its user, and when it expires on each member that knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Login {
     pub(super) user: String,
-    pub(super) known: BTreeMap<usize, Instant>,
+    pub(super) expires: BTreeMap<usize, Instant>,
 }
 
 impl Cluster {
@@ -32,44 +32,44 @@ impl Cluster {
             self.emit(ClusterOutput::Reply { conn, rpc, reply: Err(refusal.status()) });
             return;
         }
-        let handed_on = is_proposal(&request) && !self.has_noticed(member);
+        let forwarded = is_proposal(&request) && !self.has_noticed(member);
         let until = self.now + self.config.request_timeout;
-        let call = Pending { member, conn, rpc, token, request, until, handed_on };
-        if self.gets_on(member) {
+        let call = Pending { member, conn, rpc, token, request, until, forwarded };
+        if self.has_leader(member) {
             self.answer(&call);
         } else {
             self.pending.push_back(call);
         }
     }
 
-    /// Executes a call, and answers.
+    /// Executes a call and replies.
     pub(super) fn answer(&mut self, call: &Pending) {
         let reply = self.execute(call.member, call.token.as_deref(), &call.request);
-        // The answer is made before watches hear of the change; which is sent first is left open by etcd.
+        // The reply precedes watch events of the change; etcd leaves the order open.
         self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply: reply.map_err(Refusal::status) });
         self.publish();
     }
 
-    /// A call that nobody waits for any more: it may still have been taken.
-    pub(super) fn call_unheard(&mut self, member: usize, token: Option<String>, request: Rpc) {
+    /// Handles a call whose client is gone. It may still be applied.
+    pub(super) fn call_orphaned(&mut self, member: usize, token: Option<String>, request: Rpc) {
         if !is_proposal(&request) || !self.survives() {
             return;
         }
-        let call = Pending { member, conn: 0, rpc: 0, token, request, until: self.now, handed_on: true };
-        if self.gets_on(member) {
-            self.execute_unheard(&call);
+        let call = Pending { member, conn: 0, rpc: 0, token, request, until: self.now, forwarded: true };
+        if self.has_leader(member) {
+            self.execute_orphaned(&call);
         } else {
-            self.ghosts.push_back(call);
+            self.orphans.push_back(call);
         }
     }
 
-    pub(super) fn execute_unheard(&mut self, call: &Pending) {
-        // Whether it is done or refused: nobody will know.
+    pub(super) fn execute_orphaned(&mut self, call: &Pending) {
+        // The client is gone, so the result does not matter.
         let _ = self.execute(call.member, call.token.as_deref(), &call.request);
         self.publish();
     }
 
-    /// Whether a proposal without an answer is applied.
+    /// Returns whether a proposal without a reply is applied.
     pub(super) fn survives(&mut self) -> bool {
         match self.config.fate {
             Fate::Chance => self.rng.one_in(2),
@@ -78,7 +78,7 @@ impl Cluster {
         }
     }
 
-    /// What a member finds out by itself.
+    /// Performs the checks that need no consensus.
     fn check(&self, member: usize, token: Option<&str>, request: &Rpc) -> Result<(), Refusal> {
         match request {
             Rpc::Range(range) => txn::check_range(range)?,
@@ -91,7 +91,7 @@ impl Cluster {
         if self.conditions.contains(&Condition::TooManyRequests) {
             return Err(Refusal::TOO_MANY_REQUESTS);
         }
-        self.asker(member, token)?;
+        self.caller(member, token)?;
         let size = match request {
             Rpc::Txn(txn) => txn.encoded_len(),
             Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => 0,
@@ -115,12 +115,12 @@ impl Cluster {
     }
 
     fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {
-        self.asker(member, token)?.may_read(&Span::new(&range.key, &range.range_end))?;
+        self.caller(member, token)?.may_read(&Span::new(&range.key, &range.range_end))?;
         Ok(RangeResponse { header: self.header(member), ..txn::read(&self.store, range) })
     }
 
     fn txn(&mut self, member: usize, token: Option<&str>, request: &TxnRequest) -> Result<TxnResponse, Refusal> {
-        self.asker(member, token)?.may_run(request)?;
+        self.caller(member, token)?.may_run(request)?;
         if self.conditions.contains(&Condition::NoSpace) && txn::puts(request) {
             return Err(Refusal::NO_SPACE);
         }
@@ -134,7 +134,7 @@ impl Cluster {
         token: Option<&str>,
         request: LeaseGrantRequest,
     ) -> Result<LeaseGrantResponse, Refusal> {
-        self.asker(member, token)?;
+        self.caller(member, token)?;
         if self.conditions.contains(&Condition::NoSpace) {
             return Err(Refusal::NO_SPACE);
         }
@@ -152,9 +152,9 @@ impl Cluster {
         token: Option<&str>,
         request: LeaseRevokeRequest,
     ) -> Result<LeaseRevokeResponse, Refusal> {
-        let asker = self.asker(member, token)?;
+        let caller = self.caller(member, token)?;
         if let Some(lease) = self.store.leases().get(request.id) {
-            lease.keys.iter().try_for_each(|key| asker.may_write(&Span::One(key.clone())))?;
+            lease.keys.iter().try_for_each(|key| caller.may_write(&Span::One(key.clone())))?;
         }
         self.store.revoke(request.id)?;
         Ok(LeaseRevokeResponse { header: self.header(member) })
@@ -169,26 +169,26 @@ impl Cluster {
         }
         let token = format!("{:016x}.{}", self.rng.next(), self.logins.len() + 1);
         let until = self.now + self.config.token_ttl;
-        let known = (0..self.members.len()).filter(|member| self.members[*member].up).map(|member| (member, until));
-        self.logins.insert(token.clone(), Login { user: request.name.clone(), known: known.collect() });
+        let expires = (0..self.members.len()).filter(|member| self.members[*member].up).map(|member| (member, until));
+        self.logins.insert(token.clone(), Login { user: request.name.clone(), expires: expires.collect() });
         Ok(AuthenticateResponse { header: self.header(member), token })
     }
 
-    /// Who asks with this token. A token where there is no authentication is an invalid one.
-    pub(super) fn asker(&self, member: usize, token: Option<&str>) -> Result<Asker<'_>, Refusal> {
+    /// Returns the user of a token. A token is invalid if authentication is off.
+    pub(super) fn caller(&self, member: usize, token: Option<&str>) -> Result<Caller<'_>, Refusal> {
         let Some(token) = token else {
-            return Ok(if self.config.users.is_empty() { Asker::Anybody } else { Asker::Nobody });
+            return Ok(if self.config.users.is_empty() { Caller::Anybody } else { Caller::Nobody });
         };
-        let login = self.logins.get(token).filter(|login| login.known.get(&member).is_some_and(|at| self.now < *at));
+        let login = self.logins.get(token).filter(|login| login.expires.get(&member).is_some_and(|at| self.now < *at));
         let user = login.and_then(|login| self.config.users.get(&login.user));
-        user.map(Asker::User).ok_or(Refusal::INVALID_TOKEN)
+        user.map(Caller::User).ok_or(Refusal::INVALID_TOKEN)
     }
 
-    /// A token that is used lives on, on the member that it is used on.
+    /// Extends a token on the member where it is used.
     pub(super) fn refresh(&mut self, member: usize, token: Option<&str>) {
         let until = self.now + self.config.token_ttl;
         let login = token.and_then(|token| self.logins.get_mut(token));
-        if let Some(at) = login.and_then(|login| login.known.get_mut(&member))
+        if let Some(at) = login.and_then(|login| login.expires.get_mut(&member))
             && self.now < *at
         {
             *at = until;
@@ -196,7 +196,7 @@ impl Cluster {
     }
 }
 
-/// Whether a call goes through the cluster's log at once. (A login reads first.)
+/// Returns true if a call goes directly through the cluster's log. (A login reads first.)
 pub(super) fn is_proposal(request: &Rpc) -> bool {
     match request {
         Rpc::Range(_) | Rpc::Authenticate(_) => false,

@@ -1,4 +1,4 @@
-//! What a simulated cluster is like.
+//! Configuration of a simulated cluster.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -6,18 +6,18 @@ use core::time::Duration;
 
 use super::user::User;
 
-/// What becomes of a proposal that a member has taken and not answered when it crashes, or when it loses its leader.
+/// What happens to an unacknowledged proposal when its member crashes or loses its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fate {
-    /// Chance decides, from the seed.
+    /// Decided randomly, from the seed.
     Chance,
-    /// It is applied: at once if there is a leader, else as soon as there is one.
+    /// It is applied: immediately if there is a leader, otherwise once there is one.
     Applied,
-    /// It is gone.
+    /// It is lost.
     Dropped,
 }
 
-/// The settings of a [`Cluster`](super::Cluster). Their defaults are those of etcd 3.4.
+/// The settings of a [`Cluster`](super::Cluster). The defaults are those of etcd 3.4.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a ClusterConfig does nothing until it is given to a Cluster"]
 pub struct ClusterConfig {
@@ -38,8 +38,8 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// A cluster of this many members (at least one), without data and without authentication. What is left to chance follows from
-    /// `seed`.
+    /// Creates the settings of an empty cluster with this many members (at least one), without
+    /// authentication. All random choices follow from `seed`.
     pub fn new(members: usize, seed: u64) -> Self {
         Self {
             members: members.max(1),
@@ -59,45 +59,45 @@ impl ClusterConfig {
         }
     }
 
-    /// After how long a member gives up a call that nobody decides. Default 7 s: 5 s and two election timeouts.
+    /// Sets the timeout of a call without consensus. Default 7 s: 5 s and two election timeouts.
     pub const fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
     }
 
-    /// How long it takes to notice that the leader is gone, and to have another. Default 1 s.
+    /// Sets the time to detect the loss of the leader and to elect another. Default 1 s.
     pub const fn election_timeout(mut self, timeout: Duration) -> Self {
         self.election_timeout = timeout;
         self
     }
 
-    /// The shortest TTL of a lease, in seconds: a shorter one that is asked for becomes that long. Default 2: one and a half election
-    /// timeouts, rounded up.
+    /// Sets the minimum TTL of a lease in seconds; shorter requests are raised to it. Default 2:
+    /// one and a half election timeouts, rounded up.
     pub const fn min_ttl(mut self, seconds: i64) -> Self {
         self.min_ttl = seconds;
         self
     }
 
-    /// How long a token lives on a member without being used there. Default 5 minutes.
+    /// Sets how long a token stays valid on a member without use. Default 5 minutes.
     pub const fn token_ttl(mut self, ttl: Duration) -> Self {
         self.token_ttl = ttl;
         self
     }
 
-    /// How many conditions, and how many operations of a branch, a transaction may have. Default 128.
+    /// Limits the conditions, and the operations of each branch, of a transaction. Default 128.
     pub const fn max_txn_ops(mut self, most: usize) -> Self {
         self.max_txn_ops = most;
         self
     }
 
-    /// How many bytes a request may have, and above how many the events for a watch are split if it allows that. Default 1.5 MiB and
-    /// 2 MiB.
+    /// Limits the bytes of a request, and the bytes of a watch message, above which it is split if
+    /// the watch allows that. Default 1.5 MiB and 2 MiB.
     pub const fn sizes(mut self, request: usize, message: usize) -> Self {
         (self.max_request, self.max_message) = (request, message);
         self
     }
 
-    /// How often the members tell the revision to a watch that asked for it and that nothing happened to. Default 10 minutes.
+    /// Sets the interval of the progress notifications of idle watches. Default 10 minutes.
     pub const fn progress_interval(mut self, interval: Duration) -> Self {
         self.progress_interval = interval;
         self
@@ -109,7 +109,7 @@ impl ClusterConfig {
         self
     }
 
-    /// What becomes of proposals when a member crashes. Default: [`Fate::Chance`].
+    /// Sets what happens to proposals when a member crashes. Default: [`Fate::Chance`].
     pub const fn fate(mut self, fate: Fate) -> Self {
         self.fate = fate;
         self

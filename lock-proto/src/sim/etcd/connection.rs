@@ -1,4 +1,4 @@
-//! What a member knows of a connection.
+//! Server-side state of a connection.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -13,9 +13,9 @@ use crate::time::Instant;
 pub(super) struct Connection {
     pub(super) member: usize,
     pub(super) streams: BTreeMap<u64, Stream>,
-    /// On a slow member: what it has not looked at, with when it will.
+    /// Delayed input of a slow member, with the time of processing.
     pub(super) inbox: VecDeque<(Instant, Inbound)>,
-    /// On a slow member: what it has not sent, with when it will.
+    /// Delayed output of a slow member, with the time of sending.
     pub(super) outbox: VecDeque<(Instant, ClusterOutput)>,
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Stream {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    /// Signs of life that wait for a leader, with how long.
+    /// Keep-alives that wait for a leader, with their timeouts.
     KeepAlive(VecDeque<(Instant, LeaseKeepAliveRequest)>),
-    /// The watches, and when their progress is told next.
+    /// The watches, and the time of the next progress notification.
     Watch(Watches, Instant),
 }
 
-/// What a client has sent.
+/// Input from a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Inbound {
     Call { rpc: u64, token: Option<String>, request: Rpc },
@@ -57,6 +57,6 @@ pub(super) struct Pending {
     pub(super) token: Option<String>,
     pub(super) request: Rpc,
     pub(super) until: Instant,
-    /// It was handed on to a leader that was believed in: it may be in somebody's log.
-    pub(super) handed_on: bool,
+    /// It was forwarded to a presumed leader, so it may be in the log of a member.
+    pub(super) forwarded: bool,
 }

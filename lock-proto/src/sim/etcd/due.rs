@@ -1,4 +1,4 @@
-//! What is due when.
+//! Timers.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use super::{Cluster, ClusterOutput, calls};
 use crate::time::{Instant, nanos};
 
 impl Cluster {
-    /// Does what is due by `now`, in the order of time.
+    /// Handles everything that is due by `now`, in the order of time.
     pub(super) fn advance(&mut self, now: Instant) {
         let now = now.max(self.now);
         while let Some(at) = self.next_due().filter(|at| *at <= now) {
@@ -34,12 +34,11 @@ impl Cluster {
         boxes.chain(streams_end).chain(pending).chain(self.election).chain(self.sync).chain(self.next_revoke()).min()
     }
 
-    /// The next moment of work that is done every `interval`.
+    /// Returns the next time of work that runs every `interval`.
     pub(super) fn next_tick(&self, interval: Duration) -> Instant {
         self.tick_after(self.now, interval)
     }
 
-    /// When the leader next finds a lease that has expired.
     fn next_revoke(&self) -> Option<Instant> {
         self.leader?;
         let expiry = self.store.leases().next_expiry()?;
@@ -52,7 +51,7 @@ impl Cluster {
         self.epoch + Duration::from_nanos(ticks.saturating_mul(interval))
     }
 
-    /// Does what is due at this very instant. Each of these takes away what made it due.
+    /// Handles everything that is due right now. Each step removes what made it due.
     fn fire(&mut self) {
         if self.election.is_some_and(|at| at <= self.now) {
             self.elect();
@@ -63,20 +62,20 @@ impl Cluster {
         if self.sync.is_some_and(|at| at <= self.now) {
             self.sync_watches();
         }
-        self.tell_progress();
-        self.empty_boxes();
+        self.notify_progress();
+        self.drain_queues();
     }
 
-    /// Gives up calls and signs of life that have waited for a leader too long.
+    /// Times out calls and keep-alives that have waited for a leader too long.
     fn time_out(&mut self) {
         while self.pending.front().is_some_and(|call| call.until <= self.now) {
             let Some(call) = self.pending.pop_front() else { return };
-            let asked = call.handed_on || !calls::is_proposal(&call.request);
-            let why = if asked { Refusal::TIMED_OUT } else { Refusal::DEADLINE_EXCEEDED };
+            let reached_log = call.forwarded || !calls::is_proposal(&call.request);
+            let why = if reached_log { Refusal::TIMED_OUT } else { Refusal::DEADLINE_EXCEEDED };
             let reply = Err(why.status());
             self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply });
-            if call.handed_on {
-                self.call_unheard(call.member, call.token, call.request);
+            if call.forwarded {
+                self.call_orphaned(call.member, call.token, call.request);
             }
         }
         let now = self.now;
@@ -86,7 +85,6 @@ impl Cluster {
         });
     }
 
-    /// Ends the streams of members that have been without a leader for long.
     fn end_streams(&mut self) {
         for member in 0..self.members.len() {
             if self.streams_end(member).is_some_and(|at| at <= self.now) {
@@ -106,13 +104,13 @@ impl Cluster {
         }
     }
 
-    /// Each expired lease ends in a revision of its own.
+    /// Revokes expired leases, each in a separate revision.
     fn revoke_expired(&mut self) {
         if self.next_revoke().is_none_or(|at| at > self.now) {
             return;
         }
         for lease in self.store.leases().expired(self.now) {
-            // It is there: it was listed just now.
+            // Cannot fail: the lease was listed just now.
             let _ = self.store.revoke(lease);
             self.publish();
         }
@@ -131,8 +129,8 @@ impl Cluster {
         self.sync = parked.then(|| self.next_tick(self.config.sync_interval));
     }
 
-    fn tell_progress(&mut self) {
-        // Never at the same instant again.
+    fn notify_progress(&mut self) {
+        // A minimum of 1 ms, so that the next notification is later than now.
         let (now, interval) = (self.now, self.config.progress_interval.max(Duration::from_millis(1)));
         let mut due = false;
         for connection in self.connections.values_mut() {
@@ -152,7 +150,7 @@ impl Cluster {
         }
     }
 
-    fn empty_boxes(&mut self) {
+    fn drain_queues(&mut self) {
         let conns: Vec<u64> = self.connections.keys().copied().collect();
         for conn in conns {
             while let Some(connection) = self.connections.get_mut(&conn)

@@ -1,6 +1,5 @@
-//! Looking in from outside, and changing things by hand, as another client or an operator would.
-//!
-//! None of it waits for a leader.
+//! Inspecting the cluster, and changing it as another client or an operator would. These methods do
+//! not wait for a leader.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -15,35 +14,35 @@ use crate::etcd::Status;
 use crate::etcd::message::{KeyValue, WatchEvent};
 use crate::time::Instant;
 
-/// A lease, seen from outside.
+/// A lease, for inspection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Lease {
-    /// Its id.
+    /// The lease id.
     pub id: i64,
-    /// The life that it was granted, in seconds.
+    /// The granted TTL, in seconds.
     pub ttl: i64,
-    /// When it will have expired. It is revoked some time after.
+    /// When it expires. It is revoked some time later.
     pub expires: Instant,
-    /// The keys that hang on it.
+    /// The keys attached to it.
     pub keys: Vec<Bytes>,
 }
 
 impl Cluster {
-    /// Every key, in order.
+    /// Returns every key, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<KeyValue> {
         self.store.range(&Span::From(Bytes::new())).map(|(key, entry)| entry.to_kv(key)).collect()
     }
 
-    /// A key, if there is such.
+    /// Returns a key, if it exists.
     #[must_use]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValue> {
         let key = Bytes::copy_from_slice(key.as_ref());
         self.store.range(&Span::One(key)).map(|(key, entry)| entry.to_kv(key)).next()
     }
 
-    /// Every lease, by its id.
+    /// Returns every lease, ordered by id.
     #[must_use]
     pub fn leases(&self) -> Vec<Lease> {
         let seen = self.store.leases().iter().map(|(id, lease)| Lease {
@@ -55,31 +54,32 @@ impl Cluster {
         seen.collect()
     }
 
-    /// The store's revision.
+    /// Returns the store's revision.
     #[must_use]
     pub const fn revision(&self) -> i64 {
         self.store.revision()
     }
 
-    /// How often each method was called, by its path; opening a stream is a call as well.
+    /// Returns the number of calls of each method, by its path. Opening a stream counts as a call.
     #[must_use]
     pub const fn calls(&self) -> &BTreeMap<&'static str, u64> {
         &self.calls
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.connections.len()
     }
 
-    /// How many streams are open.
+    /// Returns the number of open streams.
     #[must_use]
     pub fn stream_count(&self) -> usize {
         self.connections.values().map(|connection| connection.streams.len()).sum()
     }
 
-    /// How many watches wait to be brought up to date. A client that never watches from the past never has one (requirement E5).
+    /// Returns the number of parked watches. Without watches from the past there are none.
+    // E5
     #[must_use]
     pub fn parked_count(&self) -> usize {
         let streams = self.connections.values().flat_map(|connection| connection.streams.values());
@@ -94,7 +94,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If there is no such lease.
+    /// Fails if the lease does not exist.
     pub fn put(
         &mut self,
         now: Instant,
@@ -113,7 +113,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key, and returns whether it existed.
     pub fn delete(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
         self.advance(now);
         let mut change = self.store.write();
@@ -123,7 +123,7 @@ impl Cluster {
         deleted > 0
     }
 
-    /// Ends a lease, and deletes its keys; whether it was there.
+    /// Revokes a lease and deletes its keys. Returns whether it existed.
     pub fn revoke(&mut self, now: Instant, lease: i64) -> bool {
         self.advance(now);
         let there = self.store.revoke(lease).is_ok();
@@ -131,15 +131,15 @@ impl Cluster {
         there
     }
 
-    /// Forgets what happened before `revision`. Watches that begin earlier end.
+    /// Compacts the history before `revision`. Watches that start earlier end.
     ///
     /// # Errors
     ///
-    /// If it is forgotten already, or has not come yet.
+    /// Fails if the revision is compacted already or in the future.
     pub fn compact(&mut self, now: Instant, revision: i64) -> Result<(), Status> {
         self.advance(now);
         for member in &mut self.members {
-            // Who is cut off will hear of it all the same: the others have it in their logs.
+            // An isolated member still receives the events later, from the others' logs.
             let missed = self.store.history(member.seen + 1, revision.min(self.store.revision()));
             member.backlog.extend(missed.map(|(revision, events)| (revision, events.clone())));
             member.seen = member.seen.max(member.backlog.last().map_or(member.seen, |(revision, _)| *revision));
@@ -147,14 +147,14 @@ impl Cluster {
         self.store.compact(revision).map_err(Refusal::status)
     }
 
-    /// Adds a user, or replaces the one of this name, whose tokens become invalid.
+    /// Adds a user. Replacing a user invalidates the user's tokens.
     pub fn set_user(&mut self, now: Instant, user: User) {
         self.advance(now);
         self.logins.retain(|_, login| login.user != user.name);
         self.config.users.insert(user.name.clone(), user);
     }
 
-    /// Cancels every watch, as a member does that cannot serve it any more.
+    /// Cancels every watch, as a member does that can no longer serve it.
     pub fn cancel_watches(&mut self, now: Instant) {
         self.advance(now);
         for member in 0..self.members.len() {
@@ -162,13 +162,13 @@ impl Cluster {
         }
     }
 
-    /// From now on the watches of a member miss what happens, and nobody says so; or not any more. What they missed is never told.
+    /// Makes the watches of a member silently lose events for good, or stops that.
     pub fn set_loses_events(&mut self, now: Instant, member: usize, loses: bool) {
         self.advance(now);
         self.members[member].loses_events = loses;
     }
 
-    /// Whether the watches of a member miss what happens.
+    /// Returns true if the watches of a member lose events.
     #[must_use]
     pub fn loses_events(&self, member: usize) -> bool {
         self.members[member].loses_events
@@ -180,12 +180,12 @@ impl Cluster {
         self.end_where(|of, _| of == member);
     }
 
-    /// What has happened from revision `first` on, as far as no compaction has forgotten it.
+    /// Returns the events since revision `first` that were not compacted.
     pub(in crate::sim) fn changes(&self, first: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
         self.store.history(first, self.store.revision())
     }
 
-    /// Makes every token invalid.
+    /// Invalidates every token.
     pub fn expire_tokens(&mut self, now: Instant) {
         self.advance(now);
         self.logins.clear();

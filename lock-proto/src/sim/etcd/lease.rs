@@ -9,14 +9,14 @@ use bytes::Bytes;
 use super::refusal::Refusal;
 use crate::time::Instant;
 
-/// Some 285 years, in seconds.
+/// About 285 years, in seconds.
 const MAX_TTL: i64 = 9_000_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
-    /// Seconds.
+    /// In seconds.
     pub(super) ttl: i64,
-    /// From then on it may be revoked.
+    /// From this time on it may be revoked.
     pub(super) expires: Instant,
     pub(super) keys: BTreeSet<Bytes>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Lease {
 pub(super) struct Leases(BTreeMap<i64, Lease>);
 
 impl Leases {
-    /// Makes a lease; its TTL. `min_ttl` is in seconds.
+    /// Grants a lease and returns its TTL. `min_ttl` is in seconds.
     pub(super) fn grant(&mut self, now: Instant, id: i64, ttl: i64, min_ttl: i64) -> Result<i64, Refusal> {
         if ttl > MAX_TTL {
             return Err(Refusal::LEASE_TTL_TOO_LARGE);
@@ -42,19 +42,19 @@ impl Leases {
         self.0.get(&id)
     }
 
-    /// Takes a lease away; its keys in order.
+    /// Removes a lease and returns its keys in order.
     pub(super) fn remove(&mut self, id: i64) -> Option<BTreeSet<Bytes>> {
         self.0.remove(&id).map(|lease| lease.keys)
     }
 
-    /// A sign of life: the TTL from now on, or `None` if there is no such lease. One that has expired is not saved any more.
+    /// Renews a lease and returns its TTL, unless it does not exist or has expired.
     pub(super) fn renew(&mut self, now: Instant, id: i64) -> Option<i64> {
         let lease = self.0.get_mut(&id).filter(|lease| now < lease.expires)?;
         lease.expires = now + seconds(lease.ttl);
         Some(lease.ttl)
     }
 
-    /// A new leader gives every lease its whole TTL again, and some more.
+    /// Renews every lease for its full TTL plus `extra`, as a new leader does.
     pub(super) fn renew_all(&mut self, now: Instant, extra: Duration) {
         for lease in self.0.values_mut() {
             lease.expires = now + seconds(lease.ttl) + extra;

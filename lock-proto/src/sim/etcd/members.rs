@@ -1,4 +1,4 @@
-//! The members: who leads, who is cut off, who is down.
+//! The members: leadership, partitions, crashes.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -13,34 +13,34 @@ use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Member {
-    /// As it calls itself in headers.
+    /// The member id in headers.
     pub(super) id: u64,
     pub(super) up: bool,
     isolated: bool,
-    /// Since when it has not heard of a leader.
-    lost: Option<Instant>,
-    /// The last revision that its watches and its own answers know.
+    /// Since when it has had no leader.
+    leaderless_since: Option<Instant>,
+    /// The last revision visible to its watches and replies.
     pub(super) applied: i64,
-    /// The last revision that it has applied, or that waits in `backlog`.
+    /// The last revision that it has applied or that waits in `backlog`.
     pub(super) seen: i64,
-    /// What happened while it was cut off and has been compacted since.
+    /// Events that occurred while it was isolated and have been compacted since.
     pub(super) backlog: Vec<(i64, Vec<WatchEvent>)>,
-    /// Its watches are not told what happens.
+    /// Its watches lose events.
     pub(super) loses_events: bool,
-    /// How long what comes in is not looked at.
+    /// Delay of its input.
     pub(super) inward: Duration,
-    /// How long what goes out is held back.
+    /// Delay of its output.
     pub(super) outward: Duration,
 }
 
 impl Member {
     pub(super) fn new(index: usize) -> Self {
         Self {
-            // Far from 0, which would be a missing one.
+            // Must not be 0, which means a missing id.
             id: 0xe7cd_0000_0000_0001 + index as u64,
             up: true,
             isolated: false,
-            lost: None,
+            leaderless_since: None,
             applied: 1,
             seen: 1,
             backlog: Vec::new(),
@@ -56,24 +56,24 @@ impl Member {
 }
 
 impl Cluster {
-    // ---- what happens to members ----
+    // ---- faults ----
 
-    /// Cuts a member off from the others, not from its clients. If it led, the others elect another.
+    /// Cuts a member off from the others, but not from its clients. A leader is replaced.
     pub fn isolate(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = true;
-        self.settle();
+        self.update_leadership();
     }
 
     /// Ends [`isolate`](Self::isolate).
     pub fn heal(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = false;
-        self.settle();
+        self.update_leadership();
     }
 
-    /// Kills a member: its connections are dropped, calls under way are never answered, and what it had taken of them may be applied
-    /// or not (see [`Fate`](super::Fate)). Its data stays.
+    /// Kills a member. Its connections are dropped and pending calls get no reply. Those that it
+    /// has accepted may be applied or not (see [`Fate`](super::Fate)). Its data survives.
     pub fn crash(&mut self, now: Instant, member: usize) {
         self.advance(now);
         let conns = self.conns(member);
@@ -82,16 +82,16 @@ impl Cluster {
             let inbox = self.connections.remove(conn).map(|connection| connection.inbox).unwrap_or_default();
             for (_, inbound) in inbox {
                 if let Inbound::Call { token, request, .. } = inbound {
-                    self.call_unheard(member, token, request);
+                    self.call_orphaned(member, token, request);
                 }
             }
         }
-        self.forget_pending(|call| call.member == member);
+        self.drop_pending(|call| call.member == member);
         self.go_down(member, &conns);
     }
 
-    /// Stops a member in an orderly way: what it has taken is done and what it has to say is said, if it has a leader; then its
-    /// connections are closed.
+    /// Shuts a member down. If it has a leader, it processes its input and flushes its output
+    /// first. Then it closes its connections.
     pub fn stop(&mut self, now: Instant, member: usize) {
         self.advance(now);
         let conns = self.conns(member);
@@ -102,50 +102,50 @@ impl Cluster {
             let Some(connection) = self.connections.remove(conn) else { continue };
             self.outputs.extend(connection.outbox.into_iter().map(|(_, output)| output));
         }
-        self.forget_pending(|call| call.member == member);
+        self.drop_pending(|call| call.member == member);
         self.go_down(member, &conns);
     }
 
-    /// Starts a member that is down, with the data that it had. Tokens are not among them.
+    /// Starts a member that is down, with its data. Tokens are lost.
     pub fn start(&mut self, now: Instant, member: usize) {
         self.advance(now);
         if self.members[member].up {
             return;
         }
         for login in self.logins.values_mut() {
-            login.known.remove(&member);
+            login.expires.remove(&member);
         }
-        // It starts without a leader, and knows it.
+        // It starts without a leader, and is aware of that.
         let noticed = self.now.back(self.config.election_timeout);
         let fresh = Member::new(member);
         let old = &mut self.members[member];
         *old = Member {
             isolated: old.isolated,
-            lost: Some(noticed),
+            leaderless_since: Some(noticed),
             applied: old.applied,
             seen: old.seen,
             backlog: core::mem::take(&mut old.backlog),
             ..fresh
         };
-        self.settle();
+        self.update_leadership();
     }
 
-    /// Nobody can lead, although every member may be up: as if the network between all of them were cut.
+    /// Makes the cluster lose its quorum, as if all links between members were cut.
     pub fn lose_quorum(&mut self, now: Instant) {
         self.advance(now);
         self.quorum_lost = true;
-        self.settle();
+        self.update_leadership();
     }
 
     /// Ends [`lose_quorum`](Self::lose_quorum): a leader is elected.
     pub fn restore_quorum(&mut self, now: Instant) {
         self.advance(now);
         self.quorum_lost = false;
-        self.settle();
+        self.update_leadership();
     }
 
-    /// The leader hands over to another member, without a gap. Every lease has its whole TTL again, and an election timeout more. False
-    /// if there is nobody to hand over from or to.
+    /// Moves the leadership to another member without a gap. Every lease is renewed for its full
+    /// TTL plus an election timeout. Returns false if there is no leader or no other candidate.
     pub fn change_leader(&mut self, now: Instant) -> bool {
         self.advance(now);
         let others: Vec<usize> = self.connected().filter(|member| Some(*member) != self.leader).collect();
@@ -157,7 +157,7 @@ impl Cluster {
         true
     }
 
-    /// Makes a member slow: what comes in is looked at only after `inward`, what goes out is held back for `outward`.
+    /// Slows a member down: delays its input by `inward` and its output by `outward`.
     pub fn slow(&mut self, now: Instant, member: usize, inward: Duration, outward: Duration) {
         self.advance(now);
         self.members[member].inward = inward;
@@ -174,56 +174,55 @@ impl Cluster {
         }
     }
 
-    /// Who leads.
+    /// Returns the leader.
     #[must_use]
     pub const fn leader(&self) -> Option<usize> {
         self.leader
     }
 
-    /// Whether a member is up.
+    /// Returns true if a member is up.
     #[must_use]
     pub fn is_up(&self, member: usize) -> bool {
         self.members[member].up
     }
 
-    // ---- inside ----
+    // ---- internal ----
 
-    /// Whether a member can answer: it is connected to a leader.
-    pub(super) fn gets_on(&self, member: usize) -> bool {
+    /// Returns true if a member is connected to a leader.
+    pub(super) fn has_leader(&self, member: usize) -> bool {
         self.leader.is_some() && self.members[member].is_connected()
     }
 
-    /// Whether a member knows that it has no leader.
     pub(super) fn has_noticed(&self, member: usize) -> bool {
-        self.members[member].lost.is_some_and(|since| since + self.config.election_timeout <= self.now)
+        self.members[member].leaderless_since.is_some_and(|since| since + self.config.election_timeout <= self.now)
     }
 
-    /// When a member without a leader ends its streams: it looks three times in all, an election timeout apart.
+    /// A member without a leader checks three times, an election timeout apart.
     pub(super) fn streams_end(&self, member: usize) -> Option<Instant> {
-        let since = self.members[member].lost?;
+        let since = self.members[member].leaderless_since?;
         let any = self.connections.values().any(|c| c.member == member && !c.streams.is_empty());
         any.then(|| since + self.config.election_timeout * 4)
     }
 
-    /// The election is over.
+    /// Completes the election.
     pub(super) fn elect(&mut self) {
         self.election = None;
         let candidates: Vec<usize> = self.connected().collect();
         let leader = self.rng.pick(&candidates).copied();
         self.lead(leader);
         if self.leader.is_some() {
-            for call in core::mem::take(&mut self.ghosts) {
-                self.execute_unheard(&call);
+            for call in core::mem::take(&mut self.orphans) {
+                self.execute_orphaned(&call);
             }
         }
-        self.settle();
+        self.update_leadership();
     }
 
-    /// Ends the waiting of calls: those that may be in a log are left to their fate.
-    pub(super) fn forget_pending(&mut self, gone: impl Fn(&Pending) -> bool) {
+    /// Drops pending calls. Those that may be in a log can still be applied.
+    pub(super) fn drop_pending(&mut self, gone: impl Fn(&Pending) -> bool) {
         for call in self.take_pending(gone) {
-            if call.handed_on {
-                self.call_unheard(call.member, call.token, call.request);
+            if call.forwarded {
+                self.call_orphaned(call.member, call.token, call.request);
             }
         }
     }
@@ -253,11 +252,11 @@ impl Cluster {
     fn go_down(&mut self, member: usize, conns: &BTreeSet<u64>) {
         self.members[member].up = false;
         self.outputs.extend(conns.iter().map(|conn| ClusterOutput::Dropped { conn: *conn }));
-        self.settle();
+        self.update_leadership();
     }
 
-    /// After any change: who can lead, and who has lost or found the leader.
-    fn settle(&mut self) {
+    /// Updates the leadership and each member's view of it after a change.
+    fn update_leadership(&mut self) {
         let quorum = !self.quorum_lost && self.connected().count() > self.members.len() / 2;
         if self.leader.is_some_and(|leader| !quorum || !self.members[leader].is_connected()) {
             self.leader = None;
@@ -267,18 +266,18 @@ impl Cluster {
             (None, false) | (Some(_), _) => None,
         };
         for member in 0..self.members.len() {
-            if self.gets_on(member) {
+            if self.has_leader(member) {
                 self.rejoin(member);
             } else if self.members[member].up {
-                self.members[member].lost.get_or_insert(self.now);
+                self.members[member].leaderless_since.get_or_insert(self.now);
             }
         }
     }
 
-    /// A member has a leader again: it catches up, and does what had to wait.
+    /// A member has a leader again: it catches up and processes pending calls and keep-alives.
     fn rejoin(&mut self, member: usize) {
         let noticed = self.has_noticed(member);
-        if self.members[member].lost.take().is_none() {
+        if self.members[member].leaderless_since.take().is_none() {
             return;
         }
         self.catch_up(member);

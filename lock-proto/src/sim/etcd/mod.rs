@@ -1,9 +1,10 @@
-//! An etcd cluster as a machine: typed calls and stream messages in, replies out, no I/O.
+//! An etcd cluster as a state machine: typed calls and stream messages in, replies out, no I/O.
 //!
-//! [`Cluster`] answers as etcd 3.4 does, with its codes and texts, its revisions and its habits, also the awkward ones: a watch that
-//! begins at or before the current revision is parked and brought up to date every 100 ms only, a lease that has expired is looked for
-//! every 500 ms, a new leader gives every lease its whole TTL again, a refused watch has no number. `lock-tokio/tests/etcd_model`
-//! compares it with a real server, call by call.
+//! [`Cluster`] replies as etcd 3.4 does, with its codes, texts and revisions. It also reproduces
+//! surprising behaviour. A watch that starts at or before the current revision is parked and synced
+//! only every 100 ms. Expired leases are looked for every 500 ms. A new leader renews every lease.
+//! A rejected watch has no id. `lock-tokio/tests/etcd_model` compares it with a real server, call
+//! by call.
 //!
 //! ```
 //! use core::time::Duration;
@@ -15,18 +16,23 @@
 //! let mut now = Instant::from_millis(1);
 //! let mut cluster = Cluster::new(now, ClusterConfig::new(3, 7));
 //!
-//! // Connection 1, to the first member: a lease of ten seconds, and a key that hangs on it.
+//! // Connection 1, to the first member: a lease of ten seconds, and a key attached to it.
 //! cluster.handle_connected(now, 0, 1);
 //! cluster.handle_call(now, 1, 100, None, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 77 }));
 //! let put = PutRequest { key: "stock/4d".into(), value: "".into(), lease: 77 };
-//! let put = TxnRequest { success: vec![RequestOp { request: Some(Op::Put(put)) }], ..TxnRequest::default() };
+//! let put = RequestOp { request: Some(Op::Put(put)) };
+//! let put = TxnRequest { success: vec![put], ..TxnRequest::default() };
 //! cluster.handle_call(now, 1, 101, None, &Rpc::Txn(put));
-//! let Some(ClusterOutput::Reply { rpc: 100, reply: Ok(RpcReply::Grant(grant)), .. }) = cluster.poll_output() else { panic!() };
+//! let Some(ClusterOutput::Reply { rpc: 100, reply, .. }) = cluster.poll_output() else {
+//!     panic!()
+//! };
+//! let Ok(RpcReply::Grant(grant)) = reply else { panic!() };
 //! assert_eq!(grant.ttl, 10);
-//! assert!(matches!(cluster.poll_output(), Some(ClusterOutput::Reply { rpc: 101, reply: Ok(_), .. })));
+//! let reply = cluster.poll_output();
+//! assert!(matches!(reply, Some(ClusterOutput::Reply { rpc: 101, reply: Ok(_), .. })));
 //! assert_eq!(cluster.keys().len(), 1);
 //!
-//! // The leader dies. Somebody else leads a second later, and the lease has its whole life again.
+//! // The leader dies. Another one is elected a second later and renews the lease.
 //! let leader = cluster.leader().unwrap();
 //! assert_eq!(leader, 0);
 //! cluster.crash(now, leader);
@@ -39,7 +45,7 @@
 //! cluster.handle_timeout(now);
 //! assert_eq!(cluster.keys().len(), 1);
 //!
-//! // Nobody gives a sign of life: it ends, and its key with it.
+//! // Without a keep-alive the lease expires, and its key is deleted.
 //! now = now + Duration::from_secs(2);
 //! cluster.handle_timeout(now);
 //! assert!(cluster.keys().is_empty() && cluster.leases().is_empty());
@@ -47,10 +53,11 @@
 //!
 //! # What is simulated
 //!
-//! All members answer from one store, which is what consensus promises. A member that is cut off from the others
-//! ([`Cluster::isolate`]) does not get on: calls wait and time out, its watches hear nothing until it is back, and its streams end when it
-//! has had no leader for a while. Not simulated: the log itself (no write is ever lost once it was answered), learners,
-//! reconfiguration, and requests that a lock does not make.
+//! All members share one store, which is what consensus guarantees. A member that is cut off from
+//! the others ([`Cluster::isolate`]) makes no progress: calls wait and time out, watches receive
+//! nothing until it is back, and its streams end when it has had no leader for a while. Not
+//! simulated: the log itself (a write that was acknowledged is never lost), learners,
+//! reconfiguration, and requests that locks do not use.
 
 mod calls;
 mod config;
@@ -84,29 +91,29 @@ pub use config::{ClusterConfig, Fate};
 pub use hand::Lease;
 pub use user::User;
 
-/// A state of a cluster in which it refuses requests.
+/// A state in which a cluster rejects requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Condition {
-    /// Too much waits to be applied: proposals are refused, reads are not.
+    /// Too many proposals are waiting to be applied. Proposals are rejected, reads are not.
     TooManyRequests,
-    /// The database has reached its quota: what would put a key or make a lease is refused.
+    /// The database has reached its quota. Requests that put a key or grant a lease are rejected.
     NoSpace,
 }
 
-/// What a [`Cluster`] tells its surroundings.
+/// An output of a [`Cluster`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClusterOutput {
-    /// A call is answered.
+    /// The reply to a call.
     Reply {
         /// The connection.
         conn: u64,
         /// The call.
         rpc: u64,
-        /// The answer.
+        /// The reply.
         reply: Result<RpcReply, Status>,
     },
-    /// A stream has a message.
+    /// A message on a stream.
     Message {
         /// The connection.
         conn: u64,
@@ -115,16 +122,16 @@ pub enum ClusterOutput {
         /// The message.
         message: StreamReceived,
     },
-    /// A stream is over.
+    /// The end of a stream.
     Ended {
         /// The connection.
         conn: u64,
         /// The stream.
         stream: u64,
-        /// Why.
+        /// The reason.
         status: Status,
     },
-    /// The member has closed the connection, or could not be reached. Nothing more comes on it.
+    /// The member closed the connection, or could not be reached. No more output follows on it.
     Dropped {
         /// The connection.
         conn: u64,
@@ -132,7 +139,7 @@ pub enum ClusterOutput {
 }
 
 impl ClusterOutput {
-    /// The connection that it is for.
+    /// Returns the connection.
     #[must_use]
     pub const fn conn(&self) -> u64 {
         match self {
@@ -146,43 +153,42 @@ impl ClusterOutput {
 
 /// A simulated etcd cluster.
 ///
-/// Feed it facts (`handle_*`), carry out what [`poll_output`](Self::poll_output) tells, and call
-/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline). Members are named by their index;
-/// connections, calls and streams are numbered by the caller, a connection's number being used once. Facts for what is not there (any
-/// more) are harmless.
+/// Feed it events (`handle_*`), carry out what [`poll_output`](Self::poll_output) returns, and call
+/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline). Members are
+/// identified by index. The caller numbers connections, calls and streams, and never reuses the
+/// number of a connection. Events for unknown or closed connections and streams are ignored.
 ///
 /// # Panics
 ///
-/// Everything that names a member panics if there is none of that index.
+/// Every method that takes a member panics if the index is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cluster {
     config: ClusterConfig,
     now: Instant,
-    /// When it was started: the members' periodic work is counted from there.
+    /// The start, from which the members' periodic work is scheduled.
     epoch: Instant,
     rng: Rng,
     store: Store,
     members: Vec<Member>,
     leader: Option<usize>,
-    /// When the members that are connected will have elected one.
+    /// When the connected members will have elected a leader.
     election: Option<Instant>,
-    /// By hand: nobody can lead.
+    /// Set by hand: no leader can be elected.
     quorum_lost: bool,
     conditions: BTreeSet<Condition>,
     logins: BTreeMap<String, Login>,
     connections: BTreeMap<u64, Connection>,
-    /// Calls that wait for a leader, in the order in which they came.
     pending: VecDeque<Pending>,
-    /// Proposals that nobody waits for any more, and that will be applied when there is a leader.
-    ghosts: VecDeque<Pending>,
-    /// When parked watches are brought up to date.
+    /// Proposals without a caller that will be applied once there is a leader.
+    orphans: VecDeque<Pending>,
+    /// When parked watches are synced.
     sync: Option<Instant>,
     calls: BTreeMap<&'static str, u64>,
     outputs: VecDeque<ClusterOutput>,
 }
 
 impl Cluster {
-    /// A cluster without data, all of whose members are connected; the first one leads.
+    /// Creates an empty cluster with all members connected, led by the first one.
     #[must_use]
     pub fn new(now: Instant, config: ClusterConfig) -> Self {
         Self {
@@ -198,7 +204,7 @@ impl Cluster {
             logins: BTreeMap::new(),
             connections: BTreeMap::new(),
             pending: VecDeque::new(),
-            ghosts: VecDeque::new(),
+            orphans: VecDeque::new(),
             sync: None,
             calls: BTreeMap::new(),
             outputs: VecDeque::new(),
@@ -206,9 +212,9 @@ impl Cluster {
         }
     }
 
-    // ---- facts ----
+    // ---- input ----
 
-    /// A client has connected to a member. If that one is down, the connection is dropped.
+    /// A client has connected to a member. If the member is down, the connection is dropped.
     pub fn handle_connected(&mut self, now: Instant, member: usize, conn: u64) {
         self.advance(now);
         if self.members[member].up {
@@ -218,7 +224,7 @@ impl Cluster {
         }
     }
 
-    /// The client has hung up. What it sent before may still be done, as with a real server.
+    /// The client has disconnected. Its pending requests may still be executed, as in etcd.
     pub fn handle_disconnected(&mut self, now: Instant, conn: u64) {
         self.advance(now);
         let Some(connection) = self.connections.remove(&conn) else { return };
@@ -227,59 +233,60 @@ impl Cluster {
             Inbound::Open { .. } | Inbound::Send { .. } | Inbound::Close { .. } => None,
         });
         for (token, request) in calls.collect::<Vec<_>>() {
-            self.call_unheard(connection.member, token, request);
+            self.call_orphaned(connection.member, token, request);
         }
-        self.forget_pending(|call| call.conn == conn);
+        self.drop_pending(|call| call.conn == conn);
         self.outputs.retain(|output| output.conn() != conn);
     }
 
-    /// A unary call.
+    /// A client makes a unary call.
     pub fn handle_call(&mut self, now: Instant, conn: u64, rpc: u64, token: Option<&str>, request: &Rpc) {
         self.advance(now);
         *self.calls.entry(request.path()).or_default() += 1;
         self.accept(conn, Inbound::Call { rpc, token: token.map(Into::into), request: request.clone() });
     }
 
-    /// A stream is opened, with the metadata `hasleader: true`, so that it ends when its member has no leader.
+    /// A client opens a stream, with the metadata `hasleader: true`, so that the stream ends when
+    /// its member has no leader.
     pub fn handle_open(&mut self, now: Instant, conn: u64, stream: u64, kind: StreamKind, token: Option<&str>) {
         self.advance(now);
         *self.calls.entry(kind.path()).or_default() += 1;
         self.accept(conn, Inbound::Open { stream, kind, token: token.map(Into::into) });
     }
 
-    /// A message on a stream.
+    /// A client sends a message on a stream.
     pub fn handle_send(&mut self, now: Instant, conn: u64, stream: u64, message: &StreamSend) {
         self.advance(now);
         self.accept(conn, Inbound::Send { stream, message: message.clone() });
     }
 
-    /// The client has ended a stream.
+    /// A client closes a stream.
     pub fn handle_close(&mut self, now: Instant, conn: u64, stream: u64) {
         self.advance(now);
         self.accept(conn, Inbound::Close { stream });
     }
 
-    /// Does what is due by now.
+    /// Handles everything that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
     }
 
-    // ---- drains ----
+    // ---- output ----
 
-    /// What is to be told to clients, in this order.
+    /// Returns the next output for a client. The order must be kept.
     pub fn poll_output(&mut self) -> Option<ClusterOutput> {
         self.outputs.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called next; now, while output is queued.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next: now, if there is output.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.outputs.is_empty() { self.next_due() } else { Some(self.now) }
     }
 
-    // ---- inside ----
+    // ---- internal ----
 
-    /// Takes what a client has sent; a slow member only lays it aside.
+    /// Accepts a client's input. A slow member delays it.
     fn accept(&mut self, conn: u64, inbound: Inbound) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let due = self.now + self.members[connection.member].inward;
@@ -291,7 +298,6 @@ impl Cluster {
         }
     }
 
-    /// Looks at what a client has sent.
     fn take(&mut self, conn: u64, inbound: Inbound) {
         match inbound {
             Inbound::Call { rpc, token, request } => self.call(conn, rpc, token, request),
@@ -301,7 +307,7 @@ impl Cluster {
         }
     }
 
-    /// Tells a client; a slow member does it later.
+    /// Sends an output. A slow member delays it.
     fn emit(&mut self, output: ClusterOutput) {
         let Some(connection) = self.connections.get_mut(&output.conn()) else { return };
         let due = self.now + self.members[connection.member].outward;

@@ -1,18 +1,17 @@
-//! What the server says when it does not do something: the codes and texts of etcd 3.4 (`etcdserver/api/v3rpc/rpctypes`), as a
-//! real one sends them.
+//! Errors with the codes and texts of etcd 3.4 (`etcdserver/api/v3rpc/rpctypes`).
 
 use alloc::format;
 use alloc::string::String;
 
 use crate::etcd::{Code, Status};
 
-/// A code and its words.
+/// A code and its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Refusal(Code, &'static str);
 
 impl Refusal {
     pub(super) const EMPTY_KEY: Self = Self(Code::InvalidArgument, "etcdserver: key is not provided");
-    /// What an operation that is none gets.
+    /// The reply to an empty operation.
     pub(super) const NO_OPERATION: Self = Self(Code::InvalidArgument, "etcdserver: key not found");
     pub(super) const TOO_MANY_OPS: Self = Self(Code::InvalidArgument, "etcdserver: too many operations in txn request");
     pub(super) const DUPLICATE_KEY: Self =
@@ -39,14 +38,14 @@ impl Refusal {
     pub(super) const NO_LEADER: Self = Self(Code::Unavailable, "etcdserver: no leader");
     pub(super) const LEADER_CHANGED: Self = Self(Code::Unavailable, "etcdserver: leader changed");
     pub(super) const TIMED_OUT: Self = Self(Code::Unavailable, "etcdserver: request timed out");
-    /// What a proposal gets that was made while its member knew of no leader. Not one of etcd's own: Go's, which has no code.
+    /// For a proposal that timed out without a known leader. A Go error, which has no code.
     pub(super) const DEADLINE_EXCEEDED: Self = Self(Code::Unknown, "context deadline exceeded");
 
     pub(super) fn status(self) -> Status {
         Status::new(self.0, self.1)
     }
 
-    /// How a watch is told, in words alone: as Go prints a status.
+    /// The cancel reason of a watch: the status as Go prints it.
     pub(super) fn reason(self) -> String {
         format!("rpc error: code = {:?} desc = {}", self.0, self.1)
     }

@@ -1,4 +1,4 @@
-//! Keys and ranges, as requests name them.
+//! Keys and key ranges in requests.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -6,18 +6,18 @@ use core::ops::Bound;
 
 use bytes::Bytes;
 
-/// One key, or the keys from one to another.
+/// One key, or a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Span {
     One(Bytes),
-    /// The end is exclusive; not after the start, if there is no key in it.
+    /// The end is exclusive. A range whose end is not after its start is empty.
     Range(Bytes, Bytes),
-    /// To the last key of all.
+    /// All keys from this one on.
     From(Bytes),
 }
 
 impl Span {
-    /// As a request names it: no end is one key, an end of one zero byte is no end.
+    /// Converts from a request: without an end it is one key; the end `\0` means no limit.
     pub(super) fn new(key: &Bytes, end: &Bytes) -> Self {
         match &**end {
             [] => Self::One(key.clone()),
@@ -44,7 +44,7 @@ impl Span {
         }
     }
 
-    /// The bounds for a map. Not for an empty range.
+    /// The range must not be empty.
     pub(super) fn bounds(&self) -> (Bound<&Bytes>, Bound<&Bytes>) {
         match self {
             Self::One(key) => (Bound::Included(key), Bound::Included(key)),
@@ -54,7 +54,7 @@ impl Span {
     }
 }
 
-/// Where a permission ends: a key, exclusive, or nowhere.
+/// The end of a permission: a key (exclusive), or none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Until {
     Key(Vec<u8>),
@@ -78,7 +78,7 @@ impl PartialOrd for Until {
     }
 }
 
-/// The first key after all that begin with `prefix`.
+/// Returns the end of the range of keys that start with `prefix`.
 pub(super) fn after_prefix(prefix: &[u8]) -> Until {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

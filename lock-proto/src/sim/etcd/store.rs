@@ -1,4 +1,4 @@
-//! The keys with their revisions, and what happened to them.
+//! The keys with their revisions, and the history of events.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::etcd::message::{DELETED, KeyValue, WatchEvent};
 pub(super) struct Entry {
     pub(super) created: i64,
     pub(super) modified: i64,
-    /// How often it was written since its creation.
+    /// Number of writes since its creation.
     pub(super) version: i64,
     pub(super) value: Bytes,
     pub(super) lease: i64,
@@ -35,16 +35,16 @@ impl Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Store {
     revision: i64,
-    /// The oldest revision that can still be asked for; -1 before the first compaction.
+    /// The last compacted revision, or -1 before the first compaction.
     compacted: i64,
     keys: BTreeMap<Bytes, Entry>,
-    /// By revision, in the order of the operations.
+    /// Events by revision, in the order of the operations.
     history: BTreeMap<i64, Vec<WatchEvent>>,
     leases: Leases,
 }
 
 impl Store {
-    /// An empty one. Its revision is 1, as etcd has it.
+    /// Creates an empty store. Its revision is 1, as in etcd.
     pub(super) fn new() -> Self {
         Self { revision: 1, compacted: -1, keys: BTreeMap::new(), history: BTreeMap::new(), leases: Leases::default() }
     }
@@ -66,22 +66,21 @@ impl Store {
     }
 
     pub(super) fn range(&self, span: &Span) -> impl Iterator<Item = (&Bytes, &Entry)> {
-        // A map does not take a range whose end is before its start.
+        // `BTreeMap::range` panics if the end is before the start.
         (!span.is_empty()).then(|| self.keys.range::<Bytes, _>(span.bounds())).into_iter().flatten()
     }
 
-    /// What happened from revision `first` to `last`.
     pub(super) fn history(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
         let range = (first <= last).then(|| self.history.range(first..=last));
         range.into_iter().flatten().map(|(revision, events)| (*revision, events))
     }
 
-    /// Begins a change, which gets a revision of its own if it changes anything.
+    /// Begins a change. It gets a new revision if it changes anything.
     pub(super) fn write(&mut self) -> Change<'_> {
         Change { store: self, events: Vec::new() }
     }
 
-    /// Ends a lease, and deletes its keys in one revision.
+    /// Revokes a lease, and deletes its keys in one revision.
     pub(super) fn revoke(&mut self, lease: i64) -> Result<(), Refusal> {
         let keys = self.leases.remove(lease).ok_or(Refusal::LEASE_NOT_FOUND)?;
         let mut change = self.write();
@@ -92,7 +91,6 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what happened before `revision`.
     pub(super) fn compact(&mut self, revision: i64) -> Result<(), Refusal> {
         if revision <= self.compacted {
             return Err(Refusal::COMPACTED);
@@ -102,7 +100,7 @@ impl Store {
         }
         self.compacted = revision;
         self.history = self.history.split_off(&revision);
-        // What was deleted at that very revision is forgotten as well; what was written is still the key's value there.
+        // Deletes at that revision are dropped too; puts are still the current values at it.
         if let Some(events) = self.history.get_mut(&revision) {
             events.retain(|event| event.kind != DELETED);
         }
@@ -110,7 +108,7 @@ impl Store {
     }
 }
 
-/// A change under way: all its operations have one revision.
+/// A change in progress. All its operations share one revision.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     store: &'a mut Store,
@@ -118,7 +116,7 @@ pub(super) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// The revision that a read of this change's own state has.
+    /// Returns the revision of a read within this change.
     pub(super) const fn revision(&self) -> i64 {
         self.store.revision + if self.events.is_empty() { 0 } else { 1 }
     }
@@ -127,7 +125,7 @@ impl Change<'_> {
         self.store
     }
 
-    /// Writes a key. The lease must exist, or be 0.
+    /// Puts a key. The lease must exist, or be 0.
     pub(super) fn put(&mut self, key: &Bytes, value: &Bytes, lease: i64) {
         let revision = self.store.revision + 1;
         let old = self.store.keys.get(key);
@@ -140,7 +138,6 @@ impl Change<'_> {
         self.store.keys.insert(key.clone(), entry);
     }
 
-    /// Deletes keys; how many.
     pub(super) fn delete(&mut self, span: &Span) -> i64 {
         let revision = self.store.revision + 1;
         let keys: Vec<Bytes> = self.store.range(span).map(|(key, _)| key.clone()).collect();
@@ -154,7 +151,7 @@ impl Change<'_> {
         i64::try_from(keys.len()).unwrap_or(i64::MAX)
     }
 
-    /// Ends it; the store's revision now.
+    /// Ends the change and returns the store's revision.
     pub(super) fn end(self) -> i64 {
         if !self.events.is_empty() {
             self.store.revision += 1;

@@ -1,4 +1,4 @@
-//! The two kinds of streams.
+//! Keep-alive and watch streams.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -35,7 +35,7 @@ impl Cluster {
         }
     }
 
-    /// The member ends a stream.
+    /// Ends a stream from the server's side.
     pub(super) fn end(&mut self, conn: u64, stream: u64, why: Refusal) {
         self.close(conn, stream);
         self.emit(ClusterOutput::Ended { conn, stream, status: why.status() });
@@ -51,26 +51,26 @@ impl Cluster {
                 self.keep_alive(conn, stream);
             }
             (Kind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
-                Some(WatchAsk::Create(want)) => self.watch(conn, stream, &want),
+                Some(WatchAsk::Create(request)) => self.watch(conn, stream, &request),
                 Some(WatchAsk::Cancel(cancel)) => {
                     let response = watches.cancel(cancel.watch_id);
-                    response.into_iter().for_each(|response| self.tell(member, conn, stream, response));
+                    response.into_iter().for_each(|response| self.send_watch(member, conn, stream, response));
                 }
                 Some(WatchAsk::Progress(_)) => {
-                    self.tell(member, conn, stream, WatchResponse { watch_id: -1, ..WatchResponse::default() });
+                    self.send_watch(member, conn, stream, WatchResponse { watch_id: -1, ..WatchResponse::default() });
                 }
                 None => {}
             },
-            // Such a host is broken; a real server could not even read the message.
+            // The host is broken; a real server could not even decode the message.
             (Kind::KeepAlive(_), StreamSend::Watch(_)) | (Kind::Watch(..), StreamSend::KeepAlive(_)) => {}
         }
     }
 
-    /// Answers the signs of life of a stream, if its member can.
+    /// Replies to the keep-alives of a stream, if its member has a leader.
     pub(super) fn keep_alive(&mut self, conn: u64, stream: u64) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let member = connection.member;
-        if !self.gets_on(member) {
+        if !self.has_leader(member) {
             return;
         }
         let Some(Stream { kind: Kind::KeepAlive(waiting), .. }) =
@@ -79,10 +79,10 @@ impl Cluster {
             return;
         };
         for (_, LeaseKeepAliveRequest { id }) in core::mem::take(waiting) {
-            // The revision is that before the renewal, so that a lease that lives at a revision was not revoked before it.
+            // The revision before the renewal: a lease alive at it was not revoked earlier.
             let header = self.header_of(member, self.members[member].applied);
             let ttl = self.store.leases_mut().renew(self.now, id).unwrap_or_else(|| {
-                // One that has expired is revoked first, and answered then.
+                // An expired lease is revoked before the reply.
                 let _ = self.store.revoke(id);
                 0
             });
@@ -92,18 +92,18 @@ impl Cluster {
         }
     }
 
-    fn watch(&mut self, conn: u64, stream: u64, want: &WatchCreateRequest) {
+    fn watch(&mut self, conn: u64, stream: u64, request: &WatchCreateRequest) {
         let Some(connection) = self.connections.get(&conn) else { return };
         let member = connection.member;
         let Some(token) = connection.streams.get(&stream).map(|stream| stream.token.clone()) else { return };
         self.refresh(member, token.as_deref());
-        let span = match Watches::span(want) {
-            // A watch without end needs the permission for its first key only: so it is in etcd 3.4.
+        let span = match Watches::span(request) {
+            // etcd 3.4 checks only the first key of an open-ended watch.
             Span::From(key) => Span::One(key),
             span @ (Span::One(_) | Span::Range(..)) => span,
         };
-        if let Err(refusal) = self.asker(member, token.as_deref()).and_then(|asker| asker.may_read(&span)) {
-            self.tell(member, conn, stream, refused(refusal.reason()));
+        if let Err(refusal) = self.caller(member, token.as_deref()).and_then(|caller| caller.may_read(&span)) {
+            self.send_watch(member, conn, stream, refused(refusal.reason()));
             return;
         }
         let applied = self.members[member].applied;
@@ -112,55 +112,55 @@ impl Cluster {
         else {
             return;
         };
-        let response = watches.create(want, applied);
+        let response = watches.create(request, applied);
         if watches.has_parked() && self.sync.is_none() {
             self.sync = Some(self.next_tick(self.config.sync_interval));
         }
-        self.tell(member, conn, stream, response);
+        self.send_watch(member, conn, stream, response);
     }
 
     pub(super) fn header_of(&self, member: usize, revision: i64) -> Option<ResponseHeader> {
         Some(ResponseHeader { member_id: self.members[member].id, revision })
     }
 
-    /// Sends a message of a watch, with its header completed.
-    fn tell(&mut self, member: usize, conn: u64, stream: u64, response: WatchResponse) {
+    /// Sends a watch message, after completing its header.
+    fn send_watch(&mut self, member: usize, conn: u64, stream: u64, response: WatchResponse) {
         let revision = response.header.map_or(self.members[member].applied, |header| header.revision);
         let header = self.header_of(member, revision);
         let message = StreamReceived::Watch(WatchResponse { header, ..response });
         self.emit(ClusterOutput::Message { conn, stream, message });
     }
 
-    /// Lets every watch of a member do something, and sends what it says.
+    /// Applies `act` to the watches of a member, and sends the resulting messages.
     pub(super) fn each_watch(
         &mut self,
         member: usize,
         mut act: impl FnMut(&mut Watches, &super::store::Store, &mut Vec<WatchResponse>),
     ) {
-        let mut told = Vec::new();
+        let mut responses = Vec::new();
         for (conn, connection) in self.connections.iter_mut().filter(|(_, c)| c.member == member) {
             for (stream, open) in &mut connection.streams {
                 let Kind::Watch(watches, _) = &mut open.kind else { continue };
                 let mut out = Vec::new();
                 act(watches, &self.store, &mut out);
-                told.extend(out.into_iter().map(|response| (*conn, *stream, response)));
+                responses.extend(out.into_iter().map(|response| (*conn, *stream, response)));
             }
         }
-        for (conn, stream, response) in told {
-            self.tell(member, conn, stream, response);
+        for (conn, stream, response) in responses {
+            self.send_watch(member, conn, stream, response);
         }
     }
 
-    /// Tells the members that get on, and their watches, what has been applied.
+    /// Applies the latest revisions on all connected members, and notifies their watches.
     pub(super) fn publish(&mut self) {
         for member in 0..self.members.len() {
-            if self.gets_on(member) {
+            if self.has_leader(member) {
                 self.catch_up(member);
             }
         }
     }
 
-    /// Applies on a member what it has not applied yet.
+    /// Applies missing revisions on a member.
     pub(super) fn catch_up(&mut self, member: usize) {
         let (from, to) = (self.members[member].seen, self.store.revision());
         let backlog = core::mem::take(&mut self.members[member].backlog);

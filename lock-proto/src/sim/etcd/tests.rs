@@ -1,5 +1,5 @@
-//! What a real server cannot be asked in a test: members, partitions, crashes, slowness. (What it can be asked is compared with one in
-//! lock-tokio/tests/etcd_model.)
+//! What cannot be tested against a real server: members, partitions, crashes, slowness. Everything
+//! else is compared with one in lock-tokio/tests/etcd_model.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use alloc::vec;
@@ -19,7 +19,7 @@ const KEEP: u64 = 2;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster with a client on each member, whose connection has the member's number, and time.
+/// A cluster with one client per member, whose connection has the member's index, and the time.
 struct Bench {
     cluster: Cluster,
     now: Instant,
@@ -41,18 +41,18 @@ impl Bench {
         Self::new(ClusterConfig::new(3, 7))
     }
 
-    /// Lets time pass, exactly from deadline to deadline.
+    /// Advances time from deadline to deadline.
     fn pass(&mut self, time: Duration) -> Vec<ClusterOutput> {
         let end = self.now + time;
-        let mut told = Vec::new();
+        let mut outputs = Vec::new();
         while let Some(at) = self.cluster.next_deadline().filter(|at| *at <= end) {
             assert!(at >= self.now, "a deadline in the past");
             self.now = at;
             self.cluster.handle_timeout(at);
-            told.extend(core::iter::from_fn(|| self.cluster.poll_output()));
+            outputs.extend(core::iter::from_fn(|| self.cluster.poll_output()));
         }
         self.now = end;
-        told
+        outputs
     }
 
     fn call(&mut self, conn: u64, request: &Rpc) -> u64 {
@@ -80,7 +80,7 @@ impl Bench {
         self.cluster.handle_send(self.now, conn, KEEP, &message);
     }
 
-    fn told(&mut self) -> Vec<ClusterOutput> {
+    fn outputs(&mut self) -> Vec<ClusterOutput> {
         core::iter::from_fn(|| self.cluster.poll_output()).collect()
     }
 }
@@ -94,10 +94,10 @@ fn range(key: &'static str) -> Rpc {
     Rpc::Range(RangeRequest { key: key.into(), ..RangeRequest::default() })
 }
 
-/// How calls were answered: their numbers, and the errors.
-fn replies(told: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
+/// Returns the replies: call numbers and errors.
+fn replies(outputs: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
     let mut replies = Vec::new();
-    for output in told {
+    for output in outputs {
         if let ClusterOutput::Reply { rpc, reply, .. } = output {
             let error = reply.as_ref().err();
             replies.push((*rpc, error.map(|status| (status.code, status.message.as_str()))));
@@ -106,10 +106,10 @@ fn replies(told: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
     replies
 }
 
-/// The revisions at which watches were told something.
-fn heard(told: &[ClusterOutput]) -> Vec<i64> {
+/// Returns the revisions of the watch events.
+fn revisions(outputs: &[ClusterOutput]) -> Vec<i64> {
     let mut revisions = Vec::new();
-    for output in told {
+    for output in outputs {
         if let ClusterOutput::Message { message: StreamReceived::Watch(WatchResponse { events, .. }), .. } = output {
             revisions.extend(events.iter().filter_map(|event| Some(event.kv.as_ref()?.mod_revision)));
         }
@@ -125,10 +125,12 @@ fn members_answer_from_one_store() {
     let mut b = Bench::three();
     b.put(0, "k", 0);
     b.call(2, &range("k"));
-    let told = b.told();
-    let Some(ClusterOutput::Reply { reply: Ok(RpcReply::Range(found)), .. }) = told.last() else { panic!("{told:?}") };
+    let outputs = b.outputs();
+    let Some(ClusterOutput::Reply { reply: Ok(RpcReply::Range(found)), .. }) = outputs.last() else {
+        panic!("{outputs:?}")
+    };
     assert_eq!(found.kvs.len(), 1);
-    // Each says who it is.
+    // Each member reports its own id.
     let header = found.header.unwrap();
     assert_eq!((header.revision, header.member_id), (2, b.cluster.members[2].id));
 }
@@ -138,23 +140,23 @@ fn a_member_that_is_cut_off_waits_and_then_gives_up() {
     let mut b = Bench::three();
     b.open(1, WATCH, StreamKind::Watch);
     b.watch(1, "k", 0);
-    b.told();
+    b.outputs();
     b.cluster.isolate(b.now, 1);
     let early = b.put(1, "early", 0);
-    let told = b.pass(SECOND * 3 + MS * 999);
-    assert_eq!(told, vec![], "it looks three times before it ends streams");
-    let told = b.pass(MS);
+    let outputs = b.pass(SECOND * 3 + MS * 999);
+    assert_eq!(outputs, vec![], "it looks three times before it ends streams");
+    let outputs = b.pass(MS);
     let ended = ClusterOutput::Ended { conn: 1, stream: WATCH, status: Status::new(NO_LEADER.0, NO_LEADER.1) };
-    assert_eq!(told, vec![ended]);
+    assert_eq!(outputs, vec![ended]);
     let (late, read) = (b.put(1, "late", 0), b.call(1, &range("k")));
     b.open(1, WATCH, StreamKind::Watch);
-    assert!(matches!(&b.told()[..], [ClusterOutput::Ended { .. }]));
-    let told = b.pass(SECOND * 8);
+    assert!(matches!(&b.outputs()[..], [ClusterOutput::Ended { .. }]));
+    let outputs = b.pass(SECOND * 8);
     let late = (late, Some((Code::Unknown, "context deadline exceeded")));
-    assert_eq!(replies(&told), vec![(early, Some(TIMED_OUT)), late, (read, Some(TIMED_OUT))]);
-    // The others never noticed.
+    assert_eq!(replies(&outputs), vec![(early, Some(TIMED_OUT)), late, (read, Some(TIMED_OUT))]);
+    // The other members are not affected.
     let put = b.put(0, "k", 0);
-    assert_eq!(replies(&b.told()), vec![(put, None)]);
+    assert_eq!(replies(&b.outputs()), vec![(put, None)]);
     assert!(b.cluster.get("late").is_none(), "what was never handed on is never applied");
 }
 
@@ -164,13 +166,13 @@ fn a_watch_of_a_member_that_was_cut_off_misses_nothing() {
         let mut b = Bench::three();
         b.open(1, WATCH, StreamKind::Watch);
         b.watch(1, "k", 0);
-        b.told();
+        b.outputs();
         b.cluster.isolate(b.now, 1);
         b.put(0, "k", 0);
         b.put(0, "other", 0);
         b.put(0, "k", 0);
-        assert_eq!(heard(&b.told()), vec![], "it hears nothing");
-        // A watch that opens there begins where the member stands, not where the cluster does.
+        assert_eq!(revisions(&b.outputs()), vec![], "it hears nothing");
+        // A watch that opens there starts at the member's revision, not at the cluster's.
         b.watch(1, "k", 0);
         if compact {
             b.cluster.compact(b.now, 4).unwrap();
@@ -179,7 +181,7 @@ fn a_watch_of_a_member_that_was_cut_off_misses_nothing() {
         b.pass(MS * 500);
         b.cluster.heal(b.now, 1);
         let expected = if compact { vec![2, 4, 5] } else { vec![2, 4] };
-        assert_eq!(heard(&b.told()), expected, "compacted: {compact}");
+        assert_eq!(revisions(&b.outputs()), expected, "compacted: {compact}");
     }
 }
 
@@ -188,17 +190,17 @@ fn a_member_that_comes_back_does_what_had_to_wait() {
     let mut b = Bench::three();
     b.open(1, KEEP, StreamKind::KeepAlive);
     b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 5 }));
-    b.told();
+    b.outputs();
     b.cluster.isolate(b.now, 1);
     b.pass(SECOND * 2);
     b.keep_alive(1, 5);
     let (write, read) = (b.put(1, "k", 0), b.call(1, &range("k")));
-    assert_eq!(b.told(), vec![]);
+    assert_eq!(b.outputs(), vec![]);
     b.cluster.heal(b.now, 1);
-    let told = b.told();
+    let outputs = b.outputs();
     let changed = (Code::Unavailable, "etcdserver: leader changed");
-    assert_eq!(replies(&told), vec![(write, None), (read, Some(changed))]);
-    assert!(matches!(told.last(), Some(ClusterOutput::Message { conn: 1, stream: KEEP, .. })), "{told:?}");
+    assert_eq!(replies(&outputs), vec![(write, None), (read, Some(changed))]);
+    assert!(matches!(outputs.last(), Some(ClusterOutput::Message { conn: 1, stream: KEEP, .. })), "{outputs:?}");
 }
 
 #[test]
@@ -206,7 +208,7 @@ fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
     let mut b = Bench::three();
     b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
     b.put(1, "k", 5);
-    b.told();
+    b.outputs();
     b.pass(MS * 1_900);
     let old = b.cluster.leader().unwrap();
     b.cluster.isolate(b.now, old);
@@ -215,7 +217,7 @@ fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
     assert_eq!(b.cluster.leader(), None);
     b.pass(MS);
     assert!(b.cluster.leader().is_some_and(|new| new != old));
-    // Two seconds and the election timeout, and then it is found at the next look.
+    // The TTL of two seconds and the election timeout; then it is found at the next check.
     let lease = b.cluster.leases().remove(0);
     assert_eq!(lease.expires, b.now + SECOND * 3);
     b.pass(SECOND * 3 - MS);
@@ -228,7 +230,7 @@ fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
 fn handing_over_renews_leases() {
     let mut b = Bench::three();
     b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
-    b.told();
+    b.outputs();
     b.pass(SECOND);
     let old = b.cluster.leader();
     assert!(b.cluster.change_leader(b.now));
@@ -244,17 +246,17 @@ fn an_expired_lease_is_found_late_and_not_saved() {
     b.pass(MS * 200);
     b.call(0, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
     b.put(0, "k", 5);
-    b.told();
+    b.outputs();
     b.pass(MS * 2_299);
     assert!(b.cluster.get("k").is_some(), "it is looked for every half second");
     let mut saved = b.cluster.clone();
     b.pass(MS);
     assert!(b.cluster.get("k").is_none());
-    // A sign of life after the end comes too late, also before the end was found.
+    // A keep-alive after the expiry is too late, even before the lease is revoked.
     saved.handle_send(b.now.back(MS), 0, KEEP, &StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 5 }));
-    let told: Vec<_> = core::iter::from_fn(|| saved.poll_output()).collect();
-    let [ClusterOutput::Message { message: StreamReceived::KeepAlive(answer), .. }] = &told[..] else {
-        panic!("{told:?}")
+    let outputs: Vec<_> = core::iter::from_fn(|| saved.poll_output()).collect();
+    let [ClusterOutput::Message { message: StreamReceived::KeepAlive(answer), .. }] = &outputs[..] else {
+        panic!("{outputs:?}")
     };
     assert_eq!((answer.ttl, saved.keys().len()), (0, 0));
 }
@@ -269,7 +271,7 @@ fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
         b.cluster.crash(b.now, 1);
         assert_eq!(b.pass(SECOND), vec![ClusterOutput::Dropped { conn: 1 }]);
         assert_eq!(b.cluster.keys().len(), expected, "{fate:?}");
-        // Applied and not answered, whatever is left to fate.
+        // Applied without a reply, whatever the fate of proposals.
         b.cluster.slow(b.now, 2, Duration::ZERO, MS * 10);
         b.put(2, "answered too late", 0);
         b.cluster.crash(b.now, 2);
@@ -308,15 +310,15 @@ fn two_of_three_gone_is_no_leader() {
     b.pass(SECOND * 2);
     assert_eq!(b.cluster.leader(), None);
     b.cluster.handle_connected(b.now, 1, 11);
-    assert_eq!(b.told(), vec![ClusterOutput::Dropped { conn: 11 }]);
+    assert_eq!(b.outputs(), vec![ClusterOutput::Dropped { conn: 11 }]);
     b.cluster.start(b.now, 1);
     b.cluster.handle_connected(b.now, 1, 12);
     b.open(12, WATCH, StreamKind::Watch);
-    assert!(matches!(&b.told()[..], [ClusterOutput::Ended { .. }]), "who starts has no leader, and knows it");
+    assert!(matches!(&b.outputs()[..], [ClusterOutput::Ended { .. }]), "who starts has no leader, and knows it");
     b.pass(SECOND);
     assert!(b.cluster.leader().is_some());
     let put = b.put(12, "k", 0);
-    assert_eq!(replies(&b.told()), vec![(put, None)]);
+    assert_eq!(replies(&b.outputs()), vec![(put, None)]);
 }
 
 #[test]
@@ -325,9 +327,9 @@ fn a_stopped_member_says_what_it_has_to_say() {
     b.cluster.slow(b.now, 1, MS * 10, MS * 10);
     let put = b.put(1, "k", 0);
     b.cluster.stop(b.now, 1);
-    let told = b.told();
-    assert_eq!(replies(&told), vec![(put, None)]);
-    assert_eq!(told.last(), Some(&ClusterOutput::Dropped { conn: 1 }));
+    let outputs = b.outputs();
+    assert_eq!(replies(&outputs), vec![(put, None)]);
+    assert_eq!(outputs.last(), Some(&ClusterOutput::Dropped { conn: 1 }));
 }
 
 #[test]
@@ -350,11 +352,11 @@ fn a_watch_from_the_past_is_parked() {
     b.open(0, WATCH, StreamKind::Watch);
     b.watch(0, "k", 2);
     b.put(0, "k", 0);
-    assert_eq!((heard(&b.told()), b.cluster.parked_count()), (vec![], 1));
-    assert_eq!(heard(&b.pass(MS * 69)), vec![]);
-    assert_eq!(heard(&b.pass(MS)), vec![2, 3], "100 ms after the start, what has come meanwhile too");
+    assert_eq!((revisions(&b.outputs()), b.cluster.parked_count()), (vec![], 1));
+    assert_eq!(revisions(&b.pass(MS * 69)), vec![]);
+    assert_eq!(revisions(&b.pass(MS)), vec![2, 3], "100 ms after the start, what has come meanwhile too");
     b.put(0, "k", 0);
-    assert_eq!((heard(&b.told()), b.cluster.parked_count()), (vec![4], 0), "now it hears at once");
+    assert_eq!((revisions(&b.outputs()), b.cluster.parked_count()), (vec![4], 0), "now it hears at once");
 }
 
 #[test]
@@ -364,14 +366,14 @@ fn progress_is_told_to_quiet_watches_that_want_it() {
     let want = WatchCreateRequest { key: "k".into(), progress_notify: true, watch_id: 1, ..Default::default() };
     b.cluster.handle_send(b.now, 0, WATCH, &StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(want)) }));
     b.put(0, "other", 0);
-    b.told();
-    let told = b.pass(SECOND);
-    let [ClusterOutput::Message { message: StreamReceived::Watch(response), .. }] = &told[..] else {
-        panic!("{told:?}")
+    b.outputs();
+    let outputs = b.pass(SECOND);
+    let [ClusterOutput::Message { message: StreamReceived::Watch(response), .. }] = &outputs[..] else {
+        panic!("{outputs:?}")
     };
     assert_eq!((response.watch_id, response.header.unwrap().revision, response.events.len()), (1, 2, 0));
     b.put(0, "k", 0);
-    b.told();
+    b.outputs();
     assert_eq!(b.pass(SECOND), vec![], "it has heard something");
 }
 
@@ -382,12 +384,14 @@ fn a_token_is_known_where_it_is_used() {
     let mut b = Bench::new(config);
     let login = AuthenticateRequest { name: "app".into(), password: "pw".into() };
     b.call(0, &Rpc::Authenticate(login));
-    let told = b.told();
-    let [ClusterOutput::Reply { reply: Ok(RpcReply::Authenticate(login)), .. }] = &told[..] else { panic!("{told:?}") };
+    let outputs = b.outputs();
+    let [ClusterOutput::Reply { reply: Ok(RpcReply::Authenticate(login)), .. }] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
     let token = login.token.clone();
     let ask = |b: &mut Bench, member: usize| {
         b.cluster.handle_call(b.now, member as u64, 1, Some(&token), &put("k", 0));
-        replies(&b.told())[0].1.map(|(code, text)| (code, String::from(text)))
+        replies(&b.outputs())[0].1.map(|(code, text)| (code, String::from(text)))
     };
     for _ in 0..3 {
         b.pass(SECOND * 6);
@@ -398,7 +402,7 @@ fn a_token_is_known_where_it_is_used() {
     b.cluster.stop(b.now, 0);
     b.cluster.start(b.now, 0);
     b.pass(SECOND * 2);
-    b.told();
+    b.outputs();
     b.cluster.handle_connected(b.now, 0, 0);
     assert_eq!(ask(&mut b, 0), invalid, "tokens are not on the disk");
 }
@@ -409,10 +413,10 @@ fn too_many_requests_are_proposals() {
     b.cluster.set(b.now, Condition::TooManyRequests, true);
     let (write, read) = (b.put(0, "k", 0), b.call(0, &range("k")));
     let refused = (Code::ResourceExhausted, "etcdserver: too many requests");
-    assert_eq!(replies(&b.told()), vec![(write, Some(refused)), (read, None)]);
+    assert_eq!(replies(&b.outputs()), vec![(write, Some(refused)), (read, None)]);
     b.cluster.set(b.now, Condition::TooManyRequests, false);
     let write = b.put(0, "k", 0);
-    assert_eq!(replies(&b.told()), vec![(write, None)]);
+    assert_eq!(replies(&b.outputs()), vec![(write, None)]);
 }
 
 #[test]
@@ -420,14 +424,14 @@ fn things_are_done_by_hand() {
     let mut b = Bench::three();
     b.open(2, WATCH, StreamKind::Watch);
     b.watch(2, "k", 0);
-    b.told();
+    b.outputs();
     b.call(0, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 5 }));
     b.cluster.put(b.now, "k", "v", 5).unwrap();
     assert_eq!(b.cluster.put(b.now, "k", "v", 6).unwrap_err().code, Code::NotFound);
     assert!(b.cluster.delete(b.now, "k") && !b.cluster.delete(b.now, "k"));
     b.cluster.put(b.now, "k", "v", 5).unwrap();
     assert!(b.cluster.revoke(b.now, 5) && !b.cluster.revoke(b.now, 5));
-    assert_eq!(heard(&b.told()), vec![2, 3, 4, 5]);
+    assert_eq!(revisions(&b.outputs()), vec![2, 3, 4, 5]);
     assert_eq!(b.cluster.calls()["/etcdserverpb.Lease/LeaseGrant"], 1);
 }
 
@@ -444,7 +448,7 @@ fn facts_about_what_is_not_there_are_harmless() {
     let delete = Op::Delete(DeleteRangeRequest { key: "k".into(), range_end: "a".into() });
     let delete = TxnRequest { success: vec![RequestOp { request: Some(delete) }], ..TxnRequest::default() };
     b.call(77, &Rpc::Txn(delete));
-    assert_eq!(b.told(), vec![]);
+    assert_eq!(b.outputs(), vec![]);
 }
 
 #[test]

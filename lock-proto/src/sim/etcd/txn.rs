@@ -1,4 +1,4 @@
-//! Reads and transactions: how they are checked, and what they give.
+//! Checking and executing reads and transactions.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::etcd::message::{
     PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
 };
 
-// What `Compare.CompareTarget` and `RangeRequest.SortTarget` of rpc.proto have besides.
+// Other values of `Compare.CompareTarget` and `RangeRequest.SortTarget` of rpc.proto.
 const COMPARE_VERSION: i32 = 0;
 const COMPARE_VALUE: i32 = 3;
 const COMPARE_LEASE: i32 = 4;
@@ -27,14 +27,14 @@ pub(super) fn check_range(range: &RangeRequest) -> Result<(), Refusal> {
     if range.key.is_empty() { Err(Refusal::EMPTY_KEY) } else { Ok(()) }
 }
 
-/// What the server looks at before it looks at anything else.
+/// Checks the syntax of a transaction, which the server does first.
 pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     check_shape(txn, max_ops)?;
     check_overlaps(&txn.success)?;
     check_overlaps(&txn.failure).map(drop)
 }
 
-/// What a transaction has at most, one within it has less of by as much as the longest part of the outer one has.
+/// Checks the size. The outer transaction's longest part counts against the limit of inner ones.
 fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
     let left = max_ops.checked_sub(longest).ok_or(Refusal::TOO_MANY_OPS)?;
@@ -59,8 +59,9 @@ fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// No key may be put twice, or be put and deleted; gives what is put, and what is deleted. The branches of an inner transaction exclude
-/// each other. A delete without end is not looked at, nor one in a later inner transaction than the put: so it is in etcd.
+/// Checks that no key is put twice, or put and deleted. Returns the puts and the deletes. The
+/// branches of an inner transaction are alternatives. As in etcd, an open-ended delete is ignored,
+/// and so is a delete in a later inner transaction than the put.
 fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<Span>), Refusal> {
     let mut deletes = Vec::new();
     for op in ops {
@@ -91,12 +92,12 @@ fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<Span>), Ref
     Ok((puts, deletes))
 }
 
-/// Whether it does not go through the log of the cluster. With an inner transaction it does, whatever that does.
+/// Whether the transaction bypasses the log. Any inner transaction prevents that.
 pub(super) fn is_read_only(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|op| matches!(op.request, Some(Op::Range(_))))
 }
 
-/// Whether any branch writes. What inner transactions do is not looked at: so it is in etcd.
+/// Returns true if a branch puts. Like etcd, ignores inner transactions.
 pub(super) fn puts(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).any(|op| matches!(op.request, Some(Op::Put(_))))
 }
@@ -110,7 +111,7 @@ pub(super) fn read(store: &Store, range: &RangeRequest) -> RangeResponse {
     }
     let limit = usize::try_from(range.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     if range.sort_order == 0 && range.max_create_revision == 0 {
-        // Cut off by key, with one more to see whether there is more, and sorted only then: so it is in etcd.
+        // As in etcd, truncated by key before sorting, with one more to see whether there is more.
         found.truncate(limit.saturating_add(1));
     }
     if range.max_create_revision != 0 {
@@ -127,7 +128,7 @@ pub(super) fn read(store: &Store, range: &RangeRequest) -> RangeResponse {
     RangeResponse { header: None, kvs, count }
 }
 
-/// By the target that is asked for. An order or a target that does not exist leaves them as they are, by key.
+/// Sorts by the requested target. An unknown order or target keeps the order by key.
 fn sort(found: &mut [(&Bytes, &Entry)], range: &RangeRequest) {
     let by = |a: &(&Bytes, &Entry), b: &(&Bytes, &Entry)| -> Ordering {
         match range.sort_target {
@@ -140,15 +141,15 @@ fn sort(found: &mut [(&Bytes, &Entry)], range: &RangeRequest) {
         }
     };
     match range.sort_order {
-        // Without an order, any target but the key is sorted upwards.
+        // Without an order, any target but the key is sorted ascending.
         0 | ASCEND => found.sort_by(by),
-        // Those that are equal stay in the order of their keys.
+        // Ties stay ordered by key.
         DESCEND => found.sort_by(|a, b| by(b, a)),
         _ => {}
     }
 }
 
-/// Executes a transaction. The header is that of the whole; the caller completes it.
+/// Executes a transaction. The caller completes the header.
 pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Refusal> {
     let mut path = Vec::new();
     decide(store, txn, &mut path);
@@ -159,7 +160,7 @@ pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Re
     Ok(TxnResponse { header: Some(ResponseHeader { member_id: 0, revision }), succeeded, responses })
 }
 
-/// Which branch is taken here and in every inner transaction that is reached, in their order: by the store as it is before any of them.
+/// Decides the branches of all transactions that are reached, by the initial state of the store.
 fn decide(store: &Store, txn: &TxnRequest, path: &mut Vec<bool>) {
     let succeeds = txn.compare.iter().all(|compare| holds(store, compare));
     path.push(succeeds);
@@ -174,7 +175,7 @@ fn branch(txn: &TxnRequest, succeeds: bool) -> &[RequestOp] {
     if succeeds { &txn.success } else { &txn.failure }
 }
 
-/// One put on a lease that does not exist refuses the whole.
+/// Rejects the transaction if any put names a lease that does not exist.
 fn check_leases(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
     for op in branch(txn, path.next() == Some(true)) {
         match &op.request {
@@ -214,19 +215,19 @@ fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Ite
         }
         Op::Txn(inner) => {
             let (succeeded, responses) = perform_all(change, inner, path);
-            // Its header is there, and empty.
+            // etcd sends an empty header here.
             OpResponse::Txn(TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses })
         }
     };
     Some(answer)
 }
 
-/// The header of a part: it names no member.
+/// The header of a partial response, which names no member.
 const fn header(change: &Change<'_>) -> ResponseHeader {
     ResponseHeader { member_id: 0, revision: change.revision() }
 }
 
-/// A condition over a range holds if it does for every key of it; over an absent key, if it does for one whose numbers are 0.
+/// Evaluates a condition for all keys of a range. The numbers of an absent key are 0.
 fn holds(store: &Store, compare: &Compare) -> bool {
     let span = Span::new(&compare.key, &compare.range_end);
     let mut found = store.range(&span).map(|(_, entry)| entry).peekable();
@@ -238,7 +239,7 @@ fn holds(store: &Store, compare: &Compare) -> bool {
 }
 
 fn holds_for(compare: &Compare, entry: &Entry) -> bool {
-    // What is compared with something else than is asked for is compared with 0.
+    // If the value does not match the target, etcd compares with 0.
     let created = if let Some(CompareWith::CreateRevision(revision)) = compare.with { revision } else { 0 };
     let modified = if let Some(CompareWith::ModRevision(revision)) = compare.with { revision } else { 0 };
     let found = match compare.target {

@@ -1,7 +1,7 @@
-//! Users, what they may do, and the tokens that they get for their passwords.
+//! Users, permissions and tokens.
 //!
-//! A role of etcd is a list of key ranges to read, to write, or both (<https://etcd.io/docs/v3.4/op-guide/authentication/>). Here a
-//! user has such a list at once.
+//! An etcd role is a list of key ranges with permissions
+//! (<https://etcd.io/docs/v3.4/op-guide/authentication/>). Here a user has them directly.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -12,43 +12,43 @@ use super::refusal::Refusal;
 use super::span::{Span, Until, after_prefix};
 use crate::etcd::message::{Op, RequestOp, TxnRequest};
 
-/// A user of a simulated cluster. The first one that a cluster has turns authentication on.
+/// A user of a simulated cluster. The first user of a cluster enables authentication.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[must_use = "a User does nothing until it is given to a cluster"]
 pub struct User {
     pub(super) name: String,
     password: String,
     root: bool,
-    /// Sorted, and joined where they touch.
+    /// Sorted, with adjacent ranges merged.
     read: Vec<(Vec<u8>, Until)>,
     write: Vec<(Vec<u8>, Until)>,
 }
 
 impl User {
-    /// A user who may do nothing with any key.
+    /// Creates a user without permissions.
     pub fn new(name: &str, password: &str) -> Self {
         Self { name: name.to_owned(), password: password.to_owned(), root: false, read: Vec::new(), write: Vec::new() }
     }
 
-    /// May do everything, as one with the role `root`.
+    /// Permits everything, like the role `root`.
     pub const fn root(mut self) -> Self {
         self.root = true;
         self
     }
 
-    /// May read and watch the keys that begin with `prefix`.
+    /// Permits reading and watching keys that start with `prefix`.
     pub fn read(mut self, prefix: impl AsRef<[u8]>) -> Self {
         add(&mut self.read, prefix.as_ref());
         self
     }
 
-    /// May write and delete the keys that begin with `prefix`.
+    /// Permits writing and deleting keys that start with `prefix`.
     pub fn write(mut self, prefix: impl AsRef<[u8]>) -> Self {
         add(&mut self.write, prefix.as_ref());
         self
     }
 
-    /// May do both.
+    /// Permits reading and writing keys that start with `prefix`.
     pub fn read_write(self, prefix: impl AsRef<[u8]>) -> Self {
         self.read(prefix.as_ref()).write(prefix.as_ref())
     }
@@ -97,13 +97,13 @@ fn add(ranges: &mut Vec<(Vec<u8>, Until)>, prefix: &[u8]) {
 
 fn covered(ranges: &[(Vec<u8>, Until)], span: &Span) -> bool {
     let end = match span {
-        // Any end after the key itself, and not after the next one.
+        // Any end after the key itself and not after the next possible key.
         Span::One(key) => Until::Key([key, &[0][..]].concat()),
         Span::Range(_, end) => Until::Key(end.to_vec()),
         Span::From(_) => Until::Last,
     };
     let first = span.start().to_vec();
-    // Both ends must lie inside, also of a range without any key in it.
+    // Both ends must be inside, even for an empty range.
     ranges.iter().any(|(start, until)| {
         let start = Until::Key(start.clone());
         let key = Until::Key(first.clone());
@@ -111,17 +111,17 @@ fn covered(ranges: &[(Vec<u8>, Until)], span: &Span) -> bool {
     })
 }
 
-/// Who asks, as far as permissions go.
+/// The sender of a request, for permission checks.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asker<'a> {
+pub(super) enum Caller<'a> {
     /// Authentication is off.
     Anybody,
-    /// Authentication is on, and there was no token.
+    /// Authentication is on, but there was no token.
     Nobody,
     User(&'a User),
 }
 
-impl Asker<'_> {
+impl Caller<'_> {
     pub(super) fn may_read(self, span: &Span) -> Result<(), Refusal> {
         match self {
             Self::Anybody => Ok(()),
@@ -138,7 +138,7 @@ impl Asker<'_> {
         }
     }
 
-    /// Both branches are checked, whichever will be taken. Inner transactions are not: so it is in etcd 3.4.
+    /// Checks both branches. Like etcd 3.4, does not check inner transactions.
     pub(super) fn may_run(self, txn: &TxnRequest) -> Result<(), Refusal> {
         for compare in &txn.compare {
             self.may_read(&Span::new(&compare.key, &compare.range_end))?;

@@ -11,23 +11,23 @@ use super::span::Span;
 use super::store::Store;
 use crate::etcd::message::{DELETED, NO_PUT, ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
 
-/// How many revisions a parked watch is told at once.
+/// Maximum number of revisions in one message to a parked watch.
 const BATCH: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
     span: Span,
-    /// The first revision that it has not been told.
+    /// The first revision that was not sent yet.
     next: i64,
-    /// It began in the past, and has not been brought up to date.
+    /// It started in the past and has not been synced.
     parked: bool,
-    /// Its beginning was compacted away. It hears nothing more, and its number stays in use.
+    /// Its start was compacted. It receives nothing more, but its id stays in use.
     over: bool,
     fragment: bool,
     notify: bool,
-    /// Writes are not told.
+    /// Puts are filtered out.
     only_deletions: bool,
-    /// Nothing was told since the last time when the revision could have been.
+    /// No event was sent since the last progress interval.
     quiet: bool,
 }
 
@@ -38,53 +38,50 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// What a watch is to hear of.
-    pub(super) fn span(want: &WatchCreateRequest) -> Span {
-        // The first key that there can be stands for none.
-        let first = if want.key.is_empty() { Bytes::from_static(&[0]) } else { want.key.clone() };
-        Span::new(&first, &want.range_end)
+    pub(super) fn span(request: &WatchCreateRequest) -> Span {
+        // An empty key means the first possible key.
+        let first = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
+        Span::new(&first, &request.range_end)
     }
 
-    /// Opens a watch on a member that has applied everything up to `applied`.
-    pub(super) fn create(&mut self, want: &WatchCreateRequest, applied: i64) -> WatchResponse {
-        let span = Self::span(want);
+    /// Creates a watch on a member that has applied everything up to `applied`.
+    pub(super) fn create(&mut self, request: &WatchCreateRequest, applied: i64) -> WatchResponse {
+        let span = Self::span(request);
         if span.is_empty() {
             return refused("mvcc: watcher range is empty".into());
         }
-        let id = if want.watch_id == 0 {
+        let id = if request.watch_id == 0 {
             while self.by_id.contains_key(&self.next_id) {
                 self.next_id += 1;
             }
             self.next_id += 1;
             self.next_id - 1
         } else {
-            want.watch_id
+            request.watch_id
         };
         if self.by_id.contains_key(&id) {
             return refused("mvcc: duplicate watch ID provided on the WatchStream".into());
         }
-        let next = if want.start_revision == 0 { applied + 1 } else { want.start_revision };
+        let next = if request.start_revision == 0 { applied + 1 } else { request.start_revision };
         let watch = Watch {
             span,
             next,
             parked: next <= applied,
             over: false,
-            fragment: want.fragment,
-            notify: want.progress_notify,
-            only_deletions: want.filters.contains(&NO_PUT),
+            fragment: request.fragment,
+            notify: request.progress_notify,
+            only_deletions: request.filters.contains(&NO_PUT),
             quiet: true,
         };
         self.by_id.insert(id, watch);
         WatchResponse { watch_id: id, created: true, ..WatchResponse::default() }
     }
 
-    /// Ends a watch; whether there was one.
     pub(super) fn cancel(&mut self, id: i64) -> Option<WatchResponse> {
         self.by_id.remove(&id)?;
         Some(WatchResponse { watch_id: id, canceled: true, ..WatchResponse::default() })
     }
 
-    /// Ends all of them.
     pub(super) fn cancel_all(&mut self) -> impl Iterator<Item = WatchResponse> {
         core::mem::take(&mut self.by_id).into_keys().map(|id| WatchResponse {
             watch_id: id,
@@ -106,7 +103,7 @@ impl Watches {
         self.by_id.values().any(|watch| watch.notify && !watch.over)
     }
 
-    /// One revision has been applied. `loses`: the member fails to report it.
+    /// Handles a new revision. If `loses` is set, the member fails to report it.
     pub(super) fn notify(
         &mut self,
         revision: i64,
@@ -123,12 +120,12 @@ impl Watches {
             if loses {
                 continue;
             }
-            let events = watch.of_interest(events);
-            watch.tell(*id, revision, events, max, out);
+            let events = watch.matching(events);
+            watch.send(*id, revision, events, max, out);
         }
     }
 
-    /// Brings the parked watches up to date, as etcd does now and then.
+    /// Syncs the parked watches, as etcd does periodically.
     pub(super) fn sync(&mut self, store: &Store, applied: i64, max: usize, out: &mut Vec<WatchResponse>) {
         for (id, watch) in &mut self.by_id {
             if !watch.parked {
@@ -137,16 +134,21 @@ impl Watches {
             if watch.next < store.compacted() {
                 watch.parked = false;
                 watch.over = true;
-                // Whose header has no revision; and it is not called cancelled if what was compacted was revision 0.
+                // The header has no revision. `canceled` is false if the compacted revision is 0.
                 let compact_revision = store.compacted();
-                out.push(WatchResponse { watch_id: *id, canceled: compact_revision != 0, compact_revision, ..told(0) });
+                out.push(WatchResponse {
+                    watch_id: *id,
+                    canceled: compact_revision != 0,
+                    compact_revision,
+                    ..response(0)
+                });
                 continue;
             }
             let mut found = Vec::new();
             let mut revisions = 0;
             watch.parked = false;
             for (revision, events) in store.history(watch.next, applied) {
-                let events = watch.of_interest(events);
+                let events = watch.matching(events);
                 if events.is_empty() {
                     continue;
                 }
@@ -161,15 +163,15 @@ impl Watches {
             if !watch.parked {
                 watch.next = applied + 1;
             }
-            watch.tell(*id, applied, found, max, out);
+            watch.send(*id, applied, found, max, out);
         }
     }
 
-    /// It is time to tell the revision to those that asked for it.
+    /// Sends progress notifications to idle watches that requested them.
     pub(super) fn progress(&mut self, applied: i64, out: &mut Vec<WatchResponse>) {
         for (id, watch) in &mut self.by_id {
             if watch.notify && watch.quiet && !watch.parked && !watch.over {
-                out.push(WatchResponse { watch_id: *id, ..told(applied) });
+                out.push(WatchResponse { watch_id: *id, ..response(applied) });
             }
             watch.quiet = true;
         }
@@ -177,25 +179,25 @@ impl Watches {
 }
 
 impl Watch {
-    fn of_interest(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
-        let told = |event: &&WatchEvent| event.kind == DELETED || !self.only_deletions;
-        let wanted =
-            |event: &&WatchEvent| told(event) && event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
-        events.iter().filter(wanted).cloned().collect()
+    fn matching(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
+        let kind = |event: &&WatchEvent| event.kind == DELETED || !self.only_deletions;
+        let matches =
+            |event: &&WatchEvent| kind(event) && event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
+        events.iter().filter(matches).cloned().collect()
     }
 
-    /// Tells events, in one message or in fragments of at most about `max` bytes.
-    fn tell(&mut self, id: i64, revision: i64, events: Vec<WatchEvent>, max: usize, out: &mut Vec<WatchResponse>) {
+    /// Sends events in one message, or in fragments of at most about `max` bytes.
+    fn send(&mut self, id: i64, revision: i64, events: Vec<WatchEvent>, max: usize, out: &mut Vec<WatchResponse>) {
         if events.is_empty() {
             return;
         }
         self.quiet = false;
-        let whole = WatchResponse { watch_id: id, events, ..told(revision) };
+        let whole = WatchResponse { watch_id: id, events, ..response(revision) };
         if !self.fragment || whole.encoded_len() < max {
             out.push(whole);
             return;
         }
-        let empty = WatchResponse { watch_id: id, fragment: true, ..told(revision) };
+        let empty = WatchResponse { watch_id: id, fragment: true, ..response(revision) };
         let mut part = empty.clone();
         for event in whole.events {
             part.events.push(event);
@@ -210,11 +212,11 @@ impl Watch {
     }
 }
 
-/// A watch that was refused has no number: whoever asked must know it by the order.
+/// A rejected watch has no id, so the client has to match the reply by order.
 pub(super) fn refused(reason: String) -> WatchResponse {
     WatchResponse { watch_id: -1, created: true, canceled: true, cancel_reason: reason, ..WatchResponse::default() }
 }
 
-fn told(revision: i64) -> WatchResponse {
+fn response(revision: i64) -> WatchResponse {
     WatchResponse { header: Some(ResponseHeader { member_id: 0, revision }), ..WatchResponse::default() }
 }

@@ -1,4 +1,4 @@
-//! The commands: their forms, who may run them and when.
+//! The command table: syntax, permissions and preconditions.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -7,61 +7,59 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::reply::Reply;
-use super::store::Look;
+use super::store::View;
 use super::{Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings};
 
-/// Who runs a command, and in what.
+/// The context in which a command runs.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) conn: u64,
     pub(super) db: u32,
     pub(super) user: Option<Arc<str>>,
-    /// Set while a script runs.
     pub(super) script: Option<Running>,
-    /// How it sees the data: one time for the whole command.
-    pub(super) look: Look,
-    /// Memory was used up when the client's command came.
+    /// The view of the data, with one time for the whole command.
+    pub(super) view: View,
+    /// Memory was exhausted when the client's command arrived.
     pub(super) full: bool,
-    /// What replicas are told of the command.
-    pub(super) tell: Tell,
+    pub(super) propagate: Propagate,
 }
 
 impl Context {
-    /// What a primary sends belongs to no client.
-    pub(super) const fn of_primary(db: u32, look: Look) -> Self {
-        Self { conn: u64::MAX, db, user: None, script: None, look, full: false, tell: Tell::IfChanged }
+    /// The context of a command from the primary, which belongs to no client.
+    pub(super) const fn of_primary(db: u32, view: View) -> Self {
+        Self { conn: u64::MAX, db, user: None, script: None, view, full: false, propagate: Propagate::IfChanged }
     }
 }
 
-/// What replicas are told of a command.
+/// How a command is propagated to replicas.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Tell {
-    /// The command as it came, if it has changed something.
+pub(super) enum Propagate {
+    /// The original command, if it changed something.
     #[default]
     IfChanged,
-    /// The command as it came.
+    /// The original command.
     Always,
-    /// Another command, which does the same at any time.
+    /// Another command, whose effect does not depend on the time.
     Instead(Vec<Vec<u8>>),
 }
 
-/// A script that runs.
+/// State of a running script.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Running {
-    /// It has written already, so that running out of memory stops it no more.
+    /// It has written, so an exhausted memory no longer stops it.
     pub(super) wrote: bool,
 }
 
-/// Where the keys are among the arguments.
+/// The positions of the keys among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keys {
     None,
     First,
     All,
     AllButLast,
-    /// As many as the second argument says, after it.
+    /// The second argument is their number, and they follow it.
     Counted,
-    /// No keys: the first argument is a channel, or all of them are channels, or patterns for channels.
+    /// No keys. The first argument is a channel, or all arguments are channels or patterns.
     Channel,
     Channels,
     Patterns,
@@ -71,9 +69,9 @@ type Run = fn(&mut Node, &mut Context, &[&[u8]]) -> Reply;
 
 struct Command {
     name: &'static str,
-    /// Its first letters, to find it by.
+    /// The first bytes of the name, for the lookup.
     prefix: u64,
-    /// Number of words with the name; at least that many if negative.
+    /// Number of arguments including the name; a minimum if negative.
     arity: i32,
     flags: u8,
     keys: Keys,
@@ -81,23 +79,22 @@ struct Command {
 }
 
 const WRITE: u8 = 1;
-/// Needs memory.
+/// May use more memory.
 const GROWS: u8 = 2;
-/// Allowed while the data is loaded.
+/// Allowed while loading.
 const LOADING: u8 = 4;
-/// Not allowed in scripts.
+/// Forbidden in scripts.
 const NO_SCRIPT: u8 = 8;
 /// Allowed before login.
 const NO_AUTH: u8 = 16;
-/// Allowed while a replica has no link, even if it may not show old data.
+/// Allowed on a replica without a link that does not serve stale data.
 const STALE: u8 = 32;
-/// Allowed to a client of the old protocol that listens to channels.
-const LISTENING: u8 = 64;
+/// Allowed to a RESP2 client with subscriptions.
+const SUBSCRIBED: u8 = 64;
 
-/// How many commands there are.
 pub(super) const COUNT: usize = 56;
 
-/// The table, with the flags that `COMMAND INFO` of Redis 7.0 shows.
+/// The table, with the flags that `COMMAND INFO` of Redis 7.0 reports.
 static COMMANDS: [Command; COUNT] = {
     const fn c(name: &'static str, arity: i32, flags: u8, keys: Keys, run: Run) -> Command {
         Command { name, prefix: prefix(name.as_bytes()), arity, flags, keys, run }
@@ -138,12 +135,12 @@ static COMMANDS: [Command; COUNT] = {
         c("pexpire", -3, WRITE, Keys::First, keyspace::pexpire),
         c("pexpireat", -3, WRITE, Keys::First, keyspace::pexpireat),
         c("pexpiretime", 2, 0, Keys::First, keyspace::pexpiretime),
-        c("ping", -1, LISTENING, Keys::None, server::ping),
-        c("psubscribe", -2, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::Patterns, pubsub::psubscribe),
+        c("ping", -1, SUBSCRIBED, Keys::None, server::ping),
+        c("psubscribe", -2, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::Patterns, pubsub::psubscribe),
         c("pttl", 2, 0, Keys::First, keyspace::pttl),
         c("publish", 3, LOADING | STALE, Keys::Channel, pubsub::publish),
-        c("punsubscribe", -1, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::None, pubsub::punsubscribe),
-        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | LISTENING, Keys::None, server::quit),
+        c("punsubscribe", -1, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::None, pubsub::punsubscribe),
+        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | SUBSCRIBED, Keys::None, server::quit),
         c("role", 1, NO_SCRIPT | LOADING | STALE, Keys::None, replication::role),
         c("rpush", -3, WRITE | GROWS, Keys::First, lists::rpush),
         c("script|exists", -3, NO_SCRIPT, Keys::None, script::script_exists),
@@ -152,23 +149,23 @@ static COMMANDS: [Command; COUNT] = {
         c("select", 2, LOADING | STALE, Keys::None, server::select),
         c("set", -3, WRITE | GROWS, Keys::First, strings::set),
         c("setnx", 3, WRITE | GROWS, Keys::First, strings::setnx),
-        c("subscribe", -2, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::Channels, pubsub::subscribe),
+        c("subscribe", -2, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::Channels, pubsub::subscribe),
         c("time", 1, LOADING | STALE, Keys::None, server::time),
         c("ttl", 2, 0, Keys::First, keyspace::ttl),
         c("type", 2, 0, Keys::First, keyspace::type_),
         c("unlink", -2, WRITE, Keys::All, keyspace::del),
-        c("unsubscribe", -1, NO_SCRIPT | LOADING | STALE | LISTENING, Keys::None, pubsub::unsubscribe),
+        c("unsubscribe", -1, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::None, pubsub::unsubscribe),
         c("wait", 3, NO_SCRIPT, Keys::None, replication::wait),
     ]
 };
 
-/// Commands that are only known by their second word.
+/// Commands that always need a subcommand.
 const CONTAINERS: [&str; 2] = ["client", "script"];
 
-/// Longer than any name, and than any word of an option.
+/// Longer than any command name or option.
 pub(super) const LONGEST: usize = 24;
 
-/// The first eight bytes, in the order of the whole names.
+/// The first eight bytes; preserves the order of the names.
 const fn prefix(name: &[u8]) -> u64 {
     let (mut value, mut at) = (0, 0);
     while at < 8 {
@@ -185,7 +182,7 @@ fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
     like.find(|(_, command)| command.name.as_bytes() == name)
 }
 
-/// The same by the words of a command in any case.
+/// Finds a command by its words, ignoring case.
 fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
     let mut name = [0; LONGEST];
     let first = args[0];
@@ -203,8 +200,8 @@ fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
     find(&name[..len])
 }
 
-/// Runs a command that a primary has sent. Those that this server does not know are not sent by one like it.
-pub(super) fn obey(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
+/// Runs a command from the primary. Ignores commands that this server does not know.
+pub(super) fn run_from_primary(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
     if let Some((_, command)) = args.first().and_then(|_| find_by_words(args)) {
         (command.run)(node, context, args);
     }
@@ -225,7 +222,7 @@ pub(super) const STALE_DATA: Reply =
     Reply::error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
 
 impl Node {
-    /// Runs a command of a client, or of a script of it.
+    /// Runs a command from a client or from its script.
     pub(super) fn run(&mut self, context: &mut Context, args: &[&[u8]]) -> Reply {
         let (index, command) = match self.look_up(args) {
             Ok(found) => found,
@@ -250,24 +247,23 @@ impl Node {
             running.wrote |= command.flags & WRITE != 0;
         }
         let reply = (command.run)(self, context, args);
-        self.tell(context, args);
+        self.propagate(context, args);
         reply
     }
 
-    /// How many commands clients have sent so far.
     pub(in crate::sim) fn executed(&self) -> u64 {
         self.calls.iter().sum()
     }
 
-    /// Replicas are told another command than the one that came.
-    pub(super) fn tell_instead(&self, context: &mut Context, args: &[&[u8]]) {
+    /// Propagates another command than the original.
+    pub(super) fn propagate_instead(&self, context: &mut Context, args: &[&[u8]]) {
         if self.replication.is_feeding() {
-            context.tell = Tell::Instead(args.iter().map(|arg| arg.to_vec()).collect());
+            context.propagate = Propagate::Instead(args.iter().map(|arg| arg.to_vec()).collect());
         }
     }
 
-    /// Tells replicas what a command has done, the keys first that ended when it looked at them.
-    fn tell(&mut self, context: &mut Context, args: &[&[u8]]) {
+    /// Propagates a command, preceded by deletes of the keys that expired while it ran.
+    fn propagate(&mut self, context: &mut Context, args: &[&[u8]]) {
         let (mut removed, mut dirty) = (Vec::new(), false);
         if let Some(db) = self.dbs.get_mut(&context.db) {
             removed = core::mem::take(&mut db.removed);
@@ -279,10 +275,10 @@ impl Node {
         for key in removed {
             self.replicate_command(context.db, &[b"DEL", &key]);
         }
-        match core::mem::take(&mut context.tell) {
-            Tell::IfChanged if !dirty => {}
-            Tell::IfChanged | Tell::Always => self.replicate_command(context.db, args),
-            Tell::Instead(other) => {
+        match core::mem::take(&mut context.propagate) {
+            Propagate::IfChanged if !dirty => {}
+            Propagate::IfChanged | Propagate::Always => self.replicate_command(context.db, args),
+            Propagate::Instead(other) => {
                 let other: Vec<&[u8]> = other.iter().map(Vec::as_slice).collect();
                 self.replicate_command(context.db, &other);
             }
@@ -290,7 +286,7 @@ impl Node {
     }
 
     fn look_up(&self, args: &[&[u8]]) -> Result<(usize, &'static Command), Reply> {
-        // `SETINFO` came with 7.2.
+        // `SETINFO` exists since 7.2.
         let known = |command: &Command| command.name != "client|setinfo" || self.config.version >= (7, 2, 0);
         if let Some(found) = find_by_words(args).filter(|(_, command)| known(command)) {
             return Ok(found);
@@ -310,15 +306,15 @@ impl Node {
         })
     }
 
-    /// How often each command came from clients, by its full name in lower case; what scripts call is not counted. Goes on
-    /// through a restart.
+    /// Returns the number of calls by clients for each command, by its full name in lower case.
+    /// Calls by scripts are not counted. Counts survive a restart.
     #[must_use]
     pub fn calls(&self) -> BTreeMap<String, u64> {
         let counted = COMMANDS.iter().zip(&self.calls).filter(|(_, count)| **count > 0);
         counted.map(|(command, count)| (command.name.into(), *count)).collect()
     }
 
-    /// Why a client may not run the command now, in the order in which Redis asks.
+    /// Why a client may not run the command now. The order of the checks is that of Redis.
     fn refuse(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
@@ -338,7 +334,7 @@ impl Node {
                         "NOPERM this user has no permissions to access one of the keys used as arguments",
                     ));
                 }
-                if !user.may_hear(channels(command.keys, args), command.keys == Keys::Patterns) {
+                if !user.may_subscribe(channels(command.keys, args), command.keys == Keys::Patterns) {
                     return Some(Reply::error(
                         "NOPERM this user has no permissions to access one of the channels used as arguments",
                     ));
@@ -359,13 +355,13 @@ impl Node {
         if is(Condition::DiskError) && (has(WRITE) || command.name == "ping") {
             return Some(DISK_ERROR);
         }
-        if has(WRITE) && self.lacks_replicas() {
+        if has(WRITE) && self.below_min_replicas() {
             return Some(FEW_REPLICAS);
         }
         if has(WRITE) && self.is_replica() {
             return Some(READ_ONLY);
         }
-        if !has(LISTENING) && self.may_only_listen(context.conn) {
+        if !has(SUBSCRIBED) && self.is_resp2_subscriber(context.conn) {
             let text = format!(
                 "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
                 command.name,
@@ -381,7 +377,6 @@ impl Node {
         None
     }
 
-    /// Why a script may not run the command.
     fn refuse_in_script(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
@@ -389,7 +384,7 @@ impl Node {
             return Some(Reply::error("ERR This Redis command is not allowed from script"));
         }
         if let Some(user) = context.user.as_ref().and_then(|name| self.config.users.get(&**name)) {
-            // The code is ERR here, not NOPERM: Redis 7.0 answers so.
+            // Redis 7.0 replies with ERR here, not with NOPERM.
             if !user.may_run(command.name) {
                 return Some(Reply::error("ERR The user executing the script can't run this command or subcommand"));
             }
@@ -399,7 +394,7 @@ impl Node {
                      arguments",
                 ));
             }
-            if !user.may_hear(channels(command.keys, args), false) {
+            if !user.may_subscribe(channels(command.keys, args), false) {
                 return Some(Reply::error(
                     "ERR The user executing the script can't publish to the channel mentioned in the command",
                 ));
@@ -412,7 +407,7 @@ impl Node {
             if is(Condition::DiskError) {
                 return Some(DISK_ERROR);
             }
-            if self.lacks_replicas() {
+            if self.below_min_replicas() {
                 return Some(FEW_REPLICAS);
             }
         }
@@ -431,7 +426,7 @@ fn keys<'s, 'a>(which: Keys, args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
         Keys::All => args.get(1..),
         Keys::AllButLast => args.get(1..args.len() - 1),
         Keys::Counted => {
-            // The keys are found by `atoi`, which reads a plus that the command itself refuses.
+            // Redis finds the keys by `atoi`, which accepts a plus that the command itself rejects.
             let count = args.get(2).map(|n| n.strip_prefix(b"+").unwrap_or(n));
             let count = count.and_then(number::integer).and_then(|n| usize::try_from(n).ok());
             count.and_then(|n| args.get(3..3_usize.checked_add(n)?))
@@ -467,7 +462,7 @@ fn unknown(args: &[&[u8]]) -> Reply {
     Reply::Error(text.into())
 }
 
-/// At most `max` bytes of `text`, fit for one line.
+/// Returns at most `max` bytes of `text`, without line breaks.
 fn shown(text: &[u8], max: usize) -> String {
     let text = &text[..text.len().min(max)];
     String::from_utf8_lossy(text).replace(['\r', '\n', '\0'], " ")
@@ -477,7 +472,7 @@ pub(super) fn lower(text: &[u8]) -> String {
     String::from_utf8_lossy(text).to_ascii_lowercase()
 }
 
-/// The same in `buffer`, for a word that is compared with short ones; empty if it is longer than they are.
+/// Lower-cases `text` into `buffer`. Returns an empty word if it is too long for any option.
 pub(super) fn lower_word<'a>(text: &[u8], buffer: &'a mut [u8; LONGEST]) -> &'a [u8] {
     let Some(word) = buffer.get_mut(..text.len()) else { return &[] };
     word.copy_from_slice(text);

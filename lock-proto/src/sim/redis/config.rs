@@ -1,4 +1,4 @@
-//! What a simulated server is like.
+//! Configuration of a simulated server.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -32,18 +32,18 @@ pub struct NodeConfig {
     pub(super) cluster: Option<Slots>,
 }
 
-/// Which slots a server in cluster mode serves.
+/// The slots that a server in cluster mode serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Slots {
-    /// All of them: a cluster of one.
+    /// All of them: a cluster with one node.
     All,
     /// None yet.
     None,
 }
 
 impl NodeConfig {
-    /// A server without password, started just now, whose wall clock stands at the start of the year 2026. Servers with
-    /// different `id`s have different run ids.
+    /// Creates the settings of a server without a password that has just started. Its wall clock
+    /// starts at the beginning of 2026. Servers with different `id`s have different run ids.
     pub fn new(id: u64) -> Self {
         Self {
             run_id: sha1::hex(&id.to_be_bytes()),
@@ -66,82 +66,84 @@ impl NodeConfig {
         }
     }
 
-    /// How long ago the server was started. A quorum does not count a node that is too young (requirement Q6).
+    /// Sets the uptime. A quorum ignores a node that has restarted recently.
+    // Q6
     pub const fn uptime(mut self, uptime: Duration) -> Self {
         self.uptime = uptime;
         self
     }
 
-    /// The version that it reports. What commands do is that of 7.0, but for `CLIENT SETINFO`, which came with 7.2.
+    /// Sets the reported version. Commands behave as in 7.0; `CLIENT SETINFO` exists since 7.2.
     pub const fn version(mut self, major: u8, minor: u8, patch: u8) -> Self {
         self.version = (major, minor, patch);
         self
     }
 
-    /// What its wall clock reads at the start, since the Unix epoch.
+    /// Sets the initial reading of the wall clock, since the Unix epoch.
     pub fn unix_time(mut self, time: Duration) -> Self {
         self.unix_time = nanos(time);
         self
     }
 
-    /// How much its wall clock gains (or loses, if negative), in µs a second.
+    /// Sets the drift of the wall clock in µs per second.
     pub const fn drift_ppm(mut self, drift: i32) -> Self {
         self.drift_ppm = drift;
         self
     }
 
-    /// The port that it reports.
+    /// Sets the reported port.
     pub const fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
     }
 
-    /// Adds a user, or replaces the one of this name. A connection starts as `default` if that one needs no password.
+    /// Adds or replaces a user. Connections start as `default` if that user needs no password.
     pub fn user(mut self, user: User) -> Self {
         self.users.insert(user.name.clone(), user);
         self
     }
 
-    /// The password of the user `default`, as `requirepass` sets it.
+    /// Sets the password of the user `default`, as `requirepass` does.
     pub fn password(self, password: &str) -> Self {
         self.user(User::new("default").password(password))
     }
 
-    /// The most bytes of one argument, of all unread input and of all unread output of a connection. A connection that goes
-    /// beyond is closed. Default: 1 MiB, 4 MiB and 4 MiB.
+    /// Limits the bytes of one argument, and of the unread input and output of a connection. A
+    /// connection that exceeds a limit is closed. Default: 1 MiB, 4 MiB and 4 MiB.
     pub const fn limits(mut self, bulk: usize, input: usize, output: usize) -> Self {
         (self.max_bulk, self.max_input, self.max_output) = (bulk, input, output);
         self
     }
 
-    /// `maxmemory`, in bytes as [`Node::used_memory`](super::Node::used_memory) counts them, and what is done about it. Default: no
-    /// limit.
+    /// Sets `maxmemory` in bytes, as counted by [`Node::used_memory`](super::Node::used_memory),
+    /// and the eviction policy. Default: no limit.
     pub const fn max_memory(mut self, limit: usize, eviction: Eviction) -> Self {
         (self.max_memory, self.eviction) = (Some(limit), eviction);
         self
     }
 
-    /// `min-replicas-to-write`: writes are refused with `NOREPLICAS` unless so many replicas have acknowledged anything within
-    /// 10 s. Default: 0.
+    /// Sets `min-replicas-to-write`: writes fail with `NOREPLICAS` unless this many replicas have
+    /// sent an acknowledgement within 10 s. Default: 0.
     pub const fn min_replicas(mut self, count: usize) -> Self {
         self.min_replicas = count;
         self
     }
 
-    /// `replica-serve-stale-data`: whether a replica without a link to its primary answers reads. If not, it says `MASTERDOWN`.
-    /// Default: yes.
+    /// Sets `replica-serve-stale-data`: whether a replica without a link to its primary serves
+    /// reads. Otherwise it replies `MASTERDOWN`. Default: yes.
     pub const fn serve_stale_data(mut self, on: bool) -> Self {
         self.serve_stale = on;
         self
     }
 
-    /// Cluster mode: commands must name keys of one slot, and there is no database but 0. Other nodes of the cluster are not modelled.
+    /// Enables cluster mode: the keys of a command must belong to one slot, and there is only
+    /// database 0. Other nodes of the cluster are not modelled.
     pub const fn cluster(mut self, slots: Slots) -> Self {
         self.cluster = Some(slots);
         self
     }
 
-    /// Whether [`Node::poll_seen`](super::Node::poll_seen) tells every command of a client. Default: no.
+    /// Makes [`Node::poll_seen`](super::Node::poll_seen) return client commands. Default: no.
     pub const fn monitor(mut self, on: bool) -> Self {
         self.monitor = on;
         self

@@ -1,4 +1,4 @@
-//! What the server knows of a connection.
+//! Server-side state of a connection.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -8,30 +8,30 @@ use crate::redis::Protocol;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Connection {
-    /// The number that `CLIENT ID` answers.
+    /// The id in the reply to `CLIENT ID`.
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
-    /// Who has logged in; `None` before.
+    /// The user that has logged in.
     pub(super) user: Option<Arc<str>>,
     pub(super) db: u32,
     pub(super) protocol: Protocol,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     pub(super) blocked: Option<Blocked>,
-    /// Channels and patterns that it listens to.
+    /// Subscribed channels and patterns.
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) patterns: BTreeSet<Vec<u8>>,
-    /// How far the stream of writes was after its last command.
+    /// Replication offset after its last command.
     pub(super) written: u64,
-    /// Nothing more is read.
+    /// No more input is read.
     pub(super) closing: bool,
 }
 
-/// A client that waits.
+/// A blocked client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Blocked {
     pub(super) cause: Cause,
-    /// Unix time in ms after which it waits no longer.
+    /// Unix time in ms after which the wait times out.
     pub(super) until: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Blocked {
 pub(super) enum Cause {
     /// `BLPOP`: an element.
     Keys { db: u32, keys: Vec<Vec<u8>> },
-    /// `WAIT`: so many replicas that have got so far.
+    /// `WAIT`: this many replicas at this offset.
     Acks { replicas: i64, offset: u64 },
 }
 

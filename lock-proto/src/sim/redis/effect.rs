@@ -1,4 +1,4 @@
-//! What a primary sends to its replicas.
+//! The replication stream from a primary to its replicas.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -8,12 +8,12 @@ use super::input::{self, Limits, Parsed};
 use super::reply::{blob, header};
 use super::store::Db;
 
-/// A history of writes: Redis' replication id, new with every start and promotion.
+/// Redis' replication id, which is new after every start and promotion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct History([u8; 40]);
 
 impl History {
-    /// No server has this one.
+    /// Belongs to no server.
     pub(super) const NONE: Self = Self([b'0'; 40]);
 
     pub(super) fn new(hex: &str) -> Self {
@@ -31,10 +31,11 @@ impl fmt::Debug for History {
     }
 }
 
-/// What one command, script or expiry has changed on a primary, in the form in which Redis sends it to replicas: times are absolute,
-/// scripts are their effects between `MULTI` and `EXEC`, a key that expired is a `DEL`.
+/// The changes of one command, script or expiry on a primary, in the form that Redis sends to
+/// replicas. Times are absolute, scripts are their effects between `MULTI` and `EXEC`, and an
+/// expired key is a `DEL`.
 ///
-/// It is applied as a whole or not at all, by [`Node::handle_effect`](super::Node::handle_effect) of a replica.
+/// A replica applies it atomically with [`Node::handle_effect`](super::Node::handle_effect).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Effect {
     pub(super) history: History,
@@ -43,26 +44,26 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Its place in the stream: how many bytes went before it.
+    /// Returns its offset in the stream: the number of bytes before it.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The place of the next one. `primary` and `replica` agree when it is the replica's
-    /// [`replication_offset`](super::Node::replication_offset).
+    /// Returns the offset of the next effect. A replica is up to date with its primary if this is
+    /// its [`replication_offset`](super::Node::replication_offset).
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
 
-    /// The bytes that a real primary would send.
+    /// Returns the bytes that a real primary would send.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its commands with their arguments, also `SELECT`, `MULTI` and `EXEC`.
+    /// Iterates over its commands with their arguments, including `SELECT`, `MULTI` and `EXEC`.
     pub fn commands(&self) -> impl Iterator<Item = Vec<&[u8]>> {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -91,7 +92,7 @@ impl fmt::Debug for Effect {
     }
 }
 
-/// A copy of a server's data and of its place in the stream: what a replica begins with (a full synchronisation).
+/// A copy of a server's data and offset, for a full synchronisation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Snapshot {
     pub(super) history: History,
@@ -101,7 +102,7 @@ pub struct Snapshot {
     pub(super) port: u16,
 }
 
-/// Appends a command as clients and primaries write it.
+/// Appends a command in RESP.
 pub(super) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
     header(out, b'*', args.len());
     for arg in args {

@@ -1,9 +1,8 @@
-//! Redis' patterns for names: `*`, `?`, `[a-z]`, `[^x]` and `\` (<https://redis.io/docs/latest/commands/keys/>).
+//! Glob patterns of Redis: `*`, `?`, `[a-z]`, `[^x]` and `\`
+//! (<https://redis.io/docs/latest/commands/keys/>).
 
-/// Whether `text` matches `pattern`.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // Where to go on after the last star if the rest does not fit: one star back is enough, so the work is bounded by
-    // the product of the lengths.
+    // Backtracking to the last star is enough, so the work is at most the product of the lengths.
     let (mut p, mut t) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     loop {
@@ -34,7 +33,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Whether `byte` fits the element of the pattern at `p`, and where the next element starts.
+/// Matches `byte` with the element at `p`, and returns the start of the next element.
 fn one(pattern: &[u8], p: usize, byte: u8) -> (bool, usize) {
     match pattern[p] {
         b'?' => (true, p + 1),
@@ -53,7 +52,7 @@ fn class(pattern: &[u8], start: usize, byte: u8) -> (bool, usize) {
     let mut found = false;
     loop {
         match pattern.get(p) {
-            // An unclosed class ends with the pattern.
+            // An unclosed class ends at the end of the pattern.
             None => break,
             Some(b']') => {
                 p += 1;

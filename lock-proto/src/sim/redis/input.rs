@@ -1,36 +1,36 @@
-//! Requests: from bytes to arguments, with Redis' own limits and error texts
+//! Parses requests, with the limits and error texts of Redis
 //! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Longest line: an inline command, or a length.
+/// Maximum length of a line: an inline command or a length.
 const MAX_LINE: usize = 64 * 1024;
-/// Most arguments of a request.
+/// Maximum number of arguments.
 const MAX_ARGS: i64 = 1024 * 1024;
 
-/// What stands at the front of a buffer.
+/// The result of parsing the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Parsed {
-    /// Not a whole request yet.
+    /// The request is not complete yet.
     Incomplete,
-    /// A request of `len` bytes, whose arguments have been added to those given; one without any is to be skipped.
+    /// A request of `len` bytes, whose arguments were appended. May be empty: ignore it then.
     Request { len: usize },
-    /// The same as a line of words, which may have been quoted.
+    /// An inline request, whose words may have been quoted.
     Inline { len: usize, words: Vec<Vec<u8>> },
-    /// Not a request: answer with this and close.
+    /// A protocol error: reply with this and close.
     Broken(Cow<'static, str>),
 }
 
-/// Limits that depend on who asks.
+/// Limits that depend on the connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sim) struct Limits {
     pub(in crate::sim) max_bulk: usize,
     pub(in crate::sim) authenticated: bool,
 }
 
-/// `args` is to be empty. It comes from outside so that it can be used again.
+/// Parses one request. `args` must be empty; the caller provides it to reuse the allocation.
 pub(in crate::sim) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
     match buf.first() {
         None => Parsed::Incomplete,
@@ -45,7 +45,7 @@ pub(in crate::sim) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'
     }
 }
 
-/// Nothing recurses, and nothing is allocated for a length that was only announced.
+/// Parses an array without recursion, and without allocating for announced lengths.
 fn array<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
     let (count, mut at) = match length(buf, 1, "ERR Protocol error: too big mbulk count string") {
         Ok(Some((number, next))) => (number, next),
@@ -92,10 +92,10 @@ fn array<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed 
     Parsed::Request { len: at }
 }
 
-/// The number that starts at `from` and the place behind its line; the number is `None` if it is none.
+/// Parses a line with a number at `from`. Also returns the offset of the next line.
 fn length(buf: &[u8], from: usize, too_long: &'static str) -> Result<Option<(Option<i64>, usize)>, &'static str> {
     let line = &buf[from..];
-    // Nearly always one or two digits.
+    // Fast path for one or two digits.
     match line {
         [n @ b'0'..=b'9', b'\r', _, ..] => return Ok(Some((Some(i64::from(n - b'0')), from + 3))),
         [n @ b'1'..=b'9', m @ b'0'..=b'9', b'\r', _, ..] => {
@@ -127,7 +127,7 @@ fn inline(buf: &[u8]) -> Parsed {
     }
 }
 
-/// Splits a line at blanks; words may be quoted as in redis-cli. `None` if a quote is not closed or not followed by a blank.
+/// Splits a line at blanks, with quotes as in redis-cli. `None` if a quote is malformed.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii_start();
@@ -159,7 +159,7 @@ fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(words)
 }
 
-/// The byte that an escape stands for, and the escape's length.
+/// Returns the byte of an escape sequence, and the length of the sequence.
 fn escape(at: &[u8], quote: u8) -> Option<(u8, usize)> {
     let next = *at.get(1)?;
     if quote == b'\'' {

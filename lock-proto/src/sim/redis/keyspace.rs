@@ -1,7 +1,7 @@
 //! Commands on keys of any type.
 
 use super::Node;
-use super::command::{Context, Tell, lower};
+use super::command::{Context, Propagate, lower};
 use super::glob;
 use super::number;
 use super::reply::Reply;
@@ -11,16 +11,16 @@ use alloc::format;
 
 pub(super) fn del(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let db = node.db(context);
-    count(args[1..].iter().filter(|key| db.remove(context.look, key)).count())
+    count(args[1..].iter().filter(|key| db.remove(context.view, key)).count())
 }
 
 pub(super) fn exists(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let db = node.db(context);
-    count(args[1..].iter().filter(|key| db.get(context.look, key).is_some()).count())
+    count(args[1..].iter().filter(|key| db.get(context.view, key).is_some()).count())
 }
 
 pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Simple(match node.db(context).get(context.look, args[1]).map(|entry| &entry.value) {
+    Reply::Simple(match node.db(context).get(context.view, args[1]).map(|entry| &entry.value) {
         None => "none",
         Some(Value::String(_)) => "string",
         Some(Value::List(_)) => "list",
@@ -28,11 +28,11 @@ pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
 }
 
 pub(super) fn dbsize(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
-    count(node.db(context).len(context.look))
+    count(node.db(context).len(context.view))
 }
 
 pub(super) fn keys(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let found = node.db(context).iter(context.look.now).map(|(key, _)| key).filter(|key| glob::matches(args[1], key));
+    let found = node.db(context).iter(context.view.now).map(|(key, _)| key).filter(|key| glob::matches(args[1], key));
     Reply::Array(found.map(Reply::bulk).collect())
 }
 
@@ -41,7 +41,7 @@ pub(super) fn flushdb(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
         return refused;
     }
     node.db(context).clear();
-    context.tell = Tell::Always;
+    context.propagate = Propagate::Always;
     Reply::OK
 }
 
@@ -50,7 +50,7 @@ pub(super) fn flushall(node: &mut Node, context: &mut Context, args: &[&[u8]]) -
         return refused;
     }
     node.dbs.clear();
-    context.tell = Tell::Always;
+    context.propagate = Propagate::Always;
     Reply::OK
 }
 
@@ -74,10 +74,10 @@ pub(super) fn ttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
 }
 
 fn remaining(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
-    match node.db(context).get(context.look, key).map(|entry| entry.expires()) {
+    match node.db(context).get(context.view, key).map(|entry| entry.expires()) {
         None => -2,
         Some(None) => -1,
-        Some(Some(at)) => i64::try_from(at.saturating_sub(context.look.now)).unwrap_or(i64::MAX),
+        Some(Some(at)) => i64::try_from(at.saturating_sub(context.view.now)).unwrap_or(i64::MAX),
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn expiretime(node: &mut Node, context: &mut Context, args: &[&[u8]])
 }
 
 fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
-    match node.db(context).get(context.look, key).map(|entry| entry.expires()) {
+    match node.db(context).get(context.view, key).map(|entry| entry.expires()) {
         None => -2,
         Some(None) => -1,
         Some(Some(at)) => i64::try_from(at).unwrap_or(i64::MAX),
@@ -100,9 +100,9 @@ fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
 
 pub(super) fn persist(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let db = node.db(context);
-    let ends = db.get(context.look, args[1]).is_some_and(|entry| entry.expires().is_some());
+    let ends = db.get(context.view, args[1]).is_some_and(|entry| entry.expires().is_some());
     if ends {
-        db.set_expiry(context.look, args[1], None);
+        db.set_expiry(context.view, args[1], None);
     }
     Reply::Int(i64::from(ends))
 }
@@ -123,7 +123,7 @@ pub(super) fn pexpireat(node: &mut Node, context: &mut Context, args: &[&[u8]]) 
     set_expiry(node, context, args, "pexpireat", Unit { seconds: false, absolute: true })
 }
 
-/// When `EXPIRE` may change the expiry.
+/// The conditions under which `EXPIRE` applies.
 #[derive(Default)]
 struct Guards {
     if_none: bool,
@@ -158,15 +158,15 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
         Err(refused) => return refused,
     };
     let Some(given) = number::integer(args[2]) else { return NOT_AN_INTEGER };
-    let look = context.look;
-    let Some(at) = unit.resolve(look.now, given) else {
+    let view = context.view;
+    let Some(at) = unit.resolve(view.now, given) else {
         return Reply::Error(format!("ERR invalid expire time in '{name}' command").into());
     };
     let db = node.db(context);
-    let Some(expires) = db.get(look, args[1]).map(|entry| entry.expires()) else { return Reply::Int(0) };
+    let Some(expires) = db.get(view, args[1]).map(|entry| entry.expires()) else { return Reply::Int(0) };
     let current = expires.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
     let has_expiry = expires.is_some();
-    // No expiry counts as an infinite one.
+    // No expiry counts as infinite.
     if (guards.if_none && has_expiry)
         || (guards.if_some && !has_expiry)
         || (guards.if_later && (at <= current || !has_expiry))
@@ -175,20 +175,20 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
         return Reply::Int(0);
     }
     match u64::try_from(at) {
-        // What a primary says is done as it says it: it sends the end by itself.
-        Ok(at) if at > look.now || look.expired == Expired::Alive => {
-            db.set_expiry(look, args[1], Some(at));
+        // The primary sends a delete itself, so its commands may set a time in the past.
+        Ok(at) if at > view.now || view.expired == Expired::Alive => {
+            db.set_expiry(view, args[1], Some(at));
             if name != "pexpireat" && node.replication.is_feeding() {
                 let mut digits = itoa::Buffer::new();
-                let mut told = args.to_vec();
-                (told[0], told[2]) = (b"PEXPIREAT", digits.format(at).as_bytes());
-                node.tell_instead(context, &told);
+                let mut rewritten = args.to_vec();
+                (rewritten[0], rewritten[2]) = (b"PEXPIREAT", digits.format(at).as_bytes());
+                node.propagate_instead(context, &rewritten);
             }
         }
-        // A time that has come already deletes the key at once.
+        // A time in the past deletes the key immediately.
         Ok(_) | Err(_) => {
-            db.remove(look, args[1]);
-            node.tell_instead(context, &[b"DEL", args[1]]);
+            db.remove(view, args[1]);
+            node.propagate_instead(context, &[b"DEL", args[1]]);
         }
     }
     Reply::Int(1)

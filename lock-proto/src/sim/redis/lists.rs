@@ -1,4 +1,4 @@
-//! Commands on lists, and clients that block on them.
+//! Commands on lists, and blocking clients.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use super::strings::NOT_AN_INTEGER;
 const NOT_POSITIVE: Reply = Reply::error("ERR value is out of range, must be positive");
 
 pub(super) fn llen(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    match node.db(context).list(context.look, args[1]) {
+    match node.db(context).list(context.view, args[1]) {
         Ok(list) => count(list.map_or(0, |list| list.len())),
         Err(wrong) => wrong,
     }
@@ -22,7 +22,7 @@ pub(super) fn llen(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
 
 pub(super) fn lrange(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let (Some(from), Some(to)) = (number::integer(args[2]), number::integer(args[3])) else { return NOT_AN_INTEGER };
-    let list = match node.db(context).list(context.look, args[1]) {
+    let list = match node.db(context).list(context.view, args[1]) {
         Ok(Some(list)) => list,
         Ok(None) => return Reply::Array(Vec::new()),
         Err(wrong) => return wrong,
@@ -43,7 +43,7 @@ pub(super) fn lpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
 }
 
 fn push(node: &mut Node, context: &Context, args: &[&[u8]], front: bool) -> Reply {
-    let length = match node.db(context).push(context.look, args[1], &args[2..], front) {
+    let length = match node.db(context).push(context.view, args[1], &args[2..], front) {
         Ok(length) => length,
         Err(wrong) => return wrong,
     };
@@ -66,7 +66,7 @@ pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         },
         _ => return wrong_arity("lpop"),
     };
-    match (node.db(context).pop_front(context.look, key, wanted.unwrap_or(1)), wanted) {
+    match (node.db(context).pop_front(context.view, key, wanted.unwrap_or(1)), wanted) {
         (Ok(Some(items)), Some(_)) => Reply::Array(items.into_iter().map(Reply::Bulk).collect()),
         (Ok(Some(items)), None) => items.into_iter().next().map_or(Reply::Nil, Reply::Bulk),
         (Ok(None), Some(_)) => Reply::NilArray,
@@ -77,15 +77,15 @@ pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
 
 pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let Some((timeout, keys)) = args[1..].split_last() else { return wrong_arity("blpop") };
-    let until = match deadline(timeout, context.look.now) {
+    let until = match deadline(timeout, context.view.now) {
         Ok(until) => until,
         Err(refused) => return refused,
     };
     for key in keys {
-        match node.db(context).pop_front(context.look, key, 1) {
+        match node.db(context).pop_front(context.view, key, 1) {
             Ok(None) => {}
             Ok(Some(items)) => {
-                node.tell_instead(context, &[b"LPOP", key]);
+                node.propagate_instead(context, &[b"LPOP", key]);
                 return popped(key, items);
             }
             Err(wrong) => return wrong,
@@ -104,7 +104,7 @@ pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
     Reply::Later
 }
 
-/// Unix time in ms after which the wait is over; `None` for never.
+/// Parses a timeout. Returns the Unix time in ms at which it ends, or `None` for no timeout.
 fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
     const OUT_OF_RANGE: Reply = Reply::error("ERR timeout is not a float or out of range");
     let seconds = number::float(timeout).ok_or(OUT_OF_RANGE)?;
@@ -112,11 +112,11 @@ fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
         return Err(Reply::error("ERR timeout is negative"));
     }
     let millis = seconds * 1000.0;
-    // Beyond this a `u64` of milliseconds since 1970 could not hold the sum.
+    // Larger values would overflow a `u64` of milliseconds since 1970.
     if millis > 9.0e18 {
         return Err(Reply::error("ERR timeout is out of range"));
     }
-    // Not negative and small enough, so the cast is exact up to the fraction, which is rounded up.
+    // Non-negative and small enough, so the cast only drops the fraction, which is rounded up.
     let whole = millis as u64;
     let whole = whole + u64::from((whole as f64) < millis);
     Ok(if whole == 0 { None } else { Some(now.saturating_add(whole)) })
@@ -128,29 +128,28 @@ fn popped(key: &[u8], items: Vec<Vec<u8>>) -> Reply {
 }
 
 impl Node {
-    /// Serves blocked clients, first come first served, after a command that may have filled a list.
+    /// Serves blocked clients in FIFO order after a command that may have filled a list.
     pub(super) fn serve_waiting(&mut self) {
         while let Some(place) = self.ready.pop_front() {
-            let look = self.look();
+            let view = self.view();
             while let Some(conn) = self.waiting.get(&place).and_then(|queue| queue.front().copied()) {
                 let (number, key) = &place;
                 let db = self.dbs.entry(*number).or_default();
-                match db.pop_front(look, key, 1) {
+                match db.pop_front(view, key, 1) {
                     Ok(Some(items)) => {
                         db.dirty = false;
                         self.replicate_command(*number, &[b"LPOP", key]);
-                        self.end_unit();
+                        self.end_effect();
                         self.unblock(conn, &popped(key, items));
                     }
-                    // Taken already, or of another type: they go on waiting.
+                    // Already taken, or of another type: they stay blocked.
                     Ok(None) | Err(_) => break,
                 }
             }
-            self.tell_removed();
+            self.propagate_removed();
         }
     }
 
-    /// `conn` waits from now on.
     pub(super) fn block(&mut self, conn: u64, blocked: Blocked) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             self.timeouts.extend(blocked.until.map(|until| (until, conn)));
@@ -158,23 +157,22 @@ impl Node {
         }
     }
 
-    /// Ends the wait of `conn` with this reply.
     pub(super) fn unblock(&mut self, conn: u64, reply: &Reply) {
         self.stop_waiting(conn);
         self.answer(conn, reply);
         self.unblocked.push_back(conn);
     }
 
-    /// What a wait is answered that ends with nothing.
-    pub(super) fn waited_in_vain(&self, blocked: &Blocked) -> Reply {
+    /// Returns the reply to a blocked command that times out.
+    pub(super) fn timeout_reply(&self, blocked: &Blocked) -> Reply {
         match blocked.cause {
             Cause::Keys { .. } => Reply::NilArray,
             Cause::Acks { offset, .. } => self.acknowledged(offset),
         }
     }
 
-    /// This server becomes a replica: nobody can be served any more.
-    pub(super) fn send_blocked_away(&mut self) {
+    /// Unblocks all clients with an error, because this server becomes a replica.
+    pub(super) fn unblock_all(&mut self) {
         const AWAY: Reply = Reply::error(
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
         );
@@ -186,7 +184,6 @@ impl Node {
         }
     }
 
-    /// Forgets that `conn` waits.
     pub(super) fn stop_waiting(&mut self, conn: u64) {
         let Some(blocked) = self.connections.get_mut(&conn).and_then(|connection| connection.blocked.take()) else {
             return;

@@ -1,37 +1,36 @@
-//! How much memory the data takes, and what goes when it is too much
-//! (<https://redis.io/docs/latest/develop/reference/eviction/>).
+//! Memory accounting and eviction (<https://redis.io/docs/latest/develop/reference/eviction/>).
 //!
-//! The figures are near those of a small Redis 7.0, not equal to them: a test sets its limit relative to
-//! [`Node::used_memory`]. Which key goes is exact where Redis samples: the true first of the policy's order.
+//! The figures are approximate, so set limits relative to [`Node::used_memory`]. Where Redis
+//! samples keys, this server evicts exactly the first key in the order of the policy.
 
 use alloc::vec::Vec;
 
 use super::store::{Entry, Value};
 use super::{Condition, Node};
 
-/// What an empty server takes.
+/// Memory of an empty server.
 const EMPTY: usize = 1 << 20;
-/// What a key takes besides its name: its place in the table, its object, its expiry.
+/// Overhead of a key: table slot, object and expiry.
 const PER_KEY: usize = 80;
-/// What a string or an element takes besides its bytes.
+/// Overhead of a string or list element.
 const PER_TEXT: usize = 16;
 
-/// What a server does when its data takes more than `maxmemory`.
+/// What a server does when its data exceeds `maxmemory`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// `noeviction`: nothing goes, commands that need memory are refused with `OOM`.
+    /// `noeviction`: evicts nothing; commands that need memory fail with `OOM`.
     #[default]
     Never,
-    /// `allkeys-lru`: the key that was not used for longest. It may be a lock, or the fence counter.
+    /// `allkeys-lru`: evicts the least recently used key, maybe a lock or the fencing counter.
     AllKeysLru,
-    /// `volatile-lru`: the same among the keys that have an expiry. It may be a lock.
+    /// `volatile-lru`: evicts the least recently used key with an expiry, maybe a lock.
     VolatileLru,
-    /// `allkeys-random`. It may be a lock, or the fence counter.
+    /// `allkeys-random`: evicts any key, maybe a lock or the fencing counter.
     AllKeysRandom,
-    /// `volatile-random`: any key that has an expiry.
+    /// `volatile-random`: evicts any key with an expiry.
     VolatileRandom,
-    /// `volatile-ttl`: the key that ends soonest. It is likely to be a lock.
+    /// `volatile-ttl`: evicts the key that expires first, likely a lock.
     VolatileTtl,
 }
 
@@ -55,30 +54,30 @@ pub(super) fn value(value: &Value) -> usize {
 }
 
 impl Node {
-    /// How much memory is in use, as `maxmemory` counts it: about the data, and 1 MiB for the server itself. What connections
-    /// and replicas are owed is not counted.
+    /// Returns the memory in use, as `maxmemory` counts it: an estimate for the data, and 1 MiB for
+    /// the server. Output buffers of clients and replicas are not counted.
     #[must_use]
     pub fn used_memory(&self) -> usize {
         EMPTY + self.dbs.values().map(super::store::Db::bytes).sum::<usize>()
     }
 
-    /// `CONFIG SET maxmemory` and `maxmemory-policy`. `None` is no limit. Nothing is evicted before the next command comes.
+    /// Sets `maxmemory` and `maxmemory-policy`. `None` means no limit. The next command evicts.
     pub const fn set_max_memory(&mut self, limit: Option<usize>, eviction: Eviction) {
         self.config.max_memory = limit;
         self.config.eviction = eviction;
     }
 
-    /// Makes room before a command is run; false if there is none. A replica takes what its primary sends and leaves eviction to
-    /// it.
+    /// Evicts keys before a command runs, and returns false if that is not enough. A replica leaves
+    /// eviction to its primary.
     pub(super) fn make_room(&mut self, now: u64) -> bool {
-        let told = self.conditions.contains(&Condition::OutOfMemory);
-        let Some(limit) = self.config.max_memory.filter(|_| !self.is_replica()) else { return !told };
+        let forced = self.conditions.contains(&Condition::OutOfMemory);
+        let Some(limit) = self.config.max_memory.filter(|_| !self.is_replica()) else { return !forced };
         if self.used_memory() > limit {
             self.collect_expired(now);
             while self.used_memory() > limit && self.evict() {}
-            self.tell_removed();
+            self.propagate_removed();
         }
-        !told && self.used_memory() <= limit
+        !forced && self.used_memory() <= limit
     }
 
     fn evict(&mut self) -> bool {
@@ -86,7 +85,7 @@ impl Node {
         let (policy, draw) = (self.config.eviction, self.evictions);
         let volatile = |entry: &Entry| entry.expires().is_some();
         let mut dbs: Vec<_> = self.dbs.values_mut().collect();
-        // One database after the other: nobody who cares for locks uses several with a limit on memory.
+        // One database at a time: lock clients do not combine several with a memory limit.
         dbs.iter_mut().any(|db| match policy {
             Eviction::Never => false,
             Eviction::AllKeysLru => db.evict(|_, entry| Some(entry.used())),
@@ -98,7 +97,7 @@ impl Node {
     }
 }
 
-/// A number that looks random: FNV-1a of the draw and the key, mixed once more.
+/// A pseudorandom number: FNV-1a of the draw and the key, mixed once more.
 fn mixed(draw: u64, key: &[u8]) -> u64 {
     let bytes = draw.to_be_bytes();
     let hash = bytes

@@ -1,27 +1,34 @@
-//! A Redis server as a machine: RESP bytes in, RESP bytes out, no I/O.
+//! A Redis server as a state machine: RESP bytes in, RESP bytes out, no I/O.
 //!
-//! [`Node`] knows the commands that a lock client uses and some more, with the replies and error texts of Redis 7.0. It runs no
-//! Lua: the scripts of [`redis::script`](crate::redis::script) are recognised by their text and done by the same steps in
-//! Rust; other scripts are refused. `tests/node_model` compares it with a real server, command by command: replies, messages, and
-//! what a primary sends to its replicas, to the byte.
+//! [`Node`] supports the commands that a lock client uses and some more, with the replies and error
+//! texts of Redis 7.0. It does not run Lua: it recognises the scripts of
+//! [`redis::script`](crate::redis::script) by their text, executes the same steps in Rust, and
+//! rejects all others. `tests/node_model` compares it with a real server, command by command:
+//! replies, messages, and the replication stream, to the byte.
 //!
 //! # What is modelled
 //!
-//! * Strings, lists and `BLPOP`, expiry by the server's own wall clock, channels, users with their commands, keys and channels,
-//!   `CLIENT` as far as clients need it, `INFO`, `ROLE`, `WAIT`.
-//! * A restart with or without data ([`Node::restart`]), a wall clock that drifts and is set.
-//! * Asynchronous replication and promotion: [`Node::snapshot`], [`Node::replicate`], [`Node::poll_effect`],
-//!   [`Node::handle_effect`], [`Node::promote`]. Whoever drives the nodes brings effects late, or not at all.
-//! * A limit on memory: [`NodeConfig::max_memory`], with an [`Eviction`] that may take a lock. Sizes are approximate.
-//! * States in which commands are refused: see [`Condition`], [`NodeConfig::min_replicas`] and
+//! * Strings, lists and `BLPOP`, channels, expiry by the server's own wall clock.
+//! * Users with permissions for commands, keys and channels.
+//! * `INFO`, `ROLE`, `WAIT`, and the parts of `CLIENT` that clients need.
+//! * Restarts with or without data ([`Node::restart`]), and a wall clock that drifts or is set.
+//! * Asynchronous replication and promotion: [`Node::snapshot`], [`Node::replicate`],
+//!   [`Node::poll_effect`], [`Node::handle_effect`], [`Node::promote`]. The caller may deliver
+//!   effects late, or not at all.
+//! * A memory limit: [`NodeConfig::max_memory`], with an [`Eviction`] policy that may evict a lock.
+//!   Sizes are approximate.
+//! * States in which commands are rejected: see [`Condition`], [`NodeConfig::min_replicas`] and
 //!   [`NodeConfig::serve_stale_data`].
 //!
-//! # What is not
+//! # What is not modelled
 //!
-//! Other types than strings and lists; `MULTI` of a client, `WATCH`, `MONITOR`, `CONFIG`, `ACL` and `REPLICAOF` as commands; other
-//! scripts; Sentinel; of a cluster anything but one node of it, see [`NodeConfig::cluster`]; `SUBSCRIBE` for shards, `CLIENT LIST`, `CLIENT PAUSE` and client-side caching; persistence but for
-//! [`Node::restart`]. A replica that has missed something is synchronised as a whole, never by the backlog. A script takes no time, so
-//! there is no `BUSY`.
+//! * Other types than strings and lists, and other scripts.
+//! * `MULTI` from clients, `WATCH`, `MONITOR`, `CONFIG`, `ACL`, `REPLICAOF`, `CLIENT LIST`,
+//!   `CLIENT PAUSE`, client-side caching, and `SUBSCRIBE` for shards.
+//! * Sentinel, and all but one node of a cluster (see [`NodeConfig::cluster`]).
+//! * Persistence other than [`Node::restart`], and partial resynchronisation: a replica with a gap
+//!   always needs a full copy.
+//! * The duration of scripts, so there is no `BUSY`.
 
 mod command;
 mod config;
@@ -53,7 +60,7 @@ use core::time::Duration;
 
 use super::clock::Clock;
 use crate::time::Instant;
-use command::{Context, Tell};
+use command::{Context, Propagate};
 use connection::Connection;
 use input::{Limits, Parsed};
 use replication::Replication;
@@ -69,29 +76,30 @@ pub use effect::{Effect, Snapshot};
 pub use memory::Eviction;
 pub use users::User;
 
-/// How long a command keeps the server busy.
+/// How long a command occupies the server.
 const COMMAND_TAKES: Duration = Duration::from_micros(1);
-/// A script that names more keys keeps it busy no longer.
+/// Limit on the keys that count towards the duration of a script.
 const MOST_KEYS: u32 = 64;
 
-/// A state of a server in which it refuses commands.
+/// A state in which a server rejects commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Condition {
-    /// Memory is used up, and nothing may be evicted: `OOM`. Whatever the data takes; see [`NodeConfig::max_memory`] for a limit.
+    /// Memory is exhausted and nothing may be evicted: `OOM`, regardless of the size of the data.
+    /// See [`NodeConfig::max_memory`] for a real limit.
     OutOfMemory,
-    /// A replica whose primary is away: `READONLY`. The same as [`Node::demote`] and [`Node::promote`].
+    /// A replica: `READONLY`. The same as [`Node::demote`] and [`Node::promote`].
     ReadOnly,
     /// The last snapshot failed: `MISCONF`.
     DiskError,
-    /// Just started, and not ready yet: `LOADING`.
+    /// The server is still loading its data: `LOADING`.
     Loading,
 }
 
-/// A command that a client sent, as `MONITOR` would show it.
+/// A command from a client, as `MONITOR` would show it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// The connection that it came on.
+    /// The connection on which it arrived.
     pub conn: u64,
     /// The command and its arguments.
     pub args: Vec<Vec<u8>>,
@@ -99,15 +107,17 @@ pub struct Seen {
 
 /// A simulated Redis server.
 ///
-/// Feed it facts (`handle_*`), then send [`outgoing`](Self::outgoing) of every connection to its client, close what
-/// [`poll_closed`](Self::poll_closed) names, and call [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
-/// Connections are numbered by the caller.
+/// Feed it events (`handle_*`). Then send the [`outgoing`](Self::outgoing) bytes of every
+/// connection to its client, close the connections that [`poll_closed`](Self::poll_closed) returns,
+/// and call [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline). The
+/// caller numbers the connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     config: NodeConfig,
     now: Instant,
     wall: Clock,
-    /// What the wall clock read at the start, in ns; behind the clock if the server started earlier.
+    /// The wall clock's reading at the start, in ns. Earlier than the initial reading if the
+    /// configured uptime is not zero.
     started: i128,
     run_id: String,
     restarts: u64,
@@ -116,16 +126,16 @@ pub struct Node {
     scripts: BTreeSet<Known>,
     connections: BTreeMap<u64, Connection>,
     last_id: i64,
-    /// Who waits for a key of a database, in the order in which they came.
+    /// Connections blocked on a key of a database, in FIFO order.
     waiting: BTreeMap<(u32, Vec<u8>), VecDeque<u64>>,
-    /// Keys that somebody waits for and that may have got an element.
+    /// Keys with blocked connections that may have received an element.
     ready: VecDeque<(u32, Vec<u8>)>,
-    /// Connections that wait no longer and may have unread requests.
+    /// Connections that were unblocked and may have unread requests.
     unblocked: VecDeque<u64>,
-    /// When waits end: Unix time in ms, and the connection.
+    /// Timeouts of blocked connections: Unix time in ms, and the connection.
     timeouts: BTreeSet<(u64, u64)>,
     closed: VecDeque<u64>,
-    /// By the place of the command in the table.
+    /// Calls by index in the command table.
     calls: [u64; command::COUNT],
     evictions: u64,
     replication: Replication,
@@ -133,7 +143,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A server without data.
+    /// Creates a server without data.
     #[must_use]
     pub fn new(now: Instant, config: NodeConfig) -> Self {
         let wall = Clock::new(now, config.unix_time, config.drift_ppm);
@@ -162,7 +172,7 @@ impl Node {
         }
     }
 
-    // ---- facts ----
+    // ---- input ----
 
     /// A client has connected. `conn` must not be in use.
     pub fn handle_connected(&mut self, now: Instant, conn: u64) {
@@ -177,7 +187,7 @@ impl Node {
         self.connections.insert(conn, Connection::new(self.last_id, user));
     }
 
-    /// Bytes have arrived on `conn`. Dropped if it is not open.
+    /// Bytes have arrived on `conn`. They are dropped if it is not open.
     pub fn handle_received(&mut self, now: Instant, conn: u64, bytes: &[u8]) {
         self.advance(now);
         let Some(connection) = self.connections.get_mut(&conn).filter(|connection| !connection.closing) else { return };
@@ -195,34 +205,34 @@ impl Node {
             connection.input.extend_from_slice(bytes);
             self.read(conn);
         }
-        self.settle();
+        self.resume_unblocked();
     }
 
-    /// The client has hung up. What it sent before has been executed; if it was blocked, it is forgotten.
+    /// The client has disconnected. Its requests have been executed, unless it was blocked.
     pub fn handle_disconnected(&mut self, now: Instant, conn: u64) {
         self.advance(now);
         self.stop_waiting(conn);
         self.connections.remove(&conn);
     }
 
-    /// Lets the timeouts of blocked clients run out that are due. A primary with replicas removes the keys whose time has passed.
+    /// Times out blocked clients. A primary with replicas also removes expired keys.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         let wall = self.wall_ms();
         while let Some((_, conn)) = self.timeouts.first().copied().filter(|(until, _)| wall > *until) {
             let blocked = self.connections.get(&conn).and_then(|connection| connection.blocked.as_ref());
-            let Some(reply) = blocked.map(|blocked| self.waited_in_vain(blocked)) else { break };
+            let Some(reply) = blocked.map(|blocked| self.timeout_reply(blocked)) else { break };
             self.unblock(conn, &reply);
         }
-        self.settle();
+        self.resume_unblocked();
         if self.next_collection().is_some_and(|soonest| wall > soonest) {
             self.collect_expired(wall);
         }
     }
 
-    // ---- drains ----
+    // ---- output ----
 
-    /// What is to be sent to the client of `conn`. Empty if there is no such connection.
+    /// Returns the bytes to send to the client of `conn`. Empty if there is no such connection.
     #[must_use]
     pub fn outgoing(&self, conn: u64) -> &[u8] {
         self.connections.get(&conn).map_or(&[], |connection| &connection.output)
@@ -235,18 +245,19 @@ impl Node {
         }
     }
 
-    /// A connection that the server closes: send what is left of its output, close it, and report
+    /// Returns a connection that the server closes. Send the rest of its output, close it, and call
     /// [`handle_disconnected`](Self::handle_disconnected).
     pub fn poll_closed(&mut self) -> Option<u64> {
         self.closed.pop_front()
     }
 
-    /// The next command that a client sent, if the configuration asks for it. What scripts call is not among them.
+    /// Returns the next command from a client, if the configuration enables this. Commands called
+    /// by scripts are not included.
     pub fn poll_seen(&mut self) -> Option<Seen> {
         self.seen.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
+    /// Returns the time of the next call of [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let timeout = self.timeouts.first().map(|(until, _)| *until);
@@ -254,10 +265,10 @@ impl Node {
         Some(self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)).max(self.now))
     }
 
-    // ---- what happens to the server as a whole ----
+    // ---- administration ----
 
-    /// Stops and starts again: every connection is closed, scripts are forgotten, run id and uptime are new. Data stays as after
-    /// a clean shutdown with a snapshot, or is gone.
+    /// Restarts the server: closes every connection, drops all scripts, and resets run id and
+    /// uptime. Data is kept, as after a clean shutdown with a snapshot, or lost.
     pub fn restart(&mut self, now: Instant, keep_data: bool) {
         self.advance(now);
         self.restarts += 1;
@@ -277,20 +288,20 @@ impl Node {
         self.replication.restart(&self.run_id, keep_data);
     }
 
-    /// Every connection has to log in again, as behind a proxy whose credentials have changed. Those of a user without a password are logged
-    /// in again only by a new connection.
+    /// Logs every connection out, as a proxy whose credentials have changed. Users without a
+    /// password are logged in only on new connections.
     pub fn log_out(&mut self, now: Instant) {
         self.advance(now);
         self.connections.values_mut().for_each(|connection| connection.user = None);
     }
 
-    /// Adds a user, or replaces the one of this name, as `ACL SETUSER` does. Connections that are logged in stay so.
+    /// Adds or replaces a user, as `ACL SETUSER` does. Existing logins stay valid.
     pub fn set_user(&mut self, now: Instant, user: User) {
         self.advance(now);
         self.config.users.insert(user.name.clone(), user);
     }
 
-    /// Reports from now on that it was started so long ago, as a replica does that was running before it took over.
+    /// Sets the reported uptime, as for a replica that was running before it took over.
     pub fn set_uptime(&mut self, now: Instant, uptime: Duration) {
         self.advance(now);
         self.started = i128::from(self.wall.read(now)) - i128::from(crate::time::nanos(uptime));
@@ -312,19 +323,19 @@ impl Node {
         }
     }
 
-    /// The wall clock is set forward. Expiry is counted by it, as in Redis.
+    /// Sets the wall clock forward. Expiry follows it, as in Redis.
     pub fn jump_forward(&mut self, now: Instant, by: Duration) {
         self.advance(now);
         self.wall.jump_forward(now, by);
     }
 
-    /// The wall clock is set back.
+    /// Sets the wall clock back.
     pub fn jump_back(&mut self, now: Instant, by: Duration) {
         self.advance(now);
         self.wall.jump_back(now, by);
     }
 
-    // ---- inside ----
+    // ---- internal ----
 
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
@@ -338,10 +349,10 @@ impl Node {
         self.wall_ms_at(self.now)
     }
 
-    /// Executes the requests that `conn` has sent before.
+    /// Executes the buffered requests of `conn`.
     fn read(&mut self, conn: u64) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
-        // Nobody else writes here meanwhile: a command of one connection never adds to the input of another.
+        // Taking the input is safe: a command never adds to the input of another connection.
         let mut input = core::mem::take(&mut connection.input);
         let mut used = 0;
         self.execute_all(conn, &input, &mut used);
@@ -351,9 +362,9 @@ impl Node {
         }
     }
 
-    /// Executes requests until `conn` blocks, closes, or has sent no whole one, and counts the bytes in `used`.
+    /// Executes requests until `conn` blocks, closes or has no complete one. `used` counts bytes.
     fn execute_all(&mut self, conn: u64, input: &[u8], used: &mut usize) {
-        // Enough for what clients mostly ask.
+        // Enough for most requests.
         let mut args: Vec<&[u8]> = Vec::with_capacity(12);
         while *used < input.len() {
             let Some(connection) = self.connections.get(&conn) else { return };
@@ -389,14 +400,15 @@ impl Node {
         if self.config.monitor {
             self.seen.push_back(Seen { conn, args: args.iter().map(|arg| arg.to_vec()).collect() });
         }
-        let look = self.look();
-        let full = !self.make_room(look.now);
+        let view = self.view();
+        let full = !self.make_room(view.now);
         let Some(connection) = self.connections.get(&conn) else { return };
         let (db, user) = (connection.db, connection.user.clone());
-        let mut context = Context { conn, db, user, script: None, look, full, tell: Tell::IfChanged };
+        let mut context = Context { conn, db, user, script: None, view, full, propagate: Propagate::IfChanged };
         let reply = self.run(&mut context, args);
-        self.end_unit();
-        // No command is faster than this, and no script than this for each of its keys, so that no two see the same time (requirement A9).
+        self.end_effect();
+        // Each command, and each key of a script, takes time, so that no two see the same clock.
+        // A9
         let keys = match args {
             [verb, _, keys, ..] if verb.starts_with(b"EVAL") => {
                 number::integer(keys).and_then(|keys| u32::try_from(keys).ok())
@@ -419,14 +431,14 @@ impl Node {
         }
     }
 
-    /// Lets those go on who were unblocked, until nobody can.
-    fn settle(&mut self) {
+    /// Resumes unblocked connections until none is left.
+    fn resume_unblocked(&mut self) {
         while let Some(conn) = self.unblocked.pop_front() {
             self.read(conn);
         }
     }
 
-    /// Closes at once: nothing more is read or sent.
+    /// Closes immediately: nothing more is read or sent.
     fn close(&mut self, conn: u64) {
         self.stop_waiting(conn);
         let Some(connection) = self.connections.get_mut(&conn) else { return };
@@ -438,7 +450,7 @@ impl Node {
         }
     }
 
-    /// Reads nothing more, and closes when the output has been sent.
+    /// Stops reading, and closes after the output has been sent.
     fn close_after_output(&mut self, conn: u64) {
         self.stop_waiting(conn);
         let Some(connection) = self.connections.get_mut(&conn) else { return };

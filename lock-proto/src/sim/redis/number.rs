@@ -1,6 +1,6 @@
-//! Numbers as Redis and Lua read them.
+//! Number parsing as in Redis and Lua.
 
-/// An integer as Redis reads one: no blank, no plus, no leading zero.
+/// Parses an integer as Redis does: no blank, no plus, no leading zero.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let negative = digits.len() < text.len();
@@ -9,7 +9,7 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
         [b'1'..=b'9', ..] => {}
         _ => return None,
     }
-    // Downwards, where there is one number more.
+    // Accumulates negatively, because `i64::MIN` has no positive counterpart.
     let sum = digits.iter().try_fold(0_i64, |sum, digit| {
         let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
         sum.checked_mul(10)?.checked_sub(digit)
@@ -17,7 +17,6 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { Some(sum) } else { sum.checked_neg() }
 }
 
-/// A number as Redis reads seconds with a fraction.
 pub(super) fn float(text: &[u8]) -> Option<f64> {
     if text.first().is_some_and(u8::is_ascii_whitespace) || text.last().is_some_and(u8::is_ascii_whitespace) {
         return None;
@@ -25,7 +24,7 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
     lua(text).filter(|n| !n.is_nan())
 }
 
-/// Lua's `tonumber` of a string: blanks around it, decimal or hexadecimal.
+/// Lua's `tonumber` for strings: surrounding blanks, decimal or hexadecimal.
 pub(super) fn lua(text: &[u8]) -> Option<f64> {
     let text = core::str::from_utf8(text).ok()?.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b');
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -35,7 +34,7 @@ pub(super) fn lua(text: &[u8]) -> Option<f64> {
     }
     match unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0X")) {
         Some(hex) => hexadecimal(hex).map(|n| sign * n),
-        // The same forms as C's strtod: digits, a point, an exponent, `inf`, `nan`.
+        // Accepts the same forms as C's strtod: digits, a point, an exponent, `inf`, `nan`.
         None => unsigned.parse::<f64>().ok().map(|n| sign * n),
     }
 }
@@ -57,7 +56,7 @@ fn hexadecimal(digits: &str) -> Option<f64> {
     Some(value * exp2(scale))
 }
 
-/// 2 to the power of `n`, by halving and doubling: `core` has no `powi`.
+/// Returns 2 to the power of `n`. `core` has no `powi`.
 fn exp2(n: i32) -> f64 {
     let step = if n < 0 { 0.5 } else { 2.0 };
     (0..n.unsigned_abs().min(2_200)).fold(1.0, |power: f64, _| power * step)

@@ -1,21 +1,21 @@
-//! Looking in from outside, and changing database 0 as another client would.
+//! Inspecting database 0, and changing it as another client would.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Node;
 use super::effect::encode;
-use super::store::{Expired, Look, Value};
+use super::store::{Expired, Value, View};
 use crate::time::Instant;
 
 impl Node {
-    /// The string under `key`; `None` if there is none or it is no string.
+    /// Returns the string under `key`, or `None` if there is no string.
     #[must_use]
     pub fn get(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<&[u8]> {
         self.string(now, key.as_ref()).map(|(text, _)| text)
     }
 
-    /// The string under `key`, and the Unix time in ms at which it expires, if it does.
+    /// Returns the string under `key`, and its expiry as Unix time in ms.
     pub(in crate::sim) fn string(&self, now: Instant, key: &[u8]) -> Option<(&[u8], Option<u64>)> {
         let entry = self.dbs.get(&0)?.peek(self.wall_ms_at(now), key)?;
         match &entry.value {
@@ -24,13 +24,13 @@ impl Node {
         }
     }
 
-    /// Whether there is such a key.
+    /// Returns true if the key exists.
     #[must_use]
     pub fn exists(&self, now: Instant, key: impl AsRef<[u8]>) -> bool {
         self.dbs.get(&0).is_some_and(|db| db.peek(self.wall_ms_at(now), key.as_ref()).is_some())
     }
 
-    /// How long `key` will live by the server's clock; `None` if it is absent or has no expiry.
+    /// Returns the remaining TTL of `key` by the server's clock, if it has an expiry.
     #[must_use]
     pub fn pttl(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<Duration> {
         let wall = self.wall_ms_at(now);
@@ -38,31 +38,31 @@ impl Node {
         Some(Duration::from_millis(expires.saturating_sub(wall)))
     }
 
-    /// Unix time in ms at which `key` expires; `None` if it is absent or has no expiry.
+    /// Returns the Unix time in ms at which `key` expires, if it has an expiry.
     #[must_use]
     pub fn expires_at(&self, now: Instant, key: impl AsRef<[u8]>) -> Option<u64> {
         self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires()
     }
 
-    /// What the server's clock reads: µs since the Unix epoch.
+    /// Returns the server's wall clock in µs since the Unix epoch.
     pub(in crate::sim) fn unix_micros(&self, now: Instant) -> u64 {
         self.wall.read(now.max(self.now)) / 1_000
     }
 
-    /// Every key, in order.
+    /// Returns every key, in order.
     #[must_use]
     pub fn keys(&self, now: Instant) -> Vec<Vec<u8>> {
         let wall = self.wall_ms_at(now);
         self.dbs.get(&0).into_iter().flat_map(|db| db.iter(wall)).map(|(key, _)| key.to_vec()).collect()
     }
 
-    /// Writes a string from outside, as another client would that may do anything.
+    /// Writes a string, as another client with full permissions would.
     pub fn insert(&mut self, now: Instant, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Option<Duration>) {
         self.advance(now);
-        let (key, value, look) = (key.as_ref(), value.as_ref(), self.own_look());
-        let expires = ttl.map(|ttl| look.now.saturating_add(crate::time::millis_up(ttl)));
+        let (key, value, view) = (key.as_ref(), value.as_ref(), self.own_view());
+        let expires = ttl.map(|ttl| view.now.saturating_add(crate::time::millis_up(ttl)));
         let db = self.dbs.entry(0).or_default();
-        db.set(look, key, value, expires);
+        db.set(view, key, value, expires);
         db.dirty = false;
         match expires {
             None => self.replicate_command(0, &[b"SET", key, value]),
@@ -70,10 +70,10 @@ impl Node {
                 self.replicate_command(0, &[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
             }
         }
-        self.end_unit();
+        self.end_effect();
     }
 
-    /// Executes a command as a client would have it that connects for it, needs no login, and hangs up; the answer, as bytes.
+    /// Executes a command on a temporary connection without login, and returns the reply.
     pub fn command(&mut self, now: Instant, args: &[&[u8]]) -> Vec<u8> {
         const CONN: u64 = u64::MAX;
         let mut bytes = Vec::new();
@@ -85,53 +85,53 @@ impl Node {
         answer
     }
 
-    /// Deletes a key from outside; whether it was there.
+    /// Deletes a key, and returns whether it existed.
     pub fn remove(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
         self.advance(now);
-        let (key, look) = (key.as_ref(), self.look());
-        let seen = self.dbs.entry(0).or_default().get(look, key).is_some();
-        self.tell_removed();
-        let own = self.own_look();
+        let (key, view) = (key.as_ref(), self.view());
+        let seen = self.dbs.entry(0).or_default().get(view, key).is_some();
+        self.propagate_removed();
+        let own = self.own_view();
         let db = self.dbs.entry(0).or_default();
         if db.remove(own, key) {
             db.dirty = false;
             self.replicate_command(0, &[b"DEL", key]);
-            self.end_unit();
+            self.end_effect();
         }
         seen
     }
 
-    /// Forgets every script, as `SCRIPT FLUSH` does.
+    /// Drops every script, as `SCRIPT FLUSH` does.
     pub fn flush_scripts(&mut self) {
         self.scripts.clear();
     }
 
-    /// The run id, new at each start.
+    /// Returns the run id, which is new after each start.
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.connections.values().filter(|connection| !connection.closing).count()
     }
 
-    /// How many clients are blocked.
+    /// Returns the number of blocked clients.
     #[must_use]
     pub fn blocked_count(&self) -> usize {
         self.connections.values().filter(|connection| connection.blocked.is_some()).count()
     }
 
-    /// Whether the client of this connection is blocked.
+    /// Returns true if the client of this connection is blocked.
     #[must_use]
     pub fn is_blocked(&self, conn: u64) -> bool {
         self.connections.get(&conn).is_some_and(|connection| connection.blocked.is_some())
     }
 
-    /// Who changes the data from outside sees all of it.
-    fn own_look(&self) -> Look {
-        Look { now: self.wall_ms(), expired: Expired::Alive }
+    /// The view of a direct change, which sees expired keys too.
+    fn own_view(&self) -> View {
+        View { now: self.wall_ms(), expired: Expired::Alive }
     }
 }

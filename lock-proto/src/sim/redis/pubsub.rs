@@ -1,10 +1,10 @@
-//! Channels: messages that reach whoever listens at the moment (<https://redis.io/docs/latest/develop/interact/pubsub/>).
+//! Publish/subscribe (<https://redis.io/docs/latest/develop/interact/pubsub/>).
 
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::command::{Context, Tell};
+use super::command::{Context, Propagate};
 use super::connection::Connection;
 use super::keyspace::count;
 use super::reply::Reply;
@@ -12,25 +12,25 @@ use super::{Node, glob};
 use crate::redis::Protocol;
 
 pub(super) fn subscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    listen(node, context, b"subscribe", &args[1..], |connection| &mut connection.channels)
+    subscribe_all(node, context, b"subscribe", &args[1..], |connection| &mut connection.channels)
 }
 
 pub(super) fn psubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    listen(node, context, b"psubscribe", &args[1..], |connection| &mut connection.patterns)
+    subscribe_all(node, context, b"psubscribe", &args[1..], |connection| &mut connection.patterns)
 }
 
 pub(super) fn unsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    leave(node, context, b"unsubscribe", &args[1..], |connection| &mut connection.channels)
+    unsubscribe_all(node, context, b"unsubscribe", &args[1..], |connection| &mut connection.channels)
 }
 
 pub(super) fn punsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    leave(node, context, b"punsubscribe", &args[1..], |connection| &mut connection.patterns)
+    unsubscribe_all(node, context, b"punsubscribe", &args[1..], |connection| &mut connection.patterns)
 }
 
 type Names = fn(&mut Connection) -> &mut BTreeSet<Vec<u8>>;
 
-/// Each name has an answer of its own.
-fn listen(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], names: Names) -> Reply {
+/// Subscribes. Each name has a separate reply.
+fn subscribe_all(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], names: Names) -> Reply {
     for name in added {
         let Some(connection) = node.connections.get_mut(&context.conn) else { break };
         names(connection).insert(name.to_vec());
@@ -40,8 +40,8 @@ fn listen(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], name
     Reply::Later
 }
 
-/// Without a name: all, or one answer that there was none.
-fn leave(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
+/// Without names, unsubscribes from all. There is at least one reply.
+fn unsubscribe_all(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
     let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
     let mut left: Vec<Option<Vec<u8>>> = named.iter().map(|name| Some(name.to_vec())).collect();
     if named.is_empty() {
@@ -64,7 +64,7 @@ fn leave(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names
 
 pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let (channel, text) = (args[1], args[2]);
-    context.tell = Tell::Always;
+    context.propagate = Propagate::Always;
     let mut messages: Vec<(u64, Reply)> = Vec::new();
     for (conn, connection) in &node.connections {
         if connection.channels.contains(channel) {
@@ -83,8 +83,8 @@ pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
 }
 
 impl Node {
-    /// A client of the old protocol that listens may do little else: its replies could not be told from messages.
-    pub(super) fn may_only_listen(&self, conn: u64) -> bool {
+    /// Such a client may run few commands: RESP2 replies cannot be told from messages.
+    pub(super) fn is_resp2_subscriber(&self, conn: u64) -> bool {
         self.connections
             .get(&conn)
             .is_some_and(|connection| connection.protocol == Protocol::Resp2 && connection.subscriptions() > 0)

@@ -1,7 +1,9 @@
-//! A primary and its replicas (<https://redis.io/docs/latest/operate/oss_and_stack/management/replication/>).
+//! Replication from a primary to replicas
+//! (<https://redis.io/docs/latest/operate/oss_and_stack/management/replication/>).
 //!
-//! Replication is asynchronous: a primary answers first, and its [`Effect`]s reach the replica when the caller brings them. What a
-//! promoted replica has not been brought is lost, locks included.
+//! Replication is asynchronous: the primary replies first, and its [`Effect`]s reach a replica when
+//! the caller delivers them. A promoted replica has lost everything that was not delivered,
+//! including locks.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -15,28 +17,29 @@ use super::connection::{Blocked, Cause};
 use super::effect::{Effect, History, Snapshot, encode};
 use super::number;
 use super::reply::Reply;
-use super::store::{Db, Expired, Look};
+use super::store::{Db, Expired, View};
 use super::strings::NOT_AN_INTEGER;
 use super::{Node, sha1};
 use crate::time::Instant;
 
-/// A replica that was silent for longer does not count for `min-replicas-to-write` (`min-replicas-max-lag`).
+/// A replica that was silent for longer does not count for `min-replicas-to-write`
+/// (`min-replicas-max-lag`).
 const MAX_LAG: Duration = Duration::from_secs(10);
 
-/// Where a server stands in a stream of writes.
+/// A server's replication role and position in the stream of writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Replication {
     role: Role,
     history: History,
-    /// The history before the last promotion, and where it ended.
+    /// The history before the last promotion, and its final offset.
     before: Option<(History, u64)>,
     histories: u64,
     offset: u64,
-    /// Somebody has asked for a copy, so writes are told.
+    /// A snapshot was requested, so writes are propagated.
     feeding: bool,
-    /// The database that the stream stands in.
+    /// The database selected in the stream.
     selected: Option<u32>,
-    /// What is executed now has changed this so far.
+    /// Changes of the current command or script.
     unit: Vec<(u32, Vec<u8>)>,
     effects: VecDeque<Effect>,
     replicas: BTreeMap<u64, Ack>,
@@ -48,7 +51,7 @@ enum Role {
     Replica {
         /// The link to the primary is up.
         up: bool,
-        /// Something was missed: only a new copy helps.
+        /// An effect is missing; only a new copy helps.
         gap: bool,
         port: u16,
     },
@@ -91,7 +94,7 @@ impl Replication {
         self.selected = None;
     }
 
-    /// A restart: the stream goes on where it was if the data is still there.
+    /// Restarts. The stream continues if the data was kept.
     pub(super) fn restart(&mut self, run_id: &str, keep_data: bool) {
         self.unit.clear();
         self.effects.clear();
@@ -115,7 +118,7 @@ fn new_history(run_id: &str, number: u64) -> History {
     History::new(&sha1::hex(format!("{run_id} history {number}").as_bytes()))
 }
 
-/// Replication, for who drives it: take the effects of the primary, bring them to the replicas, late or never.
+/// Replication. The caller delivers the effects of the primary to the replicas, late or never.
 ///
 /// ```
 /// use lock_proto::Instant;
@@ -136,19 +139,19 @@ fn new_history(run_id: &str, number: u64) -> History {
 /// assert!(replica.exists(now, "lock:a") && !replica.exists(now, "lock:b"));
 /// ```
 impl Node {
-    /// The next thing to bring to every replica, in order. There are none before the first [`snapshot`](Self::snapshot); from then on
-    /// they gather here until they are taken.
+    /// Returns the next effect to deliver to every replica, in order. Effects are queued from the
+    /// first [`snapshot`](Self::snapshot) on.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.replication.effects.pop_front()
     }
 
-    /// A copy for a replica to begin with. Effects that have been polled before are in it, and those of the queue as well: to a replica
-    /// that begins with it they are old, and harmless.
+    /// Returns a copy from which a replica can start. It includes all effects so far, even queued
+    /// ones; the replica ignores those.
     pub fn snapshot(&mut self, now: Instant) -> Snapshot {
         self.advance(now);
         self.replication.feeding = true;
         if !self.is_replica() {
-            // As Redis does, so that the new replica need not know.
+            // As in Redis, so that the new replica sees a `SELECT` first.
             self.replication.selected = None;
         }
         Snapshot {
@@ -160,8 +163,9 @@ impl Node {
         }
     }
 
-    /// Becomes a replica, without a copy as yet: `REPLICAOF` of a primary that does not answer. It keeps its data, refuses writes,
-    /// sends blocked clients away, and lets no key end by itself: those whose time has passed are only hidden.
+    /// Becomes a replica without a copy: `REPLICAOF` a primary that does not reply. Keeps its data,
+    /// rejects writes, and unblocks blocked clients with an error. Expired keys are hidden, not
+    /// removed.
     pub fn demote(&mut self, now: Instant) {
         self.advance(now);
         if self.is_replica() {
@@ -169,10 +173,10 @@ impl Node {
         }
         self.replication.role = Role::Replica { up: false, gap: false, port: 9 };
         self.replication.replicas.clear();
-        self.send_blocked_away();
+        self.unblock_all();
     }
 
-    /// Becomes a replica of the server that `copy` is of, or is synchronised once more: `REPLICAOF` and a full synchronisation.
+    /// Becomes a replica of the server that made `copy`, or resynchronises with it: `REPLICAOF`.
     pub fn replicate(&mut self, now: Instant, copy: &Snapshot) {
         self.demote(now);
         self.replication.role = Role::Replica { up: true, gap: false, port: copy.port };
@@ -182,12 +186,13 @@ impl Node {
         self.replication.before = None;
         self.replication.effects.clear();
         self.dbs.clone_from(&copy.dbs);
-        // Replicas of this one have missed that.
+        // Sub-replicas have missed this.
         self.replication.replicas.clear();
     }
 
-    /// Something that the primary has sent. A replica takes it if it comes next; what is old is dropped, and after a gap, or from
-    /// another history, nothing is taken any more until a new copy comes (see [`needs_copy`](Self::needs_copy)). A primary drops all.
+    /// Handles an effect from the primary. A replica applies it if it comes next and ignores old
+    /// ones. After a gap, or an effect of another history, it applies nothing until it gets a new
+    /// copy (see [`needs_copy`](Self::needs_copy)). A primary ignores all effects.
     pub fn handle_effect(&mut self, now: Instant, effect: &Effect) {
         self.advance(now);
         let Role::Replica { up, gap, .. } = &mut self.replication.role else { return };
@@ -201,7 +206,7 @@ impl Node {
         }
         *up = true;
         for args in effect.commands() {
-            self.obey(&args);
+            self.apply_command(&args);
         }
         self.replication.offset = effect.end();
         if self.replication.feeding {
@@ -209,7 +214,7 @@ impl Node {
         }
     }
 
-    /// The connection to the primary is lost. An effect that comes next brings it back.
+    /// The connection to the primary is lost. The next effect restores it.
     pub fn handle_link_lost(&mut self, now: Instant) {
         self.advance(now);
         if let Role::Replica { up, .. } = &mut self.replication.role {
@@ -217,8 +222,9 @@ impl Node {
         }
     }
 
-    /// A replica has told the primary how far it is: its [`replication_offset`](Self::replication_offset). `replica` is a number of
-    /// the caller's choice. `WAIT` and [`min_replicas`](super::NodeConfig::min_replicas) go by it.
+    /// A replica has reported its [`replication_offset`](Self::replication_offset). The caller
+    /// chooses the number `replica`. `WAIT` and [`min_replicas`](super::NodeConfig::min_replicas)
+    /// use the offset.
     pub fn handle_ack(&mut self, now: Instant, replica: u64, offset: u64) {
         self.advance(now);
         if self.is_replica() {
@@ -239,17 +245,18 @@ impl Node {
         for (conn, count) in served {
             self.unblock(conn, &Reply::Int(count));
         }
-        self.settle();
+        self.resume_unblocked();
     }
 
-    /// A replica has hung up.
+    /// A replica has disconnected.
     pub fn handle_replica_lost(&mut self, now: Instant, replica: u64) {
         self.advance(now);
         self.replication.replicas.remove(&replica);
     }
 
-    /// A replica becomes a primary with what it has got: `REPLICAOF NO ONE`. Its run id stays, its replication id is new. Keys
-    /// whose time has passed end now. It knows no scripts, unless clients brought them: effects are replicated, scripts are not.
+    /// Promotes a replica with the data that it has: `REPLICAOF NO ONE`. The run id stays; the
+    /// replication id is new. Hidden expired keys are removed on access. It knows only scripts that
+    /// clients loaded here, because effects are replicated, not scripts.
     pub fn promote(&mut self, now: Instant) {
         self.advance(now);
         if !self.is_replica() {
@@ -259,41 +266,41 @@ impl Node {
         self.replication.begin_history(&self.run_id);
     }
 
-    /// Whether it is a replica.
+    /// Returns true if it is a replica.
     #[must_use]
     pub const fn is_replica(&self) -> bool {
         matches!(self.replication.role, Role::Replica { .. })
     }
 
-    /// Whether this replica has missed something, so that only [`replicate`](Self::replicate) helps.
+    /// Returns true if this replica has a gap, so that it needs [`replicate`](Self::replicate).
     #[must_use]
     pub const fn needs_copy(&self) -> bool {
         matches!(self.replication.role, Role::Replica { gap: true, .. })
     }
 
-    /// How many bytes of the stream have been written, or, by a replica, applied: `master_repl_offset`. It does not move before the
-    /// first [`snapshot`](Self::snapshot).
+    /// Returns `master_repl_offset`: the bytes of the stream that were written or, on a replica,
+    /// applied. It is constant until the first [`snapshot`](Self::snapshot).
     #[must_use]
     pub const fn replication_offset(&self) -> u64 {
         self.replication.offset
     }
 
-    /// The replication id, `master_replid`.
+    /// Returns the replication id, `master_replid`.
     #[must_use]
     pub fn replication_id(&self) -> &str {
         self.replication.history.as_str()
     }
 
-    // ---- inside ----
+    // ---- internal ----
 
-    /// How a client looks at the data now.
-    pub(super) fn look(&self) -> Look {
+    /// The current view of a client.
+    pub(super) fn view(&self) -> View {
         let expired = if self.is_replica() { Expired::Hidden } else { Expired::Removed };
-        Look { now: self.wall_ms(), expired }
+        View { now: self.wall_ms(), expired }
     }
 
-    /// Runs a command that the primary has sent.
-    fn obey(&mut self, args: &[&[u8]]) {
+    /// Runs a command from the primary.
+    fn apply_command(&mut self, args: &[&[u8]]) {
         match args {
             [b"SELECT", db] => {
                 self.replication.selected = number::integer(db).and_then(|db| u32::try_from(db).ok());
@@ -301,8 +308,8 @@ impl Node {
             [b"MULTI" | b"EXEC" | b"PING"] | [b"REPLCONF", ..] => {}
             args => {
                 let db = self.replication.selected.unwrap_or(0);
-                let look = Look { now: self.wall_ms(), expired: Expired::Alive };
-                command::obey(self, &mut Context::of_primary(db, look), args);
+                let view = View { now: self.wall_ms(), expired: Expired::Alive };
+                command::run_from_primary(self, &mut Context::of_primary(db, view), args);
                 if let Some(db) = self.dbs.get_mut(&db) {
                     db.dirty = false;
                 }
@@ -310,8 +317,7 @@ impl Node {
         }
     }
 
-    /// Tells the replicas of a command. It goes out when the whole of what is executed now is done. A replica hands on what its
-    /// primary sends, and nothing else.
+    /// Adds a command to the current effect. A replica only forwards the stream of its primary.
     pub(super) fn replicate_command(&mut self, db: u32, args: &[&[u8]]) {
         if self.replication.feeding && !self.is_replica() {
             let mut bytes = Vec::new();
@@ -320,8 +326,8 @@ impl Node {
         }
     }
 
-    /// What is executed is done: all that it has changed is one effect.
-    pub(super) fn end_unit(&mut self) {
+    /// Ends the current command or script; all its changes become one effect.
+    pub(super) fn end_effect(&mut self) {
         let stream = &mut self.replication;
         if stream.unit.is_empty() {
             return;
@@ -351,23 +357,23 @@ impl Node {
         stream.effects.push_back(effect);
     }
 
-    /// Tells the replicas which keys this server has removed of its own accord, each by itself.
-    pub(super) fn tell_removed(&mut self) {
+    /// Propagates the keys that this server removed by itself, each as a separate effect.
+    pub(super) fn propagate_removed(&mut self) {
         let feeding = self.replication.feeding;
-        let mut told: Vec<(u32, Vec<u8>)> = Vec::new();
+        let mut removed_keys: Vec<(u32, Vec<u8>)> = Vec::new();
         for (number, db) in &mut self.dbs {
             let removed = db.removed.drain(..);
             if feeding {
-                told.extend(removed.map(|key| (*number, key)));
+                removed_keys.extend(removed.map(|key| (*number, key)));
             }
         }
-        for (db, key) in told {
+        for (db, key) in removed_keys {
             self.replicate_command(db, &[b"DEL", &key]);
-            self.end_unit();
+            self.end_effect();
         }
     }
 
-    /// Removes what has expired, as Redis does in the background: only then do replicas hear of a key that nobody looks at.
+    /// Removes expired keys, as Redis does in the background, so that replicas drop them too.
     pub(super) fn collect_expired(&mut self, now: u64) {
         if self.is_replica() {
             return;
@@ -375,10 +381,10 @@ impl Node {
         for db in self.dbs.values_mut() {
             db.collect(now);
         }
-        self.tell_removed();
+        self.propagate_removed();
     }
 
-    /// When something is to be collected for the replicas' sake.
+    /// Returns when keys expire that must be removed on replicas.
     pub(super) fn next_collection(&self) -> Option<u64> {
         if !self.replication.feeding || self.is_replica() {
             return None;
@@ -387,18 +393,18 @@ impl Node {
     }
 
     /// Too few replicas keep up: `NOREPLICAS`.
-    pub(super) fn lacks_replicas(&self) -> bool {
+    pub(super) fn below_min_replicas(&self) -> bool {
         let wanted = self.config.min_replicas;
         let good = self.replication.replicas.values().filter(|ack| self.now.since(ack.at) <= MAX_LAG);
         wanted > 0 && !self.is_replica() && good.count() < wanted
     }
 
-    /// It is a replica without a link, and may not show old data.
+    /// A replica without a link, which does not serve stale data.
     pub(super) const fn is_stale(&self) -> bool {
         !self.config.serve_stale && matches!(self.replication.role, Role::Replica { up: false, .. })
     }
 
-    /// What a client that waits for acknowledgements is answered now.
+    /// The reply to a client that waits for acknowledgements.
     pub(super) fn acknowledged(&self, offset: u64) -> Reply {
         Reply::Int(self.replication.acknowledged(offset))
     }
@@ -470,13 +476,13 @@ pub(super) fn wait(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
     if count >= replicas {
         return Reply::Int(count);
     }
-    // Replicas are asked how far they are, in the stream itself.
+    // The stream itself asks replicas for their offset.
     if node.replication.feeding {
         let mut bytes = Vec::new();
         encode(&mut bytes, &[b"REPLCONF", b"GETACK", b"*"]);
         node.send(bytes);
     }
-    let until = (timeout > 0).then(|| context.look.now.saturating_add(timeout));
+    let until = (timeout > 0).then(|| context.view.now.saturating_add(timeout));
     node.block(context.conn, Blocked { cause: Cause::Acks { replicas, offset }, until });
     Reply::Later
 }

@@ -1,4 +1,4 @@
-//! Replies, in both versions of the protocol.
+//! Replies in RESP2 and RESP3.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -14,16 +14,16 @@ pub(super) enum Reply {
     Error(Cow<'static, str>),
     Int(i64),
     Bulk(Vec<u8>),
-    /// Text for people: a bulk string to RESP2, a verbatim one to RESP3.
+    /// Text for people: a bulk string in RESP2, a verbatim string in RESP3.
     Text(String),
     Nil,
-    /// Nothing where an array is expected: RESP2 has a form of its own for it.
+    /// A null array, which RESP2 distinguishes from a null.
     NilArray,
     Array(Vec<Self>),
     Map(Vec<(Self, Self)>),
-    /// What nobody asked for: an array to RESP2.
+    /// An out-of-band message: an array in RESP2.
     Push(Vec<Self>),
-    /// No reply now: the client blocks.
+    /// No reply yet: the client is blocked.
     Later,
 }
 
@@ -52,7 +52,7 @@ impl Reply {
                     item.encode(protocol, out);
                 }
             }
-            // Written by hand, in order: the decoder's maps are hashed with a random seed.
+            // Written by hand to keep the order; the decoder's maps use a random hash seed.
             Self::Map(pairs) => {
                 match protocol {
                     Protocol::Resp2 => header(out, b'*', pairs.len() * 2),
@@ -94,7 +94,7 @@ impl Reply {
     }
 }
 
-/// What a verbatim string begins with: the kind of its text.
+/// Prefix of a verbatim string: the kind of the text.
 const VERBATIM: &[u8] = b"txt:";
 
 pub(super) fn header(out: &mut Vec<u8>, kind: u8, len: usize) {

@@ -1,4 +1,4 @@
-//! Scripts: the cache, and the known ones done step by step as their Lua text says.
+//! The script cache, and Rust equivalents of the known Lua scripts.
 
 use alloc::format;
 use alloc::string::ToString as _;
@@ -46,7 +46,7 @@ impl Known {
     }
 }
 
-/// What a server without Lua says to a text that it does not know: the form is that of a syntax error.
+/// The error for an unknown script, in the form of a Lua syntax error.
 const UNKNOWN: Reply = Reply::error(
     "ERR Error compiling script (new function): user_script:1: only known scripts run on a simulated server",
 );
@@ -102,7 +102,7 @@ pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8
     Reply::OK
 }
 
-/// The fencing tokens of one lock: the first, how many, and by how many µs the counter is ahead of the clock.
+/// Fencing tokens of one lock. `ahead` is the lead of the counter over the clock in µs.
 struct Minted {
     first: f64,
     count: f64,
@@ -115,15 +115,15 @@ impl Minted {
     }
 }
 
-/// What stops a script: an error that it returns, or one that Lua raises.
+/// What aborts a script: an error that it returns, or one that Lua raises.
 struct Stop(Reply);
 
-/// A Lua error. Its place in the text is left out.
+/// A Lua error, without the position in the script.
 fn raise(what: &str) -> Stop {
     Stop(Reply::Error(format!("ERR user_script: {what}").into()))
 }
 
-/// `tonumber` where Lua would raise an error for anything but a number.
+/// `tonumber`. Raises Lua's error for anything but a number.
 fn number(argv: &[&[u8]], index: usize) -> Result<f64, Stop> {
     argv.get(index).and_then(|arg| number::lua(arg)).ok_or_else(|| raise("attempt to compare nil with number"))
 }
@@ -133,7 +133,6 @@ fn arg<'a>(list: &[&'a [u8]], index: usize) -> Result<&'a [u8], Stop> {
 }
 
 impl Node {
-    /// The script of this name, if somebody has brought it.
     fn cached(&self, sha1: &[u8]) -> Option<Known> {
         Known::by_name(sha1).filter(|known| self.scripts.contains(known))
     }
@@ -157,7 +156,7 @@ impl Node {
         }
     }
 
-    /// `redis.pcall`, with an error as the script's result.
+    /// `redis.pcall`; an error becomes the result of the script.
     fn call(&mut self, context: &mut Context, args: &[&[u8]]) -> Result<Reply, Stop> {
         let reply = self.run(context, args);
         if reply.is_error() { Err(Stop(reply)) } else { Ok(reply) }
@@ -172,15 +171,15 @@ impl Node {
         let Reply::Int(n) = self.call(context, args)? else {
             return Err(raise("attempt to compare number with boolean"));
         };
-        // Lua keeps numbers as doubles.
+        // Lua numbers are doubles.
         Ok(n as f64)
     }
 
     fn take(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let answer = self.take_answer(context, keys, argv)?;
-        if let (Some(life), Some(marker)) = (argv.get(4), keys.last()) {
-            // Refused or not: `pcall` without a look at its result.
-            self.run(context, &[b"SET", marker, b"1", b"PX", life]);
+        if let (Some(ttl), Some(marker)) = (argv.get(4), keys.last()) {
+            // A `pcall` whose result is ignored.
+            self.run(context, &[b"SET", marker, b"1", b"PX", ttl]);
         }
         Ok(answer)
     }
@@ -213,7 +212,7 @@ impl Node {
         Ok(minted.map_or_else(|| answer(&[1.0, 0.0]), Minted::answer))
     }
 
-    /// The part that the scripts share that mint, for each of so many locks.
+    /// Mints fencing tokens for `locks` locks. All scripts that mint share this part.
     fn mint(&mut self, context: &mut Context, counter: &[u8], wanted: f64, locks: usize) -> Result<Minted, Stop> {
         let locks = locks as f64;
         let last = match self.call_get(context, counter)? {
@@ -260,7 +259,7 @@ impl Node {
         Ok(Reply::bulk(format!("{first:.0} {count:.0} {ahead:.0} {}", answers.join(" ")).as_bytes()))
     }
 
-    /// How long its holder has it, if it has one.
+    /// Takes the lock if it is free. Otherwise returns the holder's remaining TTL, if any.
     fn take_if_free(
         &mut self,
         context: &mut Context,
@@ -355,7 +354,7 @@ impl Node {
         Ok(integer(found))
     }
 
-    /// Errors are swallowed, as `pcall` without a look at its result does.
+    /// Wakes a waiter. Errors are ignored, like the result of a `pcall`.
     fn wake(&mut self, context: &mut Context, signal: &[u8]) {
         if self.run(context, &[b"EXISTS", signal]) == Reply::Int(0) {
             self.run(context, &[b"RPUSH", signal, b"1"]);
@@ -402,7 +401,7 @@ impl Node {
         Ok(values.into_iter().map(text).collect())
     }
 
-    /// Whether the value of a lock is this token; `None` if the key holds something else than a text.
+    /// Returns whether the lock's value is this token, or `None` if the key holds another type.
     fn held_by(&mut self, context: &mut Context, key: &[u8], value: Option<&[u8]>, token: &[u8]) -> Option<bool> {
         match value {
             Some(value) => Some(value == token),
@@ -410,10 +409,10 @@ impl Node {
         }
     }
 
-    /// A signal without an end is none.
+    /// Sets the expiry of a signal, or deletes it if that fails.
     fn end_signal(&mut self, context: &mut Context, signal: &[u8]) {
-        let life = script::SIGNAL_LIFE_MS.to_string();
-        if self.run(context, &[b"PEXPIRE", signal, life.as_bytes()]).is_error() {
+        let ttl = script::SIGNAL_LIFE_MS.to_string();
+        if self.run(context, &[b"PEXPIRE", signal, ttl.as_bytes()]).is_error() {
             self.run(context, &[b"DEL", signal]);
         }
     }
@@ -430,19 +429,19 @@ impl Node {
 
 #[cfg(test)]
 std::thread_local! {
-    /// Servers of this thread mint as many fencing tokens as are wanted, whatever the clock says: the checkers must find it.
+    /// A planted flaw: servers of this thread mint as many tokens as requested, whatever the clock.
     pub(in crate::sim) static FIXED_BLOCKS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
 }
 
 const NO_COUNTER: &str = "LOCKFENCE the fence counter holds no number, or one that leaves no room to count";
 
-/// The fence counter, if it is digits only and leaves room to count.
+/// Parses the fencing counter: digits only, with room to count.
 fn counter_value(text: &[u8]) -> Option<f64> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     number::lua(text).filter(|n| digits && *n < 9_000_000_000_000_000.0)
 }
 
-/// The number of a value that the client of `token` wrote.
+/// Returns the number of a value that the client of `token` wrote.
 fn own_number(value: &[u8], token: &[u8]) -> Option<f64> {
     let client = token.get(..CLIENT_PART)?;
     value.strip_prefix(client).and_then(number::lua)
@@ -456,12 +455,12 @@ fn retired(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
     Ok(n <= upto || (n > after && n <= last))
 }
 
-/// A table of numbers as a reply.
+/// Converts a table of numbers to a reply.
 fn answer(numbers: &[f64]) -> Reply {
     Reply::Array(numbers.iter().map(|n| integer(*n)).collect())
 }
 
-/// How Redis turns a Lua number into a reply: it drops the fraction.
+/// Converts a Lua number to a reply. Redis drops the fraction.
 fn integer(n: f64) -> Reply {
     Reply::Int(n as i64)
 }

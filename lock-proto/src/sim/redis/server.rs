@@ -1,4 +1,4 @@
-//! Commands on the connection and the server.
+//! Commands about connections and the server.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -16,7 +16,7 @@ const WRONG_PASS: Reply = Reply::error("WRONGPASS invalid username-password pair
 
 pub(super) fn ping(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     match args {
-        [_] | [_, _] if node.may_only_listen(context.conn) => {
+        [_] | [_, _] if node.is_resp2_subscriber(context.conn) => {
             Reply::Array(vec![Reply::bulk(b"pong"), Reply::bulk(args.get(1).copied().unwrap_or_default())])
         }
         [_] => Reply::Simple("PONG"),
@@ -49,7 +49,7 @@ pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
         return Reply::error("ERR DB index is out of range");
     };
     context.db = db;
-    // A script's choice ends with it.
+    // A `SELECT` in a script does not outlast it.
     if context.script.is_none()
         && let Some(connection) = node.connections.get_mut(&context.conn)
     {
@@ -204,20 +204,20 @@ pub(super) fn client_unblock(node: &mut Node, _context: &mut Context, args: &[&[
     let found =
         node.connections.iter().filter(|(_, c)| c.id == id).find_map(|(conn, c)| Some((*conn, c.blocked.as_ref()?)));
     let Some((conn, blocked)) = found else { return Reply::Int(0) };
-    let reply = reply.unwrap_or_else(|| node.waited_in_vain(blocked));
+    let reply = reply.unwrap_or_else(|| node.timeout_reply(blocked));
     node.unblock(conn, &reply);
     Reply::Int(1)
 }
 
-/// Which connections `CLIENT KILL` means.
+/// The filter of `CLIENT KILL`.
 #[derive(Default)]
 struct Victims {
     id: Option<i64>,
     user: Option<String>,
-    /// Those that listen to channels, or those that do not.
-    listening: Option<bool>,
-    /// An address, or a type, that no connection here has.
-    nobody: bool,
+    /// Only connections with subscriptions, or only those without.
+    subscribed: Option<bool>,
+    /// The filter names an address or type that no connection here has.
+    matches_none: bool,
     spare_me: bool,
 }
 
@@ -235,10 +235,10 @@ pub(super) fn client_kill(node: &mut Node, context: &mut Context, args: &[&[u8]]
     let all: Vec<u64> = node.connections.iter().filter(|(_, c)| !c.closing).map(|(conn, _)| *conn).collect();
     for conn in all {
         let Some(connection) = node.connections.get(&conn) else { continue };
-        if victims.nobody
+        if victims.matches_none
             || victims.id.is_some_and(|id| id != connection.id)
             || victims.user.as_ref().is_some_and(|user| connection.user.as_deref() != Some(user))
-            || victims.listening.is_some_and(|listening| listening != (connection.subscriptions() > 0))
+            || victims.subscribed.is_some_and(|subscribed| subscribed != (connection.subscriptions() > 0))
             || (victims.spare_me && conn == own)
         {
             continue;
@@ -262,9 +262,9 @@ fn victims(node: &Node, args: &[&[u8]]) -> Result<Victims, Reply> {
                 Some(id) if id > 0 => victims.id = Some(id),
                 Some(_) | None => return Err(Reply::error("ERR client-id should be greater than 0")),
             },
-            ("type", "normal") => victims.listening = Some(false),
-            ("type", "pubsub") => victims.listening = Some(true),
-            ("type", "master" | "replica" | "slave") | ("addr" | "laddr", _) => victims.nobody = true,
+            ("type", "normal") => victims.subscribed = Some(false),
+            ("type", "pubsub") => victims.subscribed = Some(true),
+            ("type", "master" | "replica" | "slave") | ("addr" | "laddr", _) => victims.matches_none = true,
             ("type", other) => return Err(Reply::Error(format!("ERR Unknown client type '{other}'").into())),
             ("user", _) => {
                 let name = String::from_utf8_lossy(value).into_owned();

@@ -1,10 +1,10 @@
-//! SHA-1 (RFC 3174): the name under which a Redis server keeps a script. Not for secrets.
+//! SHA-1 (RFC 3174), by which Redis identifies scripts. Not for secrets.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
-/// SHA-1 of `data` in lower-case hexadecimal.
+/// The digest in lower-case hexadecimal.
 pub(super) fn hex(data: &[u8]) -> String {
     let mut message = Vec::from(data);
     message.push(0x80);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn padding_at_every_length() {
-        // The empty message, and one that just does not fit its length into the same block.
+        // The empty message, and one whose length just does not fit into the same block.
         assert_eq!(hex(b""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert_eq!(hex(b"return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
         assert_eq!(hex(&[b'a'; 56]), "c2db330f6083854c99d4b5bfb6e8f29f201be699");

@@ -1,7 +1,7 @@
-//! The slots of a cluster: which one a key belongs to
-//! (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model>).
+//! Hash slots of a cluster, see "Key distribution model" in
+//! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
-/// The slot of a key: CRC16 of what stands between the first `{` and the next `}`, if that is something, else of the whole key.
+/// Returns the CRC16 of the text between the first `{` and the next `}`, if any, else of the key.
 pub(super) fn of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -11,7 +11,7 @@ pub(super) fn of(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % 16_384
 }
 
-/// CRC16 of XMODEM.
+/// CRC16, variant XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8)
@@ -23,7 +23,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// What `CLUSTER KEYSLOT` of redis-server 7.0 says.
+    /// Compares with `CLUSTER KEYSLOT` of redis-server 7.0.
     #[test]
     fn slots_are_those_of_redis() {
         for (key, slot) in [("foo", 12_182), ("lock:job", 3_647), ("{foo}bar", 12_182), ("a{}b", 13_694), ("", 0)] {

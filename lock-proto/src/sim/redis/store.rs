@@ -1,4 +1,4 @@
-//! The data: strings and lists with an expiry in the server's own wall clock.
+//! The data: strings and lists, with expiry by the server's wall clock.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -17,9 +17,9 @@ pub(super) enum Value {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) value: Value,
-    /// Unix time in ms after which the key is gone.
+    /// Unix time in ms after which the key is expired.
     expires: Option<u64>,
-    /// When it was last looked at, for eviction.
+    /// Time of the last access, for eviction.
     used: u64,
 }
 
@@ -38,36 +38,36 @@ impl Entry {
     }
 }
 
-/// How somebody looks at the data.
+/// A view of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct View {
     /// Unix time in ms.
     pub(super) now: u64,
     pub(super) expired: Expired,
 }
 
-/// What a look makes of a key whose time has passed.
+/// How a view treats expired keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expired {
-    /// It is removed: a primary.
+    /// Removes them: on a primary.
     Removed,
-    /// It stays, but nobody sees it: a replica, which waits for its primary to remove it.
+    /// Hides them: on a replica, which waits for its primary to remove them.
     Hidden,
-    /// It is a key as any other: what the primary says, to its replica.
+    /// Keeps them visible: for commands from the primary.
     Alive,
 }
 
-/// One numbered database. A key whose time has passed is as good as absent: every look of a primary removes it first.
+/// A numbered database. On a primary, any access to an expired key removes it first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Db {
     entries: BTreeMap<Vec<u8>, Entry>,
-    /// About what all of it takes, see [`memory`].
+    /// Approximate size, see [`memory`].
     bytes: usize,
-    /// No key expires before this.
+    /// No key expires earlier.
     soonest: u64,
-    /// Something was written since this was last asked.
+    /// Set by writes; the reader clears it.
     pub(super) dirty: bool,
-    /// Keys that a look has removed, for the replicas.
+    /// Keys removed because they expired or were evicted, still to be propagated to replicas.
     pub(super) removed: Vec<Vec<u8>>,
 }
 
@@ -78,45 +78,44 @@ impl Default for Db {
 }
 
 impl Db {
-    /// The entry of `key`.
-    pub(super) fn get(&mut self, look: Look, key: &[u8]) -> Option<&mut Entry> {
-        let over = look.now > self.soonest
-            && look.expired != Expired::Alive
-            && self.entries.get(key).is_some_and(|entry| entry.is_over(look.now));
+    pub(super) fn get(&mut self, view: View, key: &[u8]) -> Option<&mut Entry> {
+        let over = view.now > self.soonest
+            && view.expired != Expired::Alive
+            && self.entries.get(key).is_some_and(|entry| entry.is_over(view.now));
         if over {
-            if look.expired == Expired::Removed {
+            if view.expired == Expired::Removed {
                 self.take_expired(key);
             }
             return None;
         }
         let entry = self.entries.get_mut(key)?;
-        entry.used = look.now;
+        entry.used = view.now;
         Some(entry)
     }
 
-    /// The same from outside: nothing changes.
+    /// Returns the entry of `key` without side effects.
     pub(super) fn peek(&self, now: u64, key: &[u8]) -> Option<&Entry> {
         self.entries.get(key).filter(|entry| !entry.is_over(now))
     }
 
-    pub(super) fn string(&mut self, look: Look, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
-        match self.get(look, key).map(|entry| &entry.value) {
+    pub(super) fn string(&mut self, view: View, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
+        match self.get(view, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(Value::List(_)) => Err(WRONG_TYPE),
         }
     }
 
-    pub(super) fn list(&mut self, look: Look, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
-        match self.get(look, key).map(|entry| &mut entry.value) {
+    pub(super) fn list(&mut self, view: View, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
+        match self.get(view, key).map(|entry| &mut entry.value) {
             None => Ok(None),
             Some(Value::List(list)) => Ok(Some(list)),
             Some(Value::String(_)) => Err(WRONG_TYPE),
         }
     }
 
-    /// Writes a string in place of whatever was there.
-    pub(super) fn set(&mut self, look: Look, key: &[u8], text: &[u8], expires: Option<u64>) {
+    /// Writes a string, replacing any value.
+    pub(super) fn set(&mut self, view: View, key: &[u8], text: &[u8], expires: Option<u64>) {
         self.dirty = true;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
         if let Some(entry) = self.entries.get_mut(key) {
@@ -128,24 +127,24 @@ impl Db {
                 }
                 Value::List(_) => entry.value = Value::String(text.to_vec()),
             }
-            (entry.expires, entry.used) = (expires, look.now);
+            (entry.expires, entry.used) = (expires, view.now);
             return;
         }
         self.bytes += memory::key(key) + memory::string(text);
-        self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: look.now });
+        self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: view.now });
     }
 
-    /// Gives a key that is there another expiry, or none.
-    pub(super) fn set_expiry(&mut self, look: Look, key: &[u8], expires: Option<u64>) {
-        let Some(entry) = self.get(look, key) else { return };
+    /// Sets or removes the expiry of an existing key.
+    pub(super) fn set_expiry(&mut self, view: View, key: &[u8], expires: Option<u64>) {
+        let Some(entry) = self.get(view, key) else { return };
         entry.expires = expires;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
         self.dirty = true;
     }
 
-    /// Whether there was such a key.
-    pub(super) fn remove(&mut self, look: Look, key: &[u8]) -> bool {
-        if self.get(look, key).is_none() {
+    /// Removes a key, and returns whether it existed.
+    pub(super) fn remove(&mut self, view: View, key: &[u8]) -> bool {
+        if self.get(view, key).is_none() {
             return false;
         }
         self.forget(key);
@@ -153,8 +152,8 @@ impl Db {
         true
     }
 
-    /// Adds to a list, which is made if there is none, and gives its length.
-    pub(super) fn push(&mut self, look: Look, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
+    /// Pushes to a list, which is created if it is absent, and returns its length.
+    pub(super) fn push(&mut self, view: View, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
         let grown = items.iter().map(|item| memory::item(item)).sum::<usize>();
         let add = |list: &mut VecDeque<Vec<u8>>| {
             for item in items {
@@ -162,13 +161,13 @@ impl Db {
             }
             list.len()
         };
-        let length = if let Some(list) = self.list(look, key)? {
+        let length = if let Some(list) = self.list(view, key)? {
             add(list)
         } else {
             let mut list = VecDeque::new();
             let length = add(&mut list);
             self.bytes += memory::key(key);
-            self.entries.insert(key.to_vec(), Entry { value: Value::List(list), expires: None, used: look.now });
+            self.entries.insert(key.to_vec(), Entry { value: Value::List(list), expires: None, used: view.now });
             length
         };
         self.bytes += grown;
@@ -176,9 +175,9 @@ impl Db {
         Ok(length)
     }
 
-    /// Takes up to `count` elements from the front; an empty list is no key.
-    pub(super) fn pop_front(&mut self, look: Look, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
-        let Some(list) = self.list(look, key)? else { return Ok(None) };
+    /// Pops up to `count` elements from the front, and removes a list that becomes empty.
+    pub(super) fn pop_front(&mut self, view: View, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
+        let Some(list) = self.list(view, key)? else { return Ok(None) };
         let taken: Vec<Vec<u8>> = list.drain(..count.min(list.len())).collect();
         let empty = list.is_empty();
         self.bytes -= taken.iter().map(|item| memory::item(item)).sum::<usize>();
@@ -189,15 +188,15 @@ impl Db {
         Ok(Some(taken))
     }
 
-    /// Every key that is seen, in order.
+    /// Iterates over the visible keys in order.
     pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&[u8], &Entry)> {
         self.entries.iter().filter(move |(_, entry)| !entry.is_over(now)).map(|(key, entry)| (key.as_slice(), entry))
     }
 
-    /// How many keys there are. A replica counts those that it does not show, too.
-    pub(super) fn len(&self, look: Look) -> usize {
-        match look.expired {
-            Expired::Removed if look.now > self.soonest => self.iter(look.now).count(),
+    /// Returns the number of keys. A replica also counts hidden ones.
+    pub(super) fn len(&self, view: View) -> usize {
+        match view.expired {
+            Expired::Removed if view.now > self.soonest => self.iter(view.now).count(),
             Expired::Removed | Expired::Hidden | Expired::Alive => self.entries.len(),
         }
     }
@@ -206,17 +205,16 @@ impl Db {
         *self = Self { removed: core::mem::take(&mut self.removed), ..Self::default() };
     }
 
-    /// About how many bytes it takes.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// After when there may be something that has expired; never, if no key ever ends.
+    /// A lower bound of the next expiry, if any key has one.
     pub(super) const fn soonest(&self) -> Option<u64> {
         if self.soonest == u64::MAX { None } else { Some(self.soonest) }
     }
 
-    /// Removes every key whose time has passed, as the server does now and then of its own accord.
+    /// Removes all expired keys, as the server does periodically.
     pub(super) fn collect(&mut self, now: u64) {
         if now <= self.soonest {
             return;
@@ -229,7 +227,7 @@ impl Db {
         self.soonest = self.entries.values().filter_map(Entry::expires).min().unwrap_or(u64::MAX);
     }
 
-    /// Evicts the key for which `rank` is least, among those for which there is one.
+    /// Evicts the key with the lowest `rank`, among those that have one.
     pub(super) fn evict<R: Ord>(&mut self, rank: impl Fn(&[u8], &Entry) -> Option<R>) -> bool {
         let ranked = self.entries.iter().filter_map(|(key, entry)| Some((rank(key, entry)?, key)));
         let Some(key) = ranked.min().map(|(_, key)| key.clone()) else { return false };
@@ -237,7 +235,7 @@ impl Db {
         true
     }
 
-    /// Removes a key of the server's own accord.
+    /// Removes a key that has expired or is evicted.
     fn take_expired(&mut self, key: &[u8]) {
         if let Some(key) = self.forget(key) {
             self.removed.push(key);

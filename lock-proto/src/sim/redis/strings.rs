@@ -18,7 +18,7 @@ impl Node {
 }
 
 pub(super) fn get(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    match node.db(context).string(context.look, args[1]) {
+    match node.db(context).string(context.view, args[1]) {
         Ok(Some(text)) => Reply::bulk(text),
         Ok(None) => Reply::Nil,
         Err(wrong) => wrong,
@@ -26,25 +26,25 @@ pub(super) fn get(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
 }
 
 pub(super) fn mget(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let (look, db) = (context.look, node.db(context));
-    let value = |key: &&[u8]| db.string(look, key).ok().flatten().map_or(Reply::Nil, Reply::bulk);
+    let (view, db) = (context.view, node.db(context));
+    let value = |key: &&[u8]| db.string(view, key).ok().flatten().map_or(Reply::Nil, Reply::bulk);
     Reply::Array(args.iter().skip(1).map(value).collect())
 }
 
 pub(super) fn getdel(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let reply = get(node, context, args);
-    if !reply.is_error() && node.db(context).remove(context.look, args[1]) {
-        node.tell_instead(context, &[b"DEL", args[1]]);
+    if !reply.is_error() && node.db(context).remove(context.view, args[1]) {
+        node.propagate_instead(context, &[b"DEL", args[1]]);
     }
     reply
 }
 
 pub(super) fn setnx(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let db = node.db(context);
-    if db.get(context.look, args[1]).is_some() {
+    if db.get(context.view, args[1]).is_some() {
         return Reply::Int(0);
     }
-    db.set(context.look, args[1], args[2], None);
+    db.set(context.view, args[1], args[2], None);
     Reply::Int(1)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn incrby(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
 
 fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
     let db = node.db(context);
-    let old = match db.string(context.look, key) {
+    let old = match db.string(context.view, key) {
         Ok(None) => 0,
         Ok(Some(text)) => match number::integer(text) {
             Some(n) => n,
@@ -70,12 +70,12 @@ fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
         Err(wrong) => return wrong,
     };
     let Some(new) = old.checked_add(by) else { return Reply::error("ERR increment or decrement would overflow") };
-    let expires = db.get(context.look, key).and_then(|entry| entry.expires());
-    db.set(context.look, key, itoa::Buffer::new().format(new).as_bytes(), expires);
+    let expires = db.get(context.view, key).and_then(|entry| entry.expires());
+    db.set(context.view, key, itoa::Buffer::new().format(new).as_bytes(), expires);
     Reply::Int(new)
 }
 
-/// What the options of `SET` ask for.
+/// The options of `SET`.
 #[derive(Default)]
 struct Options<'a> {
     if_absent: bool,
@@ -85,7 +85,7 @@ struct Options<'a> {
     expiry: Option<(Unit, &'a [u8])>,
 }
 
-/// How a time is given.
+/// The unit of a time argument.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) seconds: bool,
@@ -93,7 +93,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Unix time in ms for `given`; `None` if it cannot be expressed.
+    /// Converts `given` to Unix time in ms, or returns `None` on overflow.
     pub(super) fn resolve(self, now: u64, given: i64) -> Option<i64> {
         let millis = if self.seconds { given.checked_mul(1000)? } else { given };
         if self.absolute { Some(millis) } else { millis.checked_add(i64::try_from(now).ok()?) }
@@ -127,7 +127,7 @@ fn options<'a>(args: &[&'a [u8]]) -> Option<Options<'a>> {
             b"pxat" => Unit { seconds: false, absolute: true },
             _ => return None,
         };
-        // The same unit may come again, and the last one counts.
+        // The same unit may be repeated; the last value counts.
         if options.keep_ttl || options.expiry.is_some_and(|(other, _)| other != unit) {
             return None;
         }
@@ -137,13 +137,13 @@ fn options<'a>(args: &[&'a [u8]]) -> Option<Options<'a>> {
 }
 
 pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    let (key, text, look) = (args[1], args[2], context.look);
+    let (key, text, view) = (args[1], args[2], context.view);
     let Some(options) = options(&args[3..]) else { return SYNTAX };
     let expires = match options.expiry {
         None => None,
         Some((unit, given)) => {
             let Some(given) = number::integer(given) else { return NOT_AN_INTEGER };
-            let at = if given > 0 { unit.resolve(look.now, given) } else { None };
+            let at = if given > 0 { unit.resolve(view.now, given) } else { None };
             match at.and_then(|at| u64::try_from(at).ok()) {
                 Some(at) => Some(at),
                 None => return Reply::error("ERR invalid expire time in 'set' command"),
@@ -151,36 +151,36 @@ pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
         }
     };
     let db = node.db(context);
-    let old = match (options.answer_old, db.string(look, key)) {
+    let old = match (options.answer_old, db.string(view, key)) {
         (true, Ok(text)) => Some(text.map_or(Reply::Nil, Reply::bulk)),
         (true, Err(wrong)) => return wrong,
         (false, Ok(_) | Err(_)) => None,
     };
-    let entry = db.get(look, key);
+    let entry = db.get(view, key);
     let present = entry.is_some();
     if (options.if_absent && present) || (options.if_present && !present) {
         return old.unwrap_or(Reply::Nil);
     }
-    let kept = entry.and_then(|entry| entry.expires()).filter(|_| options.keep_ttl);
-    db.set(look, key, text, expires.or(kept));
+    let old_expiry = entry.and_then(|entry| entry.expires()).filter(|_| options.keep_ttl);
+    db.set(view, key, text, expires.or(old_expiry));
     if node.replication.is_feeding() {
-        tell_set(node, context, args, &options, expires);
+        propagate_set(node, context, args, &options, expires);
     }
     old.unwrap_or(Reply::OK)
 }
 
-/// Replicas are given the time at which the key ends, and need no answer.
-fn tell_set(node: &Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
+/// Propagates a `SET` with an absolute expiry, or without the option `GET`.
+fn propagate_set(node: &Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
     const AT: Unit = Unit { seconds: false, absolute: true };
     match (expires, options.expiry) {
         (Some(at), Some((unit, _))) if unit != AT => {
             let mut digits = itoa::Buffer::new();
-            node.tell_instead(context, &[b"SET", args[1], args[2], b"PXAT", digits.format(at).as_bytes()]);
+            node.propagate_instead(context, &[b"SET", args[1], args[2], b"PXAT", digits.format(at).as_bytes()]);
         }
         _ if options.answer_old && expires.is_none() => {
             let rest = args.iter().enumerate().filter(|(i, word)| *i < 3 || !word.eq_ignore_ascii_case(b"get"));
             let rest: Vec<&[u8]> = rest.map(|(_, word)| *word).collect();
-            node.tell_instead(context, &rest);
+            node.propagate_instead(context, &rest);
         }
         _ => {}
     }

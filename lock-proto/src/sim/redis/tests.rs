@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! The node by itself. `tests/node_model.rs` compares it with a real server.
+//! Tests of a single node. `tests/node_model.rs` compares it with a real server.
 
 mod channels;
 mod memory;
@@ -22,13 +22,13 @@ fn node(config: NodeConfig) -> Node {
     node
 }
 
-/// Sends a line, and gives what came back on the same connection.
-fn ask(node: &mut Node, ms: u64, conn: u64, line: &str) -> String {
+/// Sends a line and returns the output of the same connection.
+fn request(node: &mut Node, ms: u64, conn: u64, line: &str) -> String {
     node.handle_received(at(ms), conn, format!("{line}\r\n").as_bytes());
-    heard(node, conn)
+    output(node, conn)
 }
 
-fn heard(node: &mut Node, conn: u64) -> String {
+fn output(node: &mut Node, conn: u64) -> String {
     let text = String::from_utf8_lossy(node.outgoing(conn)).into_owned();
     node.consume(conn, text.len());
     text
@@ -37,18 +37,18 @@ fn heard(node: &mut Node, conn: u64) -> String {
 #[test]
 fn a_key_lives_through_the_millisecond_of_its_expiry() {
     let mut node = node(NodeConfig::new(1));
-    assert_eq!(ask(&mut node, 0, 1, "SET k v PX 100"), "+OK\r\n");
-    assert_eq!(ask(&mut node, 100, 1, "PTTL k"), ":0\r\n");
-    assert_eq!(ask(&mut node, 101, 1, "GET k"), "$-1\r\n");
+    assert_eq!(request(&mut node, 0, 1, "SET k v PX 100"), "+OK\r\n");
+    assert_eq!(request(&mut node, 100, 1, "PTTL k"), ":0\r\n");
+    assert_eq!(request(&mut node, 101, 1, "GET k"), "$-1\r\n");
 }
 
 #[test]
 fn expiry_follows_the_wall_clock() {
     let mut node = node(NodeConfig::new(1).drift_ppm(500_000));
-    ask(&mut node, 0, 1, "SET k v PX 150");
+    request(&mut node, 0, 1, "SET k v PX 150");
     assert!(node.exists(at(100), "k"));
     assert!(!node.exists(at(101), "k"), "the clock runs half as fast again");
-    ask(&mut node, 200, 1, "SET k v PX 10000");
+    request(&mut node, 200, 1, "SET k v PX 10000");
     node.jump_forward(at(200), Duration::from_secs(11));
     assert!(!node.exists(at(200), "k"));
     assert_eq!(node.get(at(200), "k"), None);
@@ -59,41 +59,41 @@ fn blocked_clients_are_served_in_order_and_forgotten_when_they_hang_up() {
     let mut node = node(NodeConfig::new(1));
     node.handle_connected(START, 4);
     for conn in 1..=3 {
-        assert_eq!(ask(&mut node, conn, conn, "BLPOP a b 0"), "");
+        assert_eq!(request(&mut node, conn, conn, "BLPOP a b 0"), "");
     }
     assert_eq!(node.blocked_count(), 3);
     node.handle_disconnected(at(5), 1);
-    assert_eq!(ask(&mut node, 6, 4, "RPUSH b x y z"), ":3\r\n");
-    assert_eq!(heard(&mut node, 2), "*2\r\n$1\r\nb\r\n$1\r\nx\r\n");
-    assert_eq!(heard(&mut node, 3), "*2\r\n$1\r\nb\r\n$1\r\ny\r\n");
-    assert_eq!(ask(&mut node, 7, 4, "LLEN b"), ":1\r\n", "nobody took the element of the one who left");
+    assert_eq!(request(&mut node, 6, 4, "RPUSH b x y z"), ":3\r\n");
+    assert_eq!(output(&mut node, 2), "*2\r\n$1\r\nb\r\n$1\r\nx\r\n");
+    assert_eq!(output(&mut node, 3), "*2\r\n$1\r\nb\r\n$1\r\ny\r\n");
+    assert_eq!(request(&mut node, 7, 4, "LLEN b"), ":1\r\n", "nobody took the element of the one who left");
 }
 
 #[test]
 fn a_wait_ends_at_its_deadline_and_what_follows_runs_then() {
     let mut node = node(NodeConfig::new(1));
     node.handle_received(at(0), 1, b"BLPOP a 0.25\r\nPING\r\n");
-    assert_eq!(heard(&mut node, 1), "");
+    assert_eq!(output(&mut node, 1), "");
     let deadline = node.next_deadline().unwrap();
     assert_eq!(deadline, at(251), "the first millisecond after the timeout");
     node.handle_timeout(deadline.back(Duration::from_nanos(1)));
-    assert_eq!(heard(&mut node, 1), "");
+    assert_eq!(output(&mut node, 1), "");
     node.handle_timeout(deadline);
-    assert_eq!(heard(&mut node, 1), "*-1\r\n+PONG\r\n");
+    assert_eq!(output(&mut node, 1), "*-1\r\n+PONG\r\n");
     assert_eq!(node.next_deadline(), None);
 }
 
 #[test]
 fn unblock_by_another_client() {
     let mut node = node(NodeConfig::new(1));
-    ask(&mut node, 0, 1, "HELLO 3");
-    assert_eq!(ask(&mut node, 0, 1, "BLPOP a 0"), "");
-    assert_eq!(ask(&mut node, 1, 2, "CLIENT UNBLOCK 1"), ":1\r\n");
-    assert_eq!(heard(&mut node, 1), "_\r\n");
-    assert_eq!(ask(&mut node, 2, 1, "BLPOP a 0"), "");
-    assert_eq!(ask(&mut node, 3, 2, "CLIENT UNBLOCK 1 ERROR"), ":1\r\n");
-    assert_eq!(heard(&mut node, 1), "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
-    assert_eq!(ask(&mut node, 4, 2, "CLIENT UNBLOCK 1"), ":0\r\n");
+    request(&mut node, 0, 1, "HELLO 3");
+    assert_eq!(request(&mut node, 0, 1, "BLPOP a 0"), "");
+    assert_eq!(request(&mut node, 1, 2, "CLIENT UNBLOCK 1"), ":1\r\n");
+    assert_eq!(output(&mut node, 1), "_\r\n");
+    assert_eq!(request(&mut node, 2, 1, "BLPOP a 0"), "");
+    assert_eq!(request(&mut node, 3, 2, "CLIENT UNBLOCK 1 ERROR"), ":1\r\n");
+    assert_eq!(output(&mut node, 1), "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+    assert_eq!(request(&mut node, 4, 2, "CLIENT UNBLOCK 1"), ":0\r\n");
 }
 
 #[test]
@@ -101,15 +101,15 @@ fn a_restart_forgets_what_a_process_keeps_in_memory() {
     for keep in [true, false] {
         let mut node = node(NodeConfig::new(1).uptime(Duration::from_secs(3600)));
         let before = node.run_id().to_string();
-        assert!(ask(&mut node, 2_000, 1, "INFO server").contains("uptime_in_seconds:3602\r\n"));
-        ask(&mut node, 2_000, 1, "SET k v");
+        assert!(request(&mut node, 2_000, 1, "INFO server").contains("uptime_in_seconds:3602\r\n"));
+        request(&mut node, 2_000, 1, "SET k v");
         node.restart(at(3_000), keep);
         let closed: Vec<u64> = core::iter::from_fn(|| node.poll_closed()).collect();
         assert_eq!(closed, [1, 2, 3]);
-        assert_eq!(ask(&mut node, 3_000, 1, "PING"), "", "a closed connection is not read");
+        assert_eq!(request(&mut node, 3_000, 1, "PING"), "", "a closed connection is not read");
         node.handle_connected(at(3_001), 9);
         assert_eq!(node.exists(at(3_001), "k"), keep);
-        let info = ask(&mut node, 5_500, 9, "INFO server");
+        let info = request(&mut node, 5_500, 9, "INFO server");
         assert!(info.contains("uptime_in_seconds:2\r\n"), "{info}");
         assert_ne!(node.run_id(), before);
     }
@@ -119,27 +119,27 @@ fn a_restart_forgets_what_a_process_keeps_in_memory() {
 fn a_password_and_a_user_with_few_rights() {
     let user = User::new("app").password("pw").except(["pexpire"]).keys(["lock:*"]);
     let mut node = node(NodeConfig::new(1).password("secret").user(user));
-    assert_eq!(ask(&mut node, 0, 1, "PING"), "-NOAUTH Authentication required.\r\n");
-    assert!(ask(&mut node, 0, 1, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
-    assert!(ask(&mut node, 0, 1, "AUTH wrong").starts_with("-WRONGPASS"));
-    assert_eq!(ask(&mut node, 0, 1, "AUTH secret"), "+OK\r\n");
-    assert_eq!(ask(&mut node, 0, 1, "SET x 1"), "+OK\r\n");
-    assert_eq!(ask(&mut node, 0, 2, "AUTH app pw"), "+OK\r\n");
+    assert_eq!(request(&mut node, 0, 1, "PING"), "-NOAUTH Authentication required.\r\n");
+    assert!(request(&mut node, 0, 1, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
+    assert!(request(&mut node, 0, 1, "AUTH wrong").starts_with("-WRONGPASS"));
+    assert_eq!(request(&mut node, 0, 1, "AUTH secret"), "+OK\r\n");
+    assert_eq!(request(&mut node, 0, 1, "SET x 1"), "+OK\r\n");
+    assert_eq!(request(&mut node, 0, 2, "AUTH app pw"), "+OK\r\n");
     assert!(
-        ask(&mut node, 0, 2, "GET x").starts_with("-NOPERM this user has no permissions to access one of the keys")
+        request(&mut node, 0, 2, "GET x").starts_with("-NOPERM this user has no permissions to access one of the keys")
     );
     assert!(
-        ask(&mut node, 0, 2, "PEXPIRE lock:a 1")
+        request(&mut node, 0, 2, "PEXPIRE lock:a 1")
             .starts_with("-NOPERM this user has no permissions to run the 'pexpire'")
     );
-    assert_eq!(ask(&mut node, 0, 2, "SET lock:a 1"), "+OK\r\n");
+    assert_eq!(request(&mut node, 0, 2, "SET lock:a 1"), "+OK\r\n");
     assert!(!format!("{node:?}").contains("secret"), "no password in Debug");
 }
 
 #[test]
 fn conditions_refuse_what_redis_would_refuse() {
     let mut node = node(NodeConfig::new(1));
-    ask(&mut node, 0, 1, "SET k v");
+    request(&mut node, 0, 1, "SET k v");
     for (condition, refused, allowed) in [
         (Condition::OutOfMemory, ("SET k w", "-OOM "), ("DEL none", ":0\r\n")),
         (Condition::ReadOnly, ("DEL k", "-READONLY "), ("GET k", "$1\r\nv\r\n")),
@@ -147,19 +147,19 @@ fn conditions_refuse_what_redis_would_refuse() {
         (Condition::Loading, ("PING", "-LOADING "), ("ECHO x", "$1\r\nx\r\n")),
     ] {
         node.set(at(1), condition, true);
-        assert!(ask(&mut node, 1, 1, refused.0).starts_with(refused.1), "{condition:?}");
-        assert_eq!(ask(&mut node, 1, 1, allowed.0), allowed.1, "{condition:?}");
+        assert!(request(&mut node, 1, 1, refused.0).starts_with(refused.1), "{condition:?}");
+        assert_eq!(request(&mut node, 1, 1, allowed.0), allowed.1, "{condition:?}");
         node.set(at(1), condition, false);
     }
-    assert_eq!(ask(&mut node, 2, 1, "SET k w"), "+OK\r\n");
+    assert_eq!(request(&mut node, 2, 1, "SET k w"), "+OK\r\n");
 }
 
 #[test]
 fn a_master_that_becomes_a_replica_sends_blocked_clients_away() {
     let mut node = node(NodeConfig::new(1));
-    ask(&mut node, 0, 1, "BLPOP a 0");
+    request(&mut node, 0, 1, "BLPOP a 0");
     node.set(at(1), Condition::ReadOnly, true);
-    assert!(heard(&mut node, 1).starts_with("-UNBLOCKED force unblock"));
+    assert!(output(&mut node, 1).starts_with("-UNBLOCKED force unblock"));
     assert_eq!(node.poll_closed(), Some(1));
 }
 
@@ -169,7 +169,7 @@ fn hostile_input_closes_the_connection_and_nothing_else() {
     node.handle_received(at(0), 1, &b"*1\r\n".repeat(10_000));
     assert_eq!(node.poll_closed(), Some(1), "more than the input limit");
     node.handle_received(at(0), 2, b"*1\r\n*1\r\n");
-    assert!(heard(&mut node, 2).starts_with("-ERR Protocol error: expected '$'"));
+    assert!(output(&mut node, 2).starts_with("-ERR Protocol error: expected '$'"));
     assert_eq!(node.poll_closed(), Some(2));
     let echo = format!("ECHO {}\r\n", "x".repeat(90));
     for _ in 0..100 {
@@ -189,7 +189,7 @@ fn bytes_may_come_one_by_one() {
     for byte in b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" {
         node.handle_received(at(0), 1, &[*byte]);
     }
-    assert_eq!(heard(&mut node, 1), "+OK\r\n$1\r\nv\r\n");
+    assert_eq!(output(&mut node, 1), "+OK\r\n$1\r\nv\r\n");
     assert_eq!(node.calls().get("set"), Some(&1));
 }
 
@@ -206,10 +206,10 @@ fn a_command_from_outside_is_answered_and_leaves_no_client() {
 #[test]
 fn killed_clients_are_closed_and_the_killer_is_spared() {
     let mut node = node(NodeConfig::new(1));
-    ask(&mut node, 0, 1, "BLPOP a 0");
-    assert_eq!(ask(&mut node, 1, 3, "CLIENT KILL TYPE normal"), ":2\r\n");
+    request(&mut node, 0, 1, "BLPOP a 0");
+    assert_eq!(request(&mut node, 1, 3, "CLIENT KILL TYPE normal"), ":2\r\n");
     assert_eq!([node.poll_closed(), node.poll_closed(), node.poll_closed()], [Some(1), Some(2), None]);
     assert_eq!(node.blocked_count(), 0);
-    assert_eq!(ask(&mut node, 2, 3, "CLIENT KILL ID 3 SKIPME no"), ":1\r\n");
+    assert_eq!(request(&mut node, 2, 3, "CLIENT KILL ID 3 SKIPME no"), ":1\r\n");
     assert_eq!(node.poll_closed(), Some(3));
 }

@@ -1,4 +1,4 @@
-//! Users, their passwords, and what they may do: the part of Redis' access control that a lock client can run into
+//! Users, passwords and permissions: the part of Redis' access control that affects a lock client
 //! (<https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl/>).
 
 use alloc::borrow::ToOwned;
@@ -22,7 +22,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user who may do everything with every key and channel, and needs no password.
+    /// Creates a user without a password who may use every command, key and channel.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -34,31 +34,31 @@ impl User {
         }
     }
 
-    /// Asks for this password.
+    /// Requires this password.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// May run these commands only: `get`, or `client|id` for one subcommand.
+    /// Permits only these commands: `get`, or `client|id` for one subcommand.
     pub fn only<'a>(mut self, commands: impl IntoIterator<Item = &'a str>) -> Self {
         self.only = Some(commands.into_iter().map(str::to_ascii_lowercase).collect());
         self
     }
 
-    /// May not run these commands.
+    /// Forbids these commands.
     pub fn except<'a>(mut self, commands: impl IntoIterator<Item = &'a str>) -> Self {
         self.except.extend(commands.into_iter().map(str::to_ascii_lowercase));
         self
     }
 
-    /// May use the keys that match one of these patterns only.
+    /// Permits only keys that match one of these patterns.
     pub fn keys<'a>(mut self, patterns: impl IntoIterator<Item = &'a str>) -> Self {
         self.keys = patterns.into_iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
         self
     }
 
-    /// May use the channels that match one of these patterns only. None at all is what Redis 7 gives to a new user.
+    /// Permits only channels that match one of these patterns. A new user in Redis 7 has none.
     pub fn channels<'a>(mut self, patterns: impl IntoIterator<Item = &'a str>) -> Self {
         self.channels = patterns.into_iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
         self
@@ -72,7 +72,7 @@ impl User {
         self.password.as_ref().is_none_or(|own| own.as_bytes() == password)
     }
 
-    /// `command` is the full name: `client|id`.
+    /// Returns true if the user may run `command`, given by its full name such as `client|id`.
     pub(super) fn may_run(&self, command: &str) -> bool {
         if self.only.is_none() && self.except.is_empty() {
             return true;
@@ -82,8 +82,8 @@ impl User {
         self.only.as_ref().is_none_or(named) && !named(&self.except)
     }
 
-    /// Whether it may use all of these channels. A pattern is compared letter by letter with what is allowed.
-    pub(super) fn may_hear(&self, channels: &[&[u8]], patterns: bool) -> bool {
+    /// Checks the permission to subscribe. A pattern must be permitted literally.
+    pub(super) fn may_subscribe(&self, channels: &[&[u8]], patterns: bool) -> bool {
         channels.iter().all(|channel| {
             self.channels.iter().any(|allowed| {
                 if patterns { allowed == channel || allowed == b"*" } else { glob::matches(allowed, channel) }

@@ -1,4 +1,4 @@
-//! What a state is, apart from how it came about.
+//! A canonical hash of a state, independent of its history.
 
 use alloc::vec::Vec;
 use core::hash::Hasher;
@@ -8,49 +8,54 @@ use core::time::Duration;
 use crate::jitter::mix;
 use crate::time::{Instant, nanos};
 
-/// Nanoseconds of a duration: no other `u32` is that large.
+/// From this value on, a hashed `u32` is the nanoseconds of a duration; no other `u32` is as large.
 const DURATION: u64 = 1_000_000;
 
-/// A hasher that takes equal situations for equal: instants count from now, and ids by their order alone.
+/// A hasher under which equivalent states are equal: only relative times and the order of ids
+/// count.
 ///
-/// Counters and clocks grow with every step, so two runs that lead to the same situation never lead to the same numbers. Whatever
-/// derives `Hash` is made comparable all the same, without knowing its fields: the model lets its clock and each family of ids
-/// begin in a range of its own, so that a number that is hashed tells by its size what it is.
+/// Counters and clocks grow with every step, so two runs that reach equivalent states never have
+/// the same numbers in them. `Canon` makes any type that derives `Hash` comparable without
+/// knowledge of its fields. The model starts its clock and each family of ids in a separate range.
+/// The magnitude of a hashed number thus identifies its kind.
 ///
-/// * An instant of the range given to [`times`](Self::times) is hashed as its distance from the present, which
-///   [`now`](Self::now) sets for what follows, in steps of the grain, rounded up: what is due stays apart from what is not. All
-///   that is longer ago than `past` is equally long ago. The part of a `Duration` below a second, which is hashed as a `u32`, is rounded
-///   up likewise if it is a millisecond or more.
-/// * Ids of a range given to [`ids`](Self::ids) are numbered anew in their order. Neighbours stay neighbours, and where numbers are
-///   left out, one is.
-/// * Everything else is hashed as it is. Bytes are taken eight at a time, because the standard library hashes a slice of numbers
-///   as its bytes; so ranges are best chosen below 2^61, where no ASCII text is.
+/// * An instant in the range given to [`times`](Self::times) is hashed as its distance from the
+///   present, which [`now`](Self::now) sets. The distance is rounded up to a multiple of the grain,
+///   so that due and future instants stay distinct. All instants more than `past` ago are equal.
+///   The subsecond part of a `Duration`, which is hashed as a `u32`, is rounded up likewise if it
+///   is at least a millisecond.
+/// * Ids in a range given to [`ids`](Self::ids) are renumbered in order. Consecutive ids stay
+///   consecutive; any gap becomes a gap of one.
+/// * Everything else is hashed unchanged. Bytes are read eight at a time, because the standard
+///   library hashes a slice of numbers as its bytes. Choose ranges below 2^61, which no ASCII text
+///   reaches.
 ///
-/// Two states that differ by less than a grain are taken for one, and only the first of them is searched on. So what is
-/// found is real, since it is replayed from concrete states; what is not found was not there but for such differences.
+/// States that differ by less than a grain count as equal, and the search continues only from the
+/// first of them. Counterexamples are therefore real, since they are replayed from concrete states,
+/// but the search may miss states that differ only by such amounts.
 #[derive(Clone, Debug, Default)]
 pub struct Canon {
     times: Range<u64>,
     past: i64,
     grain: i64,
     ids: Vec<Range<u64>>,
-    /// No number of any range is smaller: most numbers are told apart by one comparison.
+    /// Lower bound of all ranges, so that one comparison rules out most numbers.
     least: u64,
     now: u64,
     words: Vec<u64>,
-    /// Where an id stands, with the id.
+    /// The ids found, with their positions in `words`.
     found: Vec<(u64, usize)>,
 }
 
 impl Canon {
-    /// A hasher that knows no ranges yet.
+    /// Creates a hasher without ranges.
     #[must_use]
     pub fn new() -> Self {
         Self { least: u64::MAX, grain: 1, ..Self::default() }
     }
 
-    /// Instants lie in `range`, in nanoseconds. `grain` is the least difference that counts, and what is longer ago than
-    /// `past` is long ago.
+    /// Declares that instants lie in `range`, in nanoseconds. `grain` is the smallest difference
+    /// that counts; all instants more than `past` ago are equal.
     #[must_use]
     pub fn times(mut self, range: Range<Instant>, past: Duration, grain: Duration) -> Self {
         self.times = range.start.as_nanos()..range.end.as_nanos();
@@ -60,7 +65,7 @@ impl Canon {
         self
     }
 
-    /// Numbers in `range` are ids of one family.
+    /// Declares that numbers in `range` are ids of one family.
     #[must_use]
     pub fn ids(mut self, range: Range<u64>) -> Self {
         self.least = self.least.min(range.start);
@@ -68,29 +73,28 @@ impl Canon {
         self
     }
 
-    /// The present, on the clock of whoever is hashed next.
+    /// Sets the present for the values hashed next.
     pub const fn now(&mut self, now: Instant) {
         self.now = now.as_nanos();
     }
 
-    /// Forgets what was hashed.
+    /// Clears the hasher for another state.
     pub fn clear(&mut self) {
         self.words.clear();
         self.found.clear();
     }
 
-    /// The fingerprint of all that was hashed since [`clear`](Self::clear).
+    /// Returns the fingerprint of all values hashed since [`clear`](Self::clear).
     pub fn fingerprint(&mut self) -> u64 {
         self.rename();
         self.words.iter().fold(0, |hash, word| mix(hash ^ word, 1))
     }
 
-    /// Numbers the ids that were met anew.
     fn rename(&mut self) {
         self.found.sort_unstable();
         let (mut last, mut new) = (0, 0);
         for (id, place) in self.found.drain(..) {
-            // Between families the gap is as wide as any.
+            // A gap between families counts like any other gap.
             new += (id - last).min(2);
             last = id;
             if let Some(word) = self.words.get_mut(place) {
@@ -181,16 +185,16 @@ mod tests {
         let at = |n: u64| Instant::from_nanos(EPOCH + n);
         assert_eq!(hash(1_000, at(1_020)), hash(5_000, at(5_020)));
         assert_ne!(hash(1_000, at(1_020)), hash(1_000, at(1_030)));
-        // Within a grain; but what is due is not what is to come.
+        // Equal within a grain, but due and future stay distinct.
         assert_eq!(hash(1_000, at(1_011)), hash(1_000, at(1_020)));
         assert_ne!(hash(1_000, at(1_000)), hash(1_000, at(1_001)));
         assert_eq!(hash(1_000, at(1_000)), hash(1_000, at(995)));
-        // Long ago is long ago.
+        // Instants in the distant past are equal.
         assert_eq!(hash(5_000, at(4_900)), hash(5_000, at(10)));
         assert_ne!(hash(5_000, at(4_900)), hash(5_000, at(4_950)));
         assert_eq!(hash(0, Duration::from_nanos(5_000_001)), hash(0, Duration::from_nanos(5_000_009)));
         assert_ne!(hash(0, Duration::from_nanos(5_000_001)), hash(0, Duration::from_nanos(5_000_011)));
-        // The ends of time are no instants.
+        // `ZERO` and `MAX` are outside of the range.
         assert_ne!(hash(1_000, Instant::ZERO), hash(1_000, Instant::MAX));
     }
 
@@ -204,9 +208,9 @@ mod tests {
         assert_eq!(ids(&[7, 3]), ids(&[70, 3]));
         assert_ne!(ids(&[3, 4]), ids(&[4, 3]));
         assert_ne!(ids(&[3, 4]), ids(&[3, 3]));
-        // A number after another is not one that comes later.
+        // Consecutive ids differ from ids with a gap.
         assert_ne!(ids(&[3, 4]), ids(&[3, 5]));
-        // Other numbers are what they are.
+        // Numbers outside of the ranges are hashed unchanged.
         assert_ne!(hash(0, 3_u64), hash(0, 30_u64));
     }
 }

@@ -1,9 +1,11 @@
-//! Exhaustive search: every way in which a small model can go, breadth first, and the shortest one that breaks a promise
-//! (requirement S6).
+//! Exhaustive search: explores all executions of a small model breadth first, and finds the
+//! shortest one that violates a guarantee.
 //!
-//! A [`Model`] says where it begins, what can happen next, and what must always hold. [`Search::run`] tries everything, so what
-//! it finds first is as short as can be; it is told step by step ([`Counterexample`]). Models of machines that derive `Hash` need no
-//! code to be compared: see [`Canon`].
+//! A [`Model`] defines the initial states, the possible actions, and what must always hold.
+//! [`Search::run`] tries everything, so the first violation that it finds is a shortest one.
+//! [`Counterexample`] describes it step by step. Machines that derive `Hash` need no extra code to
+//! be compared: see [`Canon`].
+// S6
 //!
 //! ```
 //! use core::hash::Hash;
@@ -46,7 +48,10 @@
 //!
 //!     fn check(&self, state: &State) -> Result<(), String> {
 //!         let wrong = state.done == [true; 2] && state.counter != 2;
-//!         if wrong { Err(format!("two have added, and the counter is {}", state.counter)) } else { Ok(()) }
+//!         if wrong {
+//!             return Err(format!("two have added, and the counter is {}", state.counter));
+//!         }
+//!         Ok(())
 //!     }
 //! }
 //!
@@ -68,58 +73,59 @@ use core::mem;
 
 pub use canon::Canon;
 
-/// Something small that can go in many ways.
+/// A small system to explore.
 ///
 /// It must be deterministic: the same action in the same state leads to the same state.
 pub trait Model {
-    /// All that there is.
+    /// The complete state of the system.
     type State: Clone;
-    /// Something that can happen.
+    /// A step that the system can take.
     type Action: Clone + fmt::Debug;
 
-    /// Where it begins.
+    /// Returns the initial states.
     fn starts(&self) -> Vec<Self::State>;
 
-    /// Everything that can happen next. None is an end.
+    /// Appends every action that is possible in `state`. A state without actions is final.
     fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>);
 
-    /// What `action` leads to.
+    /// Returns the state after `action`.
     fn step(&self, state: &Self::State, action: &Self::Action) -> Self::State;
 
-    /// An empty hasher for [`describe`](Self::describe), with the ranges of clocks and ids.
+    /// Creates an empty hasher for [`describe`](Self::describe), with the ranges of clocks and ids.
     fn canon(&self) -> Canon {
         Canon::new()
     }
 
-    /// Hashes what tells `state` from others: two states of one fingerprint are taken for one.
+    /// Hashes what distinguishes `state`. States with equal fingerprints count as the same state.
     fn describe(&self, state: &Self::State, canon: &mut Canon);
 
-    /// What must hold in every state.
+    /// Checks the invariants, which must hold in every state.
     ///
     /// # Errors
     ///
-    /// The promise that is broken.
+    /// Returns a description of the invariant that is violated.
     fn check(&self, state: &Self::State) -> Result<(), String>;
 
-    /// What should come about in some state, at most 64. A search in which it does not has not searched what was meant.
+    /// Names up to 64 conditions that some state should reach. If one is never reached, the search
+    /// did not cover what it was meant to.
     fn sometimes(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Which of [`sometimes`](Self::sometimes) have come about in `state`, a bit each.
+    /// Returns a bit mask of the conditions of [`sometimes`](Self::sometimes) that `state` reaches.
     fn reached(&self, state: &Self::State) -> u64 {
         let _ = state;
         0
     }
 
-    /// A step in words: when, who, what.
+    /// Describes a step in words: when, who, what.
     fn tell(&self, before: &Self::State, action: &Self::Action) -> String {
         let _ = before;
         format!("{action:?}")
     }
 }
 
-/// How far to search.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a Search does nothing until it is run"]
 pub struct Search {
@@ -134,29 +140,29 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Everything.
+    /// Creates a search without limits.
     pub const fn new() -> Self {
         Self { depth: usize::MAX, states: u32::MAX as usize }
     }
 
-    /// At most so many actions.
+    /// Limits the number of actions in a sequence.
     pub const fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    /// At most so many different states.
+    /// Limits the number of distinct states.
     pub const fn states(mut self, states: usize) -> Self {
         self.states = states;
         self
     }
 
-    /// Searches until a promise is broken, everything was seen, or a limit is reached.
+    /// Searches until a violation is found, no states are left, or a limit is reached.
     pub fn run<M: Model>(self, model: &M) -> Outcome<M::Action> {
         let mut run = Run::new(model);
         let counterexample = run.search(self);
         Outcome {
-            states: run.came.len(),
+            states: run.predecessors.len(),
             transitions: run.transitions,
             depth: run.depth,
             exhausted: counterexample.is_none() && run.layer.is_empty() && !run.full,
@@ -166,25 +172,25 @@ impl Search {
     }
 }
 
-/// What a search has come to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome<A> {
-    /// How many different states were met.
+    /// Number of distinct states.
     pub states: usize,
-    /// How many steps were taken.
+    /// Number of transitions.
     pub transitions: u64,
-    /// How many actions the longest way had.
+    /// Number of actions in the longest sequence.
     pub depth: usize,
-    /// Nothing was left to be searched.
+    /// No state was left to explore.
     pub exhausted: bool,
-    /// In how many states each of [`Model::sometimes`] had come about.
+    /// For each condition of [`Model::sometimes`], the number of states that reach it.
     pub sometimes: Vec<(&'static str, u64)>,
-    /// The shortest way to break a promise, if one was found.
+    /// The shortest violation, if one was found.
     pub counterexample: Option<Counterexample<A>>,
 }
 
 impl<A> Outcome<A> {
-    /// What should have come about and did not.
+    /// Returns the conditions that were never reached.
     pub fn never(&self) -> impl Iterator<Item = &'static str> {
         self.sometimes.iter().filter(|(_, states)| *states == 0).map(|(what, _)| *what)
     }
@@ -202,12 +208,12 @@ impl<A> fmt::Display for Outcome<A> {
     }
 }
 
-/// A way to break a promise. None is shorter.
+/// A shortest sequence of actions that violates an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counterexample<A> {
-    /// The promise.
+    /// The invariant.
     pub rule: String,
-    /// What has to happen.
+    /// The actions that lead to the violation.
     pub actions: Vec<A>,
     /// The same in words.
     pub trace: Vec<String>,
@@ -226,15 +232,15 @@ impl<A> fmt::Display for Counterexample<A> {
     }
 }
 
-/// No state before this one: a start.
+/// Predecessor of an initial state.
 const START: u32 = u32::MAX;
 
 struct Run<'a, M: Model> {
     model: &'a M,
     canon: Canon,
     seen: BTreeMap<u64, u32>,
-    /// How each state was come to first: from which other, and by what.
-    came: Vec<(u32, Option<M::Action>)>,
+    /// The first way in which each state was reached: the predecessor and the action.
+    predecessors: Vec<(u32, Option<M::Action>)>,
     starts: Vec<M::State>,
     layer: Vec<(u32, M::State)>,
     next: Vec<(u32, M::State)>,
@@ -250,7 +256,7 @@ impl<'a, M: Model> Run<'a, M> {
             model,
             canon: model.canon(),
             seen: BTreeMap::new(),
-            came: Vec::new(),
+            predecessors: Vec::new(),
             starts: Vec::new(),
             layer: Vec::new(),
             next: Vec::new(),
@@ -265,18 +271,18 @@ impl<'a, M: Model> Run<'a, M> {
         for start in self.model.starts() {
             self.starts.push(start.clone());
             let place = self.starts.len() as u32 - 1;
-            // A start that equals another one keeps its place, so that the ways lead back to the right one.
-            self.came.push((START, None));
-            let print = self.fingerprint(&start);
-            self.seen.entry(print).or_insert(place);
+            // A duplicate start keeps its own index, so that counterexamples start correctly.
+            self.predecessors.push((START, None));
+            let fingerprint = self.fingerprint(&start);
+            self.seen.entry(fingerprint).or_insert(place);
             if let Err(rule) = self.arrive(place, start) {
-                return Some(self.tell(place, rule));
+                return Some(self.counterexample(place, rule));
             }
         }
         let mut actions = Vec::new();
         while !self.next.is_empty() {
             self.layer = mem::take(&mut self.next);
-            // Taken from the end, first come first served, so that what is done with is freed.
+            // Reversed and popped in FIFO order, so that each processed state is freed.
             self.layer.reverse();
             if self.depth >= limits.depth {
                 return None;
@@ -288,19 +294,19 @@ impl<'a, M: Model> Run<'a, M> {
                 for action in actions.drain(..) {
                     self.transitions += 1;
                     let next = self.model.step(&state, &action);
-                    let print = self.fingerprint(&next);
-                    if self.came.len() >= limits.states {
+                    let fingerprint = self.fingerprint(&next);
+                    if self.predecessors.len() >= limits.states {
                         self.full = true;
                         return None;
                     }
-                    let place = self.came.len() as u32;
-                    match self.seen.entry(print) {
+                    let place = self.predecessors.len() as u32;
+                    match self.seen.entry(fingerprint) {
                         Entry::Occupied(_) => continue,
                         Entry::Vacant(new) => new.insert(place),
                     };
-                    self.came.push((from, Some(action)));
+                    self.predecessors.push((from, Some(action)));
                     if let Err(rule) = self.arrive(place, next) {
-                        return Some(self.tell(place, rule));
+                        return Some(self.counterexample(place, rule));
                     }
                 }
             }
@@ -324,9 +330,9 @@ impl<'a, M: Model> Run<'a, M> {
         Ok(())
     }
 
-    fn tell(&self, place: u32, rule: String) -> Counterexample<M::Action> {
+    fn counterexample(&self, place: u32, rule: String) -> Counterexample<M::Action> {
         let (mut actions, mut at) = (Vec::new(), place);
-        while let Some((from, Some(action))) = self.came.get(at as usize) {
+        while let Some((from, Some(action))) = self.predecessors.get(at as usize) {
             actions.push(action.clone());
             at = *from;
         }

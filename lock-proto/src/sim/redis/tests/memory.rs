@@ -1,8 +1,8 @@
-//! A limit on memory, and what is evicted for it.
+//! Memory limit and eviction.
 
 use super::*;
 
-/// A node whose data may take so much more than it takes now.
+/// Limits the memory of a node to this much more than it uses now.
 fn limit(node: &mut Node, room: usize, eviction: Eviction) {
     node.set_max_memory(Some(node.used_memory() + room), eviction);
 }
@@ -12,48 +12,48 @@ fn what_is_deleted_or_expired_takes_no_memory() {
     let mut node = node(NodeConfig::new(1));
     let empty = node.used_memory();
     for line in ["SET a 1", "SET a 12345 PX 50", "RPUSH l x y", "LPOP l", "RPUSH m x", "PEXPIRE m 50", "SET m w"] {
-        ask(&mut node, 0, 1, line);
+        request(&mut node, 0, 1, line);
         assert!(node.used_memory() > empty, "{line}");
     }
     for line in ["DEL m", "LPOP l"] {
-        ask(&mut node, 10, 1, line);
+        request(&mut node, 10, 1, line);
     }
-    assert_eq!(ask(&mut node, 60, 1, "GET a"), "$-1\r\n");
+    assert_eq!(request(&mut node, 60, 1, "GET a"), "$-1\r\n");
     assert_eq!(node.used_memory(), empty);
-    ask(&mut node, 60, 1, "SET a 1");
-    ask(&mut node, 60, 1, "FLUSHALL");
+    request(&mut node, 60, 1, "SET a 1");
+    request(&mut node, 60, 1, "FLUSHALL");
     assert_eq!(node.used_memory(), empty);
 }
 
 #[test]
 fn without_eviction_writes_that_grow_are_refused_and_releases_go_on() {
     let mut node = node(NodeConfig::new(1));
-    ask(&mut node, 0, 1, "SET lock token PX 10000");
+    request(&mut node, 0, 1, "SET lock token PX 10000");
     limit(&mut node, 200, Eviction::Never);
     assert_eq!(
-        ask(&mut node, 1, 1, &format!("SET big {}", "x".repeat(300))),
+        request(&mut node, 1, 1, &format!("SET big {}", "x".repeat(300))),
         "+OK\r\n",
         "room is made before, not after"
     );
-    assert!(ask(&mut node, 2, 1, "SET lock2 token NX PX 10000").starts_with("-OOM command not allowed"));
+    assert!(request(&mut node, 2, 1, "SET lock2 token NX PX 10000").starts_with("-OOM command not allowed"));
     let take = format!(
         "EVAL {:?} 1 lock2 0123456789abcdef0123456789abcdef:1 \"0 0 0\" 1000",
         crate::redis::script::TAKE.source
     );
-    assert!(ask(&mut node, 3, 1, &take).starts_with("-OOM command not allowed"));
-    assert_eq!(ask(&mut node, 4, 1, "PEXPIRE lock 20000"), ":1\r\n");
-    assert_eq!(ask(&mut node, 5, 1, "DEL lock big"), ":2\r\n");
-    assert_eq!(ask(&mut node, 6, 1, "SET lock2 token NX PX 10000"), "+OK\r\n");
+    assert!(request(&mut node, 3, 1, &take).starts_with("-OOM command not allowed"));
+    assert_eq!(request(&mut node, 4, 1, "PEXPIRE lock 20000"), ":1\r\n");
+    assert_eq!(request(&mut node, 5, 1, "DEL lock big"), ":2\r\n");
+    assert_eq!(request(&mut node, 6, 1, "SET lock2 token NX PX 10000"), "+OK\r\n");
 }
 
 #[test]
 fn what_has_expired_makes_room_first() {
     let mut node = node(NodeConfig::new(1));
-    ask(&mut node, 0, 1, "SET old x PX 10");
-    ask(&mut node, 0, 1, "SET lock token PX 10000");
+    request(&mut node, 0, 1, "SET old x PX 10");
+    request(&mut node, 0, 1, "SET lock token PX 10000");
     limit(&mut node, 0, Eviction::VolatileTtl);
-    ask(&mut node, 0, 1, "SET new x");
-    ask(&mut node, 20, 1, "SET most x");
+    request(&mut node, 0, 1, "SET new x");
+    request(&mut node, 20, 1, "SET most x");
     assert!(node.exists(at(20), "lock"), "it was not needed");
 }
 
@@ -63,12 +63,12 @@ fn each_policy_takes_what_it_says_and_it_may_be_a_lock() {
         [(Eviction::VolatileTtl, "short"), (Eviction::VolatileLru, "long"), (Eviction::AllKeysLru, "fence")]
     {
         let mut node = node(NodeConfig::new(1));
-        ask(&mut node, 0, 1, "SET fence 7");
-        ask(&mut node, 1, 1, "SET long x PX 90000");
-        ask(&mut node, 2, 1, "SET short x PX 10000");
+        request(&mut node, 0, 1, "SET fence 7");
+        request(&mut node, 1, 1, "SET long x PX 90000");
+        request(&mut node, 2, 1, "SET short x PX 10000");
         limit(&mut node, 0, eviction);
-        ask(&mut node, 3, 1, "SET new x");
-        ask(&mut node, 4, 1, "PING");
+        request(&mut node, 3, 1, "SET new x");
+        request(&mut node, 4, 1, "PING");
         for key in ["fence", "long", "short", "new"] {
             assert_eq!(node.exists(at(5), key), key != gone, "{eviction:?}: {key}");
         }
@@ -79,10 +79,10 @@ fn each_policy_takes_what_it_says_and_it_may_be_a_lock() {
             let mut node = node(NodeConfig::new(seed));
             node.evictions = seed;
             for line in ["SET fence 7", "SET long x PX 90000", "SET short x PX 10000"] {
-                ask(&mut node, 0, 1, line);
+                request(&mut node, 0, 1, line);
             }
             node.set_max_memory(Some(node.used_memory() - 1), eviction);
-            ask(&mut node, 1, 1, "PING");
+            request(&mut node, 1, 1, "PING");
             gone.extend(["fence", "long", "short"].into_iter().filter(|key| !node.exists(at(2), key)));
         }
         assert_eq!(gone.contains("fence"), all, "{eviction:?}");
@@ -94,11 +94,11 @@ fn each_policy_takes_what_it_says_and_it_may_be_a_lock() {
 fn replicas_hear_of_an_eviction_and_evict_nothing_themselves() {
     let mut primary = node(NodeConfig::new(1));
     let mut replica = node(NodeConfig::new(2).max_memory(1, Eviction::AllKeysLru));
-    ask(&mut primary, 0, 1, "SET lock token PX 10000");
+    request(&mut primary, 0, 1, "SET lock token PX 10000");
     replica.replicate(at(0), &primary.snapshot(at(0)));
-    assert!(ask(&mut replica, 1, 1, "GET lock").contains("token"));
+    assert!(request(&mut replica, 1, 1, "GET lock").contains("token"));
     primary.set_max_memory(Some(primary.used_memory() - 1), Eviction::VolatileTtl);
-    ask(&mut primary, 2, 1, "PING");
+    request(&mut primary, 2, 1, "PING");
     replica.handle_effect(at(3), &primary.poll_effect().unwrap());
     assert!(!replica.exists(at(3), "lock"));
 }
