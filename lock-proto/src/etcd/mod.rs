@@ -23,11 +23,14 @@
 //! let lock = client.acquire(now, &Acquire::new("invoice:42"))?;
 //! let Some(Output::Connect { conn, .. }) = client.poll_output() else { unreachable!() };
 //! client.handle_connected(now, conn);
-//! let Some(Output::Call { rpc, request: Rpc::Grant(grant), .. }) = client.poll_output() else { unreachable!() };
+//! let Some(Output::Call { rpc, request: Rpc::Grant(grant), .. }) = client.poll_output() else {
+//!     unreachable!()
+//! };
 //!
 //! // Your gRPC client makes the call here.
 //! let header = Some(ResponseHeader { member_id: 1, revision: 1 });
-//! client.handle_reply(now, rpc, Ok(RpcReply::Grant(LeaseGrantResponse { header, id: grant.id, ttl: grant.ttl })));
+//! let response = LeaseGrantResponse { header, id: grant.id, ttl: grant.ttl };
+//! client.handle_reply(now, rpc, Ok(RpcReply::Grant(response)));
 //!
 //! // With a lease, the client enters the queue in one transaction.
 //! assert!(matches!(client.poll_output(), Some(Output::Call { request: Rpc::Txn(_), .. })));

@@ -1,36 +1,39 @@
-//! What a status of gRPC means for a request, sorted once (requirement E9).
+//! Classifies the gRPC status of a failed request.
 //!
-//! Codes and words are those of `api/v3rpc/rpctypes/error.go` of etcd's public source, tried on 3.4. A definite no is believed only
-//! where nothing but the server's own decision can have produced it: gRPC stacks answer for the server with some of the codes,
-//! when a connection breaks or an answer is too long, and the request may then have been executed.
+//! Codes and messages are those of `api/v3rpc/rpctypes/error.go` in etcd's source, verified on 3.4.
+//! A status counts as a refusal only if the server itself must have decided it. gRPC stacks produce
+//! some codes on behalf of the server, when a connection breaks or a response is too long. The
+//! request may have been executed then.
+// E9
 
 use super::request::Refusal;
 use super::rpc::{Code, Status};
 use crate::lock::{ErrorClass, ServerError, printable};
 
-/// What a status means.
+/// The meaning of a status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Meaning {
-    /// Certainly not executed.
+    /// Not executed.
     Refused(Refusal),
-    /// Certainly not executed, for lack of a valid token: worth one new login. The error is for those who have no login.
+    /// Not executed, because the token is missing or invalid. A new login may help; a client
+    /// without a login reports this error.
     LogIn(ServerError),
-    /// The answer to a login: the cluster knows no users, so none is needed.
+    /// Reply to a login: authentication is disabled on the cluster.
     LoginNotNeeded,
     /// It may have been executed.
     Unknown {
-        /// What was said.
+        /// The error that was reported.
         error: ServerError,
-        /// Another member may do better.
+        /// Another member may succeed.
         elsewhere: bool,
     },
 }
 
-/// What the member decided itself starts with this.
+/// Prefix of the messages of etcd itself.
 const OWN_WORDS: &str = "etcdserver:";
 
-/// The words of a missing, forgotten or outdated token. The last comes when the token tells the revision of the users' database, and
-/// that has changed since.
+/// Messages about a missing, expired or outdated token. The last one means that the user database
+/// has changed since the token was issued.
 const TOKEN_WORDS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
 
 impl Meaning {
@@ -41,13 +44,14 @@ impl Meaning {
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
         let unknown = |elsewhere| Self::Unknown { error: error(ErrorClass::Unclear), elsewhere };
         match status.code {
-            // No leader, a new leader, no answer from the leader in time, a learner, a member that stops; or no connection.
+            // No leader, leader changed, leader timed out, learner, member stopping, or no
+            // connection.
             Code::Unavailable | Code::DataLoss => unknown(true),
             Code::Ok | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded | Code::Aborted | Code::Internal => {
                 unknown(false)
             }
-            // Too many requests, database space exceeded, a lease with too long a TTL. Others' words: an answer that was too long, an
-            // HTTP/2 stack that was overrun.
+            // From etcd: too many requests, no database space, lease TTL too long. Otherwise from a
+            // gRPC stack: response too long, HTTP/2 overload.
             Code::ResourceExhausted | Code::OutOfRange if !own => unknown(false),
             Code::ResourceExhausted => refused(ErrorClass::Transient),
             Code::NotFound if says("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
@@ -68,20 +72,20 @@ impl Meaning {
         }
     }
 
-    /// Whether another member may do better.
+    /// Returns true if another member may succeed.
     pub(super) fn elsewhere(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: true, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Reconnect)
     }
 
-    /// Whether the server may answer another request with something else, and this one never: it may be too large, or of a kind that this
-    /// server does not know.
+    /// Returns true if this request may never succeed although others do: it may be too large, or
+    /// of a kind that the server does not know.
     pub(super) fn blames_the_request(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: false, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
     }
 
-    /// The server's words.
+    /// Returns the server's error.
     pub(super) fn error(self, status: &Status) -> ServerError {
         match self {
             Self::Refused(Refusal::Error(error)) | Self::LogIn(error) | Self::Unknown { error, .. } => error,
@@ -92,10 +96,12 @@ impl Meaning {
     }
 }
 
-/// The error if a watch was ended for lack of permission, or of a valid token; `None` if it may simply be opened again.
+/// Returns the error if a watch was ended for lack of permission or of a valid token, or `None` if
+/// the watch can simply be reopened.
 ///
-/// Only the words tell. etcd 3.4.23 gives them as `rpc error: code = PermissionDenied desc = etcdserver: permission denied`. Early
-/// releases of 3.4 and 3.5 say `permission denied` for an outdated token too, so that a new login is worth a try in any case.
+/// Only the text distinguishes the two. etcd 3.4.23 reports `rpc error: code = PermissionDenied
+/// desc = etcdserver: permission denied`. Early releases of 3.4 and 3.5 say `permission denied` for
+/// an outdated token too, so a new login is always worth an attempt.
 pub(super) fn denial(reason: &str) -> Option<ServerError> {
     let denied = reason.contains("permission denied") || TOKEN_WORDS.iter().any(|words| reason.contains(words));
     let text = reason.split_once(" desc = ").map_or(reason, |(_, text)| text);
@@ -119,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Words and codes as etcd 3.4.23 gave them, or as its source has them where they are hard to provoke.
+    /// Messages and codes from etcd 3.4.23, or from its source where they are hard to provoke.
     #[test]
     fn e9_a_definite_no_is_told_from_an_unknown_outcome() {
         for (code, message, elsewhere) in [
