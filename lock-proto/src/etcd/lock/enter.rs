@@ -1,4 +1,5 @@
-//! Entering the queue: one transaction that creates the key, or takes over one that is there (requirements E3, E6).
+//! Entering the store's queue: one transaction creates the key, or adopts an existing one.
+// E3, E6
 
 use super::session::answer;
 use super::sessions::SessionId;
@@ -9,7 +10,7 @@ use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;
 
-/// On the way into the queue.
+/// An attempt to enter the store's queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Enter {
     pub(super) session: SessionId,
@@ -18,20 +19,21 @@ pub struct Enter {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// What is owed under this key is cleared first.
+    /// Waiting for cleanup of the key.
     Clearing,
-    /// Asked to create or to adopt the key.
+    /// A request is in flight.
     Asked { serial: u64, what: What, value: Bytes },
-    /// The next attempt is due then.
+    /// The next attempt is due at this time.
     Paused(Instant),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum What {
     Create,
-    /// A key of this client that this attempt did not create: it is owned by a guarded put only (requirement E6).
+    /// Take ownership of an existing key of this client by a guarded put.
+    // E6
     Adopt,
-    /// The key was created so, and it is not known yet who is next before it.
+    /// The key was created with these revisions; find its predecessor.
     Search(Seen),
 }
 
@@ -49,7 +51,7 @@ impl Enter {
 }
 
 impl Lock {
-    /// The head begins, with a session.
+    /// Starts to contend for the head of the local queue.
     pub(super) fn start(&mut self, ctx: &mut Context) {
         self.contention = Contention::Idle;
         let Some(head) = self.waiters.head() else { return };
@@ -60,7 +62,7 @@ impl Lock {
         if ctx.is_alive(session) { self.enter(ctx, session) } else { self.contention = Contention::Leasing(session) }
     }
 
-    /// Asks for a place in the queue.
+    /// Enters the store's queue, once cleanup of the key has finished.
     pub(super) fn enter(&mut self, ctx: &mut Context, session: SessionId) {
         let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
             self.contention = Contention::Idle;
@@ -103,7 +105,7 @@ impl Lock {
             Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
     }
 
-    /// The key was created behind others: reads which of them is the newest.
+    /// Reads the predecessor of a key that was created behind others.
     fn search(&mut self, ctx: &mut Context, session: SessionId, own: Seen, value: Bytes) {
         let Some(lease) = ctx.lease(session) else { return };
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
@@ -112,7 +114,7 @@ impl Lock {
             Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Search(own), value } });
     }
 
-    /// What was owed under the key has been cleared, or could not be.
+    /// Handles the end of a cleanup, successful or not.
     pub(super) fn enter_cleared(&mut self, ctx: &mut Context, session: SessionId) {
         if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
             && *own == session
@@ -139,7 +141,7 @@ impl Lock {
             {
                 self.search(ctx, session, *own, value);
             }
-            // The key is gone or was written since it was created.
+            // The key was deleted or written since its creation.
             Reply::Done(Found::Queue { own, .. }) if matches!(what, What::Search(created) if *own != Some(created)) => {
                 match own {
                     Some(own) => self.adopt(ctx, session, *own),
@@ -149,7 +151,7 @@ impl Lock {
             Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, long, .. }) => {
                 self.tries = 0;
                 if what == What::Adopt {
-                    // The key was handed over within the client.
+                    // The key was handed over within this client, so its releases succeeded.
                     self.deleted(ctx, session, true, false);
                 }
                 match older {
@@ -170,11 +172,11 @@ impl Lock {
                     }
                 }
             }
-            // The key is there, and this attempt did not make it.
+            // The key exists, and this attempt did not create it.
             Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
                 self.adopt(ctx, session, *own);
             }
-            // A try that finds the queue occupied.
+            // A try found the queue occupied.
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
                 self.contention = Contention::Idle;
                 self.wake_cleanup(ctx, session);
@@ -183,7 +185,7 @@ impl Lock {
                 }
                 self.store.answer = Answer::Taken(Expiry::Unknown);
                 self.end_try(ctx);
-                // Or the one that tried has gone, and the next one waits.
+                // If the waiter that tried has already left, contend for the next one.
                 if matches!(self.contention, Contention::Idle) {
                     self.start(ctx);
                 }
@@ -202,9 +204,9 @@ impl Lock {
                 }
                 self.fail_all(ctx, Failure::Refused);
             }
-            // Whatever else: the next attempt finds out.
+            // The outcome is unclear; the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
-                // A create may yet land; a key that was created, or was to be adopted, is there.
+                // A create may still be executed. In the other cases the key exists.
                 if what != What::Create || matches!(reply, Reply::Unknown(_)) {
                     self.schedule_unsettled(ctx, session);
                 }

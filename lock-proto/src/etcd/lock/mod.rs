@@ -1,9 +1,10 @@
-//! The lock in etcd's queue: one name within one client.
+//! State machine for one lock name on etcd, within one client.
 //!
-//! The head of the wait queue enters the store's queue ([`enter`]), waits there until no older key is left
-//! ([`wait_deletes`]), and holds the lock from then on ([`hold`], [`held`]). Waiters of the same name have one key between
-//! them (requirement E7). At any time the client has at most one live key under a name for each of its leases: that of the
-//! contender, or that of the hold.
+//! The waiter at the head of the local queue enters the store's queue ([`enter`]), waits until its
+//! key is the oldest ([`wait_deletes`]), and then holds the lock ([`hold`], [`held`]). Waiters of
+//! the same name share one key. Per lease, the client has at most one live key under a name: the
+//! contender's or the holder's.
+// E7
 
 mod cleanup;
 mod context;
@@ -50,55 +51,55 @@ pub use hold::OwnerKey;
 /// State machine for one lock name within one client.
 pub(crate) type Lock = lock::Lock<Etcd>;
 
-/// One acquisition that waits.
+/// One waiting acquisition.
 pub(crate) type Waiter = lock::Waiter<Bid>;
 
-/// Which lease an acquisition hangs on.
+/// The lease of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LeaseKind {
-    /// The client's.
+    /// The lease that the client's locks share.
     Shared,
-    /// One of its own, of so many seconds.
+    /// A separate lease with this TTL in seconds.
     Own(i64),
 }
 
-/// What an acquisition puts into the queue.
+/// Terms of an acquisition on etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bid {
     pub(crate) lease: LeaseKind,
-    /// What its key is to hold: a candidate's proposal.
+    /// Value of the key: a candidate's proposal.
     pub(crate) value: Bytes,
-    /// It is a candidate: taking over is always written to the store, where others observe it.
+    /// A candidate always writes its key on taking over, so that observers see it.
     pub(crate) candidate: bool,
 }
 
-/// What is remembered of one name in the store.
+/// Per-name state of the etcd store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Etcd {
     cleanups: Vec<Cleanup>,
-    /// What was last heard, for reports.
+    /// The last reply, for reports.
     answer: Answer,
-    /// The watches of the last wait.
+    /// Watches of the previous wait, for reuse.
     kept: Option<Box<Kept>>,
-    /// The sessions that it last used, which know of it, and whether each must stay alive for it.
+    /// Sessions that this lock last joined, and whether it needs each one alive.
     pub(crate) joined: Vec<(SessionId, bool)>,
 }
 
-/// How far the head of the queue is on its way to the lock.
+/// Progress of the head of the local queue towards the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contention {
-    /// Nobody contends.
+    /// No waiter is contending.
     #[default]
     Idle,
-    /// The head's lease is being granted.
+    /// The server has not granted the head's lease yet.
     Leasing(SessionId),
-    /// On the way into the queue.
+    /// Entering the store's queue.
     Entering(Enter),
-    /// In the queue, behind another key.
+    /// Waiting in the store's queue, behind another key.
     Waiting(Contender),
 }
 
-/// What a hold that has ended leaves in the store.
+/// What an ended hold leaves in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Remains {
     session: SessionId,
@@ -109,19 +110,19 @@ pub struct Remains {
 enum Left {
     /// The key is gone.
     Nothing,
-    /// The key, whose last change is this one.
+    /// The key, last changed at this revision.
     Key(i64),
-    /// A write under way changes the key first: its answer says what to delete.
+    /// A put in flight may change the key; its reply gives the revision to delete.
     Write(u64),
 }
 
-/// What is known of a release that has no answer yet.
+/// State of a release without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Releasing {
     session: SessionId,
     /// The end of the hold's validity.
     valid_until: Instant,
-    /// A delete, emitted while the hold was valid, ended Unknown.
+    /// A delete sent while the hold was valid ended Unknown.
     maybe: bool,
     outcome: Option<Release>,
 }
@@ -154,7 +155,7 @@ impl Store for Etcd {
         match &lock.contention {
             Contention::Waiting(_) if same => lock.notify_blocked(ctx, Blocked::Held),
             Contention::Leasing(_) | Contention::Entering(_) if same => {}
-            // Another lease, another key.
+            // The new head uses a different lease, and therefore a different key.
             Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) | Contention::Waiting(_) => {
                 lock.nobody_waits(ctx);
                 lock.start(ctx);
@@ -200,7 +201,7 @@ impl Store for Etcd {
         Terms { until: ctx.until(hold.session), ttl: nanos(ctx.ttl(hold.session)), at_risk: ctx.config.at_risk }
     }
 
-    /// The end of the session comes as its news.
+    /// Sessions report losses by events, so nothing is polled here.
     fn loss(_: &Hold, _: &Context) -> Option<Loss> {
         None
     }
@@ -252,8 +253,9 @@ impl Store for Etcd {
             (_, _) => Left::Key(hold.key.modified),
         };
         if loss == Some(Loss::MaxHold) {
-            // The lease is this hold's alone. It is not renewed from now on, so the key outlives the limit by a TTL at
-            // most, even if the guard never comes back (requirement H6).
+            // The client stops renewing the lease, which belongs to this hold alone. The key thus
+            // expires within a TTL even if the guard is never dropped.
+            // H6
             ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
         if loss.is_none() {
@@ -267,18 +269,18 @@ impl Store for Etcd {
         Remains { session: hold.session, left }
     }
 
-    /// The keys of a lost lease go with it.
+    /// The keys of a lost lease end with it and need no cleanup.
     fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, _: bool) {
         let session = ended.remains.session;
         match ended.remains.left {
             _ if ctx.session(session).is_none_or(|found| found.is_lost()) => {}
             Left::Key(modified) => lock.schedule_key(ctx, session, modified),
-            // An earlier create may yet land, now that the key is gone.
+            // The key is gone, but an earlier create may still be executed.
             Left::Nothing | Left::Write(_) => lock.wake_cleanup(ctx, session),
         }
     }
 
-    /// The key hangs on a lease of its own time: no attempt since has used it.
+    /// After a loss, attempts use a new lease, so none of them has used this key.
     fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
         let session = ended.remains.session;
         match ended.remains.left {
@@ -289,7 +291,7 @@ impl Store for Etcd {
         }
     }
 
-    /// The waiters go to the end of the queue.
+    /// Waiters requeue behind the other clients.
     fn turn_ended(lock: &mut Lock, ctx: &mut Context, _: &Hold) {
         lock.start(ctx);
     }
@@ -339,7 +341,7 @@ impl Store for Etcd {
         lock.close_kept(ctx);
     }
 
-    /// What could still land hangs on a lease that is revoked next.
+    /// A request that may still be executed needs a lease, and shutdown revokes the leases next.
     fn is_drained(&self, _: &Context) -> bool {
         self.cleanups.iter().all(Cleanup::is_only_a_watch)
     }
@@ -359,7 +361,8 @@ impl Store for Etcd {
         if want.renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold.into());
         }
-        // Its own life, or one that ends before the session's, needs a lease of its own (requirement E1).
+        // A separate TTL, or an end independent of the session, requires a separate lease.
+        // E1
         let shared = seconds(ttl) == seconds(config.store.session_ttl) && want.renew == Renew::Auto;
         let lease = if shared { LeaseKind::Shared } else { LeaseKind::Own(seconds(ttl)) };
         let queue = Queue::new(&config.prefix, &want.name);
@@ -382,7 +385,7 @@ impl Store for Etcd {
         LocksOutput::Stopped { unreleased }
     }
 
-    /// Notes which leases its keys hang on. Most steps change nothing about that.
+    /// Updates the sessions that this lock uses. Most steps change nothing.
     fn after_step(lock: &mut Lock, ctx: &mut Context) {
         if lock.uses().eq(lock.store.joined.iter().copied()) {
             return;
@@ -408,7 +411,7 @@ impl Store for Etcd {
         sessions.due(ctx.now).is_some() || sessions.has_news() || !ctx.shared.queries.is_empty()
     }
 
-    /// Sessions come before the locks that hang on them.
+    /// Processes sessions before the locks that depend on them.
     fn settle_first(locks: &mut lock::Locks<Self>) -> bool {
         let sessions = &mut locks.ctx.shared.sessions;
         if let Some(session) = sessions.due(locks.ctx.now) {
@@ -443,7 +446,7 @@ impl Store for Etcd {
         }
     }
 
-    /// What could still land hangs on a lease; without one it cannot.
+    /// Without a lease, a late request can no longer create a key.
     fn drain(locks: &mut lock::Locks<Self>) -> bool {
         locks.drop_locks();
         locks.ctx.drain_sessions()
@@ -453,13 +456,13 @@ impl Store for Etcd {
 impl Lock {
     // --- questions ---
 
-    /// The sessions that its keys hang on, and whether each must stay alive for it.
+    /// Returns the sessions of this lock's keys, and whether it needs each one alive.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
         let all = self.guarded().chain(self.store.cleanups.iter().map(|cleanup| cleanup.session));
         all.map(|session| (session, self.needs(session)))
     }
 
-    /// The session of the head that contends.
+    /// Returns the session of the contending head.
     const fn contending(&self) -> Option<SessionId> {
         match &self.contention {
             Contention::Idle => None,
@@ -469,7 +472,7 @@ impl Lock {
         }
     }
 
-    /// Those of attempts and guards.
+    /// Returns the sessions of the contending head and of all guards.
     fn guarded(&self) -> impl Iterator<Item = SessionId> {
         let held = self.hold.as_ref().map(|hold| hold.session);
         self.contending().into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
@@ -480,7 +483,7 @@ impl Lock {
             || self.store.cleanups.iter().any(|cleanup| cleanup.session == session && !cleanup.is_for_good())
     }
 
-    /// The key that this acquisition holds.
+    /// Returns the key of this acquisition if it holds the lock.
     pub(crate) fn owner(&self, id: LockId, ctx: &Context) -> Option<OwnerKey> {
         let hold = self.hold.as_ref().filter(|hold| hold.tenure.id() == id && hold.is_prepared())?;
         Some(hold.owner_key(&self.key, ctx.session(hold.session)?.lease))
@@ -502,7 +505,7 @@ impl Lock {
         }
     }
 
-    /// Something happened to a session that this name depends on.
+    /// Handles an event of a session that this lock uses.
     pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, news: &News) {
         if let News::Lost(_) | News::Refused(_) = news {
             self.cleanups_lost(ctx, session);
@@ -543,7 +546,7 @@ impl Lock {
         }
     }
 
-    /// The watch is open: everything after `revision` is told.
+    /// Handles an opened watch. It reports everything after `revision`.
     pub(crate) fn watching(&mut self, ctx: &mut Context, watch: WatchId, revision: i64) {
         if let Some(watched) = self.watched(watch) {
             watched.open = Some(revision);
@@ -558,7 +561,7 @@ impl Lock {
         }
     }
 
-    /// A watched key has changed.
+    /// Handles a change of a watched key.
     pub(crate) fn changed(&mut self, ctx: &mut Context, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.cleanup_changed(ctx, place, kv, gone);
@@ -576,7 +579,7 @@ impl Lock {
         }
     }
 
-    /// The watch is not open at present.
+    /// Handles an interrupted watch.
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context, watch: WatchId) {
         if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
             return self.close_kept(ctx);
@@ -584,7 +587,7 @@ impl Lock {
         if let Contention::Waiting(contender) = &mut self.contention
             && contender.is_earlier(watch)
         {
-            // A hint is missed, and nothing else.
+            // This watch is an optimization only.
             return contender.close_earlier(ctx);
         }
         if let Some(watched) = self.watched(watch) {
@@ -605,7 +608,8 @@ impl Lock {
         }
     }
 
-    /// A key that is no contender's stands in the way (requirement E2).
+    /// Fails all waiters because a foreign key occupies the queue.
+    // E2
     fn fail_foreign(&mut self, ctx: &mut Context, key: &[u8]) {
         let text = alloc::format!("the key {} is in the way, and is not of this lock", key.escape_ascii());
         self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });

@@ -1,4 +1,5 @@
-//! A session: one lease, kept alive until it is revoked or lost (requirements E1, T1, T2).
+//! A session: one lease, kept alive until it is revoked or lost.
+// E1, T1, T2
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -11,17 +12,17 @@ use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, ErrorClass, Loss, Retry};
 use crate::time::Instant;
 
-/// The first pause before something that failed is tried again, and the longest.
+/// First and longest backoff after a failure.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// The pause after `tries` failures.
+/// Returns the backoff after `tries` failures, with jitter.
 pub(super) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
     let (first, max) = PAUSE;
     let pause = doubled(first, tries, max);
     pause + jitter(seed, n, pause / 2)
 }
 
-/// After how long what is watched is read again, see [`Config::recheck`].
+/// Returns the jittered interval of rereading what is watched. See [`Config::recheck`].
 pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
     config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
 }
@@ -31,23 +32,25 @@ pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
 pub(crate) struct Session {
     id: SessionId,
     pub(crate) lease: LeaseId,
-    /// The one that all locks without a lease of their own share.
+    /// Shared by all locks without a lease of their own.
     pub(crate) shared: bool,
-    /// The names that depend on it, and whether they need it alive: one that only watches for a late key does not.
+    /// The locks that use it, and whether each needs it alive. A lock that only watches for a late
+    /// create does not.
     pub(crate) users: BTreeMap<u32, bool>,
-    /// Nothing new is hung on it, and it ends when nobody needs it any more: a create whose end nobody knows may still land.
+    /// Takes no new keys, because a create with an unknown outcome may still be executed. Ends once
+    /// no lock needs it.
     pub(crate) retired: bool,
-    /// What was asked for, in seconds.
+    /// The requested TTL, in seconds.
     asked: i64,
-    /// What was granted last.
+    /// The TTL that the server last granted.
     granted: Duration,
     state: State,
     retry: Retry<Call>,
-    /// An earlier grant may have landed.
+    /// An earlier grant may have been executed.
     may_exist: bool,
-    /// Kept alive until told otherwise.
+    /// Renewed automatically.
     renewing: bool,
-    /// A sign of life is wanted that is emitted at this instant or later.
+    /// The lock needs a keep-alive sent at or after this instant.
     wanted: Option<Instant>,
     until: Instant,
 }
@@ -55,16 +58,17 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     Granting,
-    /// An earlier grant had landed, it is not known when: a sign of life decides.
+    /// The lease exists, but the time of its grant is unknown. A keep-alive decides.
     Checking,
     Alive,
-    /// Over for its users, who may still have guards out; its keys are left alone until those come back (requirement H6).
+    /// Lost for its users. Its keys stay until the users drop their guards.
+    // H6
     Lost(Loss),
     Revoking,
     Over,
 }
 
-/// The request under way.
+/// The request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Call {
     serial: u64,
@@ -79,20 +83,20 @@ enum What {
     Revoke,
 }
 
-/// What its users are told.
+/// An event for the users of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum News {
-    /// Granted.
+    /// The lease was granted.
     Alive,
-    /// Kept alive by a request emitted at this instant.
+    /// A keep-alive sent at this instant renewed the lease.
     Renewed(Instant),
-    /// A sign of life that was emitted at this instant was not confirmed.
+    /// A keep-alive sent at this instant was not confirmed.
     Unrenewed(Instant, Answer),
-    /// It could not be granted so far; it goes on trying.
+    /// A grant failed; the session retries.
     Trouble(Answer),
-    /// It will not be granted.
+    /// The server refused the grant.
     Refused(Answer),
-    /// It is lost.
+    /// The lease was lost.
     Lost(Loss),
 }
 
@@ -123,22 +127,22 @@ impl Session {
         matches!(self.state, State::Lost(_) | State::Revoking | State::Over)
     }
 
-    /// The server said that there is no such lease (any more): nor is there a key on it.
+    /// Returns true if the server reported that the lease does not exist. Its keys are gone too.
     pub(crate) const fn is_gone(&self) -> bool {
         matches!(self.state, State::Lost(Loss::Gone) | State::Over)
     }
 
-    /// The end of validity of all that hangs on it.
+    /// Returns the end of validity of all holds on this lease.
     pub(crate) const fn until(&self) -> Instant {
         self.until
     }
 
-    /// Life without a sign of life.
+    /// Returns the granted TTL.
     pub(crate) const fn ttl(&self) -> Duration {
         self.granted
     }
 
-    /// How long a request about it or its keys may stay unanswered.
+    /// Returns the timeout of requests about the lease or its keys.
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
         config.request_timeout.min(self.granted / 5)
     }
@@ -149,19 +153,19 @@ impl Session {
         [expiry, due].into_iter().flatten().min()
     }
 
-    /// A full life from now on, also for one that is not kept alive by itself.
+    /// Renews the lease for a full TTL, even if it is not renewed automatically.
     pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<News> {
         self.wanted = Some(ctx.now);
         self.work_at(ctx, ctx.now);
         None
     }
 
-    /// From now on it lives only as long as it is extended.
+    /// Stops the automatic renewal. The lease then lives as long as it is extended.
     pub(crate) const fn stop_renewing(&mut self) {
         self.renewing = false;
     }
 
-    /// The server said so, or the clock.
+    /// Marks the session as lost.
     pub(crate) fn lose(&mut self, loss: Loss) -> Option<News> {
         if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
             return None;
@@ -171,13 +175,13 @@ impl Session {
         Some(News::Lost(loss))
     }
 
-    /// Nobody depends on it any more. A shared one lives on until the client ends.
+    /// Handles the departure of the last user. A shared session lives until the client shuts down.
     pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<News> {
         let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
         if lives_on { None } else { self.revoke(ctx) }
     }
 
-    /// Ends it, with whatever hangs on it.
+    /// Revokes the lease, which deletes its keys.
     pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<News> {
         let granting = self.retry.call().is_some_and(|call| call.what == What::Grant);
         match self.state {
@@ -185,7 +189,7 @@ impl Session {
             State::Lost(Loss::Gone) => self.state = State::Over,
             State::Granting | State::Checking | State::Alive | State::Lost(_) => {
                 self.state = State::Revoking;
-                // A grant under way is answered first: revoked before, it could still land.
+                // Wait for the reply to a grant in flight: it could be executed after the revoke.
                 if !granting {
                     self.retry.forget_call();
                 }
@@ -209,7 +213,7 @@ impl Session {
         None
     }
 
-    /// Sends what is due.
+    /// Sends the next request if it is due.
     fn work(&mut self, ctx: &mut Context) {
         if !self.retry.is_due(ctx.now) {
             return;
@@ -225,13 +229,13 @@ impl Session {
         self.retry.sent(Call { serial, emitted: ctx.now, what });
     }
 
-    /// Sends the next request then, and not before.
+    /// Schedules the next request, and sends it if it is due.
     fn work_at(&mut self, ctx: &mut Context, due: Instant) {
         self.retry.set_due(Some(due));
         self.work(ctx);
     }
 
-    /// At once, but not in a circle.
+    /// Retries once immediately, then backs off.
     fn again(&mut self, ctx: &mut Context) {
         if self.retry.tries() > 0 {
             return self.back_off(ctx);
@@ -244,12 +248,13 @@ impl Session {
         self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
     }
 
-    /// Until when a life of `ttl` counts that was asked for at `emitted` (requirement T1).
+    /// Returns the end of validity of a `ttl` that was requested at `emitted`.
+    // T1
     fn valid(emitted: Instant, ttl: Duration, config: &Config) -> Instant {
         emitted + ttl.saturating_sub(ttl / config.drift.divisor + config.drift.margin)
     }
 
-    /// The answer to a request of this session; `None` if it is nobody's business.
+    /// Handles a reply. Replies to obsolete calls return `None`.
     pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<News> {
         let call = self.retry.answered(|call| call.serial == serial)?;
         match (call.what, self.state) {
@@ -266,7 +271,8 @@ impl Session {
             (What::KeepAlive, State::Alive | State::Checking) => self.sign_answered(ctx, call, reply),
             (What::Revoke, State::Revoking) => {
                 match reply {
-                    // Refused for good: it is not kept alive, so it ends by itself.
+                    // Revoked, or refused permanently. In the latter case the lease expires by
+                    // itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.state = State::Over,
                     Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                         self.state = State::Over;
@@ -318,7 +324,7 @@ impl Session {
                 self.live(ctx, call.emitted, *ttl);
                 Some(if granted { News::Alive } else { News::Renewed(call.emitted) })
             }
-            // It has ended before it was of use.
+            // The lease expired before it could be used.
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
                 self.state = State::Granting;
                 self.again(ctx);
@@ -326,7 +332,7 @@ impl Session {
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                // Whoever asked for one since then has not got theirs yet.
+                // An extend requested since then still needs its own keep-alive.
                 let another = self.wanted.is_some_and(|at| call.emitted < at);
                 self.work_at(ctx, if another { ctx.now } else { ctx.now + self.granted / 12 });
                 Some(News::Unrenewed(call.emitted, answer(reply)))
@@ -334,9 +340,9 @@ impl Session {
         }
     }
 
-    /// Records that the lease is alive for `ttl` seconds from `emitted` on, and plans its renewal.
+    /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
     fn live(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
-        // A late answer makes the renewal due at once: it is sent below, as this state demands.
+        // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         self.until = self.until.max(Self::valid(emitted, self.granted, &ctx.config));
@@ -362,7 +368,7 @@ impl Session {
     }
 }
 
-/// A failure, as an acquisition is told.
+/// Converts a failure for reports.
 pub(super) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Done(_) => Answer::Granted,
