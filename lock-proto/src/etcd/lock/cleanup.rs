@@ -1,10 +1,11 @@
-//! What is owed to the store: keys that must go, whatever becomes of whoever put them there (requirements E3, E6, U1).
+//! Cleanup: deletes the keys that attempts and holds leave in the store.
 //!
-//! There is one debt for each lease under whose key something may be left. It ends by a confirmed delete; if a create of ours may still
-//! be under way, the key is watched after that, and what appears is deleted: for one more TTL, and if it may still be under way then (a
-//! member can sit on a request for as long as it is cut off), until the lease is revoked, which is then done as soon as nothing else
-//! hangs on it. A key on a lease that is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its
-//! lease is revoked.
+//! There is one cleanup for each lease whose key may remain. It ends with a confirmed delete. If a
+//! create may still be executed, the key is watched for another TTL, and deleted if it appears. A
+//! partitioned member can delay a request even longer. The watch then continues until the lease is
+//! revoked, as soon as nothing else needs it. A lost session ends its cleanups, since its keys end
+//! with the lease.
+// E3, E6, U1
 
 use super::sessions::SessionId;
 use super::{Contention, Context, Lock};
@@ -14,21 +15,21 @@ use crate::etcd::seam::WatchId;
 use crate::lock::{Release, Retry};
 use crate::time::Instant;
 
-/// A request about the key that was left.
+/// A request in flight about a key to clean up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CleanupCall {
     serial: u64,
     emitted: Instant,
     kind: Kind,
-    /// The key was written meanwhile, as was told on another way: the answer may be older.
+    /// A watch reported a write in the meantime, so the reply may be outdated.
     overtaken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// An attempt that nobody waits for any more.
+    /// The create of an abandoned attempt.
     Create,
-    /// A write of the key that nobody waits for any more.
+    /// An abandoned write of the key.
     Put,
     Look,
     Delete,
@@ -50,13 +51,13 @@ impl CleanupCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Todo {
-    /// The key is in use: nothing to do until it is left.
+    /// The key is in use; cleanup resumes after that.
     Rest,
-    /// Find out whether it is there.
+    /// Read whether the key exists.
     Look,
-    /// Delete it, if its last change is this one.
+    /// Delete the key if this was its last change.
     Delete(i64),
-    /// It is gone, but may come back: watch it until then, or as long as the lease lives.
+    /// The key is gone but may reappear: watch it until then, or while the lease exists.
     Watch {
         watch: Option<WatchId>,
         until: Option<Instant>,
@@ -64,12 +65,13 @@ enum Todo {
     Nothing,
 }
 
-/// What is owed under one lease.
+/// Cleanup of the key of one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Cleanup {
     pub(super) session: SessionId,
     todo: Todo,
-    /// The key may be there when it is left, whatever comes: a create may yet land, or an end was not confirmed.
+    /// The key may remain after its use: a create may still be executed, or a delete was not
+    /// confirmed.
     unsettled: bool,
     retry: Retry<CleanupCall>,
 }
@@ -83,7 +85,7 @@ impl Cleanup {
         self.retry.call().is_some_and(|call| call.serial == serial)
     }
 
-    /// A request is under way whose answer says whether the key is there.
+    /// Returns true if a request is in flight whose reply shows whether the key exists.
     pub(super) const fn is_busy(&self) -> bool {
         self.retry.is_in_flight()
     }
@@ -92,7 +94,7 @@ impl Cleanup {
         !self.is_busy() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
     }
 
-    /// A watch for as long as the lease lives: the sooner that ends, the better.
+    /// Returns true if the watch lasts as long as the lease, which should therefore end soon.
     pub(super) const fn is_for_good(&self) -> bool {
         !self.is_busy() && matches!(self.todo, Todo::Watch { until: None, .. })
     }
@@ -112,7 +114,7 @@ impl Cleanup {
         }
     }
 
-    /// From now on this is to be done. A watch that is not part of it any more is closed.
+    /// Sets the next action, and closes a watch that it does not need.
     fn set(&mut self, ctx: &mut Context, todo: Todo) {
         let stays = matches!(todo, Todo::Watch { .. });
         if let Todo::Watch { watch: Some(watch), .. } = self.todo
@@ -133,12 +135,12 @@ impl Lock {
         &mut self.store.cleanups[place]
     }
 
-    /// The key is there, its last change is `modified`, and it must go.
+    /// Schedules the deletion of a key that was last changed at `modified`.
     pub(super) fn schedule_key(&mut self, ctx: &mut Context, session: SessionId, modified: i64) {
         self.schedule(ctx, session, Todo::Delete(modified));
     }
 
-    /// The key was there, and nobody wants it any more.
+    /// Schedules a read of an abandoned key.
     pub(super) fn schedule_look(&mut self, ctx: &mut Context, session: SessionId) {
         self.schedule(ctx, session, Todo::Look);
     }
@@ -151,37 +153,37 @@ impl Lock {
         self.work(ctx, session);
     }
 
-    /// A request is under way for a key that nobody wants any more.
+    /// Takes over a call in flight for an abandoned key.
     pub(super) fn schedule_call(&mut self, ctx: &mut Context, session: SessionId, call: CleanupCall) {
         let cleanup = self.cleanup(session);
         cleanup.set(ctx, Todo::Look);
         cleanup.retry.sent(CleanupCall { emitted: ctx.now, ..call });
     }
 
-    /// The key is there, or may yet be, and an attempt goes on that will find out.
+    /// Notes that the key may exist. An attempt in progress will find out.
     pub(super) fn schedule_unsettled(&mut self, ctx: &Context, session: SessionId) {
         if !ctx.session(session).is_some_and(|found| found.is_gone()) {
             self.cleanup(session).unsettled = true;
         }
     }
 
-    /// The key is wanted again: what is owed rests until it is left.
+    /// Pauses the cleanup while the key is in use again.
     pub(super) fn rest_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.session == session) else { return };
-        // What has not been found out yet may be there still when the key is left.
+        // An unconfirmed key may still exist after that use.
         cleanup.unsettled |= matches!(cleanup.todo, Todo::Look | Todo::Delete(_));
         cleanup.set(ctx, Todo::Rest);
         self.store.cleanups.retain(|cleanup| cleanup.session != session || cleanup.unsettled);
     }
 
-    /// The key is left, and it is not known whether it is there.
+    /// Resumes a paused cleanup when the key is no longer in use.
     pub(super) fn wake_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
         if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Rest) {
             self.schedule_look(ctx, session);
         }
     }
 
-    /// Sends what is to be sent now.
+    /// Sends the next request if it is due.
     fn work(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.key.clone(), ctx.now);
@@ -196,7 +198,7 @@ impl Lock {
                 *watch = Some(ctx.open_watch(queue.key(lease)));
                 return;
             }
-            // Once more at its end.
+            // Read once more at the end of the watch.
             Todo::Watch { until: Some(until), .. } if *until <= now => {
                 (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
@@ -225,7 +227,7 @@ impl Lock {
         let session = cleanup.session;
         match reply {
             Reply::Done(Found::Queue { own, done, others, .. }) => {
-                // A delete that was not done is tried again at once, but not in a circle.
+                // Retry a failed delete once immediately, then back off.
                 if call.kind == Kind::Delete && own.is_some() {
                     cleanup.retry.failed(ctx.now);
                 } else {
@@ -244,7 +246,7 @@ impl Lock {
                     self.read_cleanup(ctx, place);
                 }
             }
-            // A create or a write that was not executed leaves what was there before.
+            // The create was not executed, and there was nothing else to clean up.
             Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
                 cleanup.set(ctx, Todo::Nothing);
             }
@@ -258,7 +260,7 @@ impl Lock {
                     }
                 }
                 cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
-                // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
+                // A lost lease is revoked once its cleanups end, so one attempt suffices.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
                     cleanup.set(ctx, Todo::Nothing);
                 }
@@ -268,7 +270,7 @@ impl Lock {
         self.enter_cleared(ctx, session);
     }
 
-    /// The key was seen, there or not there.
+    /// Chooses the next action after a reply about the key.
     fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
         let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
@@ -276,7 +278,7 @@ impl Lock {
         let cleanup = self.cleanup(session);
         let todo = match (own, cleanup.todo) {
             (Some(own), _) => Todo::Delete(own.modified),
-            // Long enough for most, but no time is long enough to be sure.
+            // A late create is unlikely by now, but no time is long enough to exclude it.
             (None, Todo::Watch { until: Some(until), watch }) if until <= ctx.now => {
                 ctx.shared.sessions.retire(session);
                 Todo::Watch { watch, until: None }
@@ -286,18 +288,18 @@ impl Lock {
             (None, _) => Todo::Nothing,
         };
         cleanup.set(ctx, todo);
-        // A read that a waiter of ours has been waiting for comes first; it knows best what to do about the key.
+        // If the head waits for this read, it adopts the key instead.
         if kind != Kind::Look || own.is_none() || !self.clears(session) {
             self.work(ctx, session);
         }
     }
 
-    /// Whether the head waits for this debt.
+    /// Returns true if the head of the local queue waits for this cleanup.
     fn clears(&self, session: SessionId) -> bool {
         matches!(&self.contention, Contention::Entering(enter) if enter.session == session)
     }
 
-    /// Reads the key that is watched. What happened before the watch was open is not told.
+    /// Reads the watched key, which may have changed before the watch opened.
     pub(super) fn read_cleanup(&mut self, ctx: &mut Context, place: usize) {
         let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| !cleanup.is_busy()) else { return };
         let (session, queue) = (cleanup.session, self.key.clone());
@@ -319,11 +321,11 @@ impl Lock {
         self.schedule(ctx, session, Todo::Delete(kv.mod_revision));
     }
 
-    /// The lease is lost: its keys go with it.
+    /// Ends the cleanups of a lost lease, whose keys end with it.
     pub(super) fn cleanups_lost(&mut self, ctx: &mut Context, session: SessionId) {
         let gone = ctx.session(session).is_none_or(|found| found.is_gone());
         for cleanup in self.store.cleanups.iter_mut().filter(|cleanup| cleanup.session == session) {
-            // A delete under way still answers a release, unless there can be nothing to delete.
+            // A delete in flight still decides a release, unless the lease is gone.
             if gone || cleanup.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
                 cleanup.retry.forget_call();
                 cleanup.set(ctx, Todo::Nothing);
@@ -344,12 +346,12 @@ impl Lock {
 
     // --- releases ---
 
-    /// Answers the releases of a key that is gone: deleted by us, or found absent.
+    /// Resolves the releases of a key that was deleted or found absent.
     pub(super) fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
         let of_session = self.releases.iter_mut().map(|release| &mut release.store);
         for release in of_session.filter(|release| release.session == session) {
             release.outcome = Some(match () {
-                // Gone, after a delete of ours that may have done it while the key was still ours.
+                // A delete of ours may have removed the key while the hold was valid.
                 () if done || release.maybe => Release::Released,
                 () if others => Release::Taken,
                 () => Release::Expired,

@@ -1,4 +1,5 @@
-//! One question about an election, or one observation of it (requirement E10).
+//! A query for the leader of an election, or an observation of it.
+// E10
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -12,22 +13,22 @@ use crate::id::{CallOwner, NodeId};
 use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
 
-/// How often an observer reads while its watch cannot be opened.
+/// Polling interval of an observer while its watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// A query or an observation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Query {
     pub(crate) id: QueryId,
     queue: Queue,
     /// The watch of an observer.
     pub(crate) watch: Option<Watched>,
-    /// When a question is given up; `None` for an observer.
+    /// Deadline of a query; `None` for an observer.
     until: Option<Instant>,
     since: Instant,
     reading: Reading,
     told: Option<ElectionEvent>,
-    /// When an observer reads although nothing was heard: the server may have lost an event.
+    /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
     answer: Answer,
 }
@@ -47,7 +48,7 @@ impl Query {
         }
     }
 
-    /// Begins: an observer watches all keys of the queue, then reads.
+    /// Starts the query. An observer watches all keys of the queue before it reads.
     pub(crate) fn start(&mut self, ctx: &mut Context) -> bool {
         if self.until.is_none() {
             let (key, end) = self.queue.range();
@@ -64,7 +65,7 @@ impl Query {
         }
     }
 
-    /// Reads who leads, if that may have changed. The query goes on.
+    /// Reads the leader if it may have changed. Always returns false: the query continues.
     fn read(&mut self, ctx: &mut Context) -> bool {
         let retry = &self.reading.retry;
         let polled = retry.due().is_some() && self.watch.is_some();
@@ -79,7 +80,7 @@ impl Query {
         false
     }
 
-    /// True if the query has ended.
+    /// Handles a reply. Returns true if the query has ended.
     pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         if !self.reading.answered(serial) {
             return false;
@@ -87,11 +88,12 @@ impl Query {
         let reading = &mut self.reading;
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
-                // What is told while a reading is on its way may be younger than it. What was told before it cannot be: a server that
-                // says so is not asked in a circle.
+                // A change reported during the read may be newer than the reply. Changes reported
+                // before are included, and a reply that says otherwise must not cause a read loop.
                 reading.known = reading.known.max(*revision).max(reading.asked);
                 reading.retry.succeeded();
-                // A key that is no candidate's does not lead, and nobody is elected behind it (requirement E2).
+                // A foreign key does not lead, and no candidate behind it is elected.
+                // E2
                 let event = match older.as_ref().filter(|kv| !self.queue.is_foreign(&kv.key)) {
                     None => ElectionEvent::NoLeader,
                     Some(kv) => ElectionEvent::Leader(Leader {
@@ -127,7 +129,7 @@ impl Query {
         }
     }
 
-    /// A failure has its own pause.
+    /// Returns the next reread. After a failure, only the backoff applies.
     fn recheck(&self) -> Option<Instant> {
         self.recheck.filter(|_| self.reading.retry.tries() == 0)
     }
@@ -141,11 +143,11 @@ impl Query {
         if let Some(watch) = &mut self.watch {
             watch.open = Some(revision);
         }
-        // Reading now and then, as one does without a watch, has an end; the pause after a failure has not.
+        // The open watch replaces polling, but not the backoff after a failure.
         if self.reading.retry.tries() == 0 {
             self.reading.retry.set_due(None);
         }
-        // Heard again: whoever was told `Disconnected` is told how things stand.
+        // After `Disconnected`, report the current leader again.
         if self.told == Some(ElectionEvent::Disconnected) {
             self.reading.known = 0;
         }
@@ -167,7 +169,7 @@ impl Query {
         false
     }
 
-    /// True if the query has ended.
+    /// Handles a timeout. Returns true if the query has ended.
     pub(crate) fn timeout(&mut self, ctx: &mut Context) -> bool {
         if self.until.is_some_and(|until| until <= ctx.now) {
             self.fail(ctx, Failure::TimedOut);

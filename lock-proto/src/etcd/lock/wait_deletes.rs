@@ -1,5 +1,6 @@
-//! Waiting in the queue: the newest older key is watched until it is deleted, again and again until there is none
-//! (requirements E4, E5). The Go concurrency package calls this `waitDeletes`.
+//! Waiting in the store's queue: watches the direct predecessor until its key is deleted, and
+//! repeats until no older key is left. The Go concurrency package calls this `waitDeletes`.
+// E4, E5
 
 use alloc::boxed::Box;
 
@@ -20,38 +21,39 @@ use crate::etcd::seam::WatchId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
 use crate::time::Instant;
 
-/// How often the queue is read while a watch cannot be opened.
+/// Polling interval while a watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
-/// For how long after its opening a watch may tell late, see [`Contender::opened`].
+/// How long events of a newly opened watch may be delayed, see [`Contender::opened`].
 const LATE: Duration = Duration::from_millis(100);
-/// When the queue is read again meanwhile, for the first time.
+/// Delay before the first extra read in that period.
 const DOUBT: Duration = Duration::from_millis(2);
 
-/// Which of the others before the next one tells that our turn is near: the one next before it is 0.
+/// Which predecessor to watch as an early notice: its distance to the direct predecessor, less one.
 const EARLIER: usize = 3;
-/// Delay before that reading. An immediate one would slow down the waiter whose turn has come.
+/// Delay before the read that its deletion triggers. An immediate read would slow down the next
+/// holder.
 const READ_AFTER: Duration = Duration::from_millis(2);
 
-/// In the queue, behind somebody else.
+/// A contender that waits behind another key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     pub(super) session: SessionId,
     own: Seen,
     value: Bytes,
-    /// What is known of the queue, and when it is read again, after a failure or while a watch is not open.
+    /// The known state of the queue, and the schedule of the next read.
     reading: Reading,
     own_watch: Watched,
-    /// Who is before us, and the watch on the key next before us.
+    /// The known predecessors. `older_watch` is on the key of the direct one.
     ahead: Ahead,
     older_watch: Option<Watched>,
-    /// A key further ahead, where not all of them are known.
+    /// A watched key further ahead, if not all predecessors are known.
     earlier: Option<Box<Earlier>>,
-    /// That watch has told something, now or in a wait before: it does not tell late.
+    /// The watch on the predecessor has reported an event, so it is known to be live.
     prompt: bool,
-    /// When that watch was opened, if it may tell late.
+    /// When the watch on the predecessor opened, if its events may be delayed.
     doubted: Option<Instant>,
-    /// When to read it although nothing was heard: the server may have lost an event.
+    /// When to read the queue without a report: the server may have lost an event.
     recheck: Instant,
 }
 
@@ -60,7 +62,7 @@ impl Contender {
         self.reading.awaits(serial)
     }
 
-    /// The last change of the own key.
+    /// Returns the revision of the last change of the client's key.
     pub(super) const fn modified(&self) -> i64 {
         self.own.modified
     }
@@ -73,13 +75,14 @@ impl Contender {
         iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
-    /// The latest revision that something was heard of.
+    /// Returns the latest reported revision.
     pub(super) fn heard_of(&mut self) -> i64 {
         let news = self.reading.news;
         self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
     }
 
-    /// A linearizable reading is never behind what was heard before it was asked for; a server that says so is not asked in a circle.
+    /// Handles a reply that is older than an event received before the read. Linearizable reads
+    /// exclude this, so it only prevents a read loop with a faulty server.
     pub(super) fn contradicted(&mut self, now: Instant, revision: i64) {
         self.reading.news = self.reading.news.min(revision);
         for watched in self.watches() {
@@ -98,7 +101,7 @@ impl Contender {
         }
     }
 
-    /// Whether the queue is to be read again.
+    /// Records an event of a watch. Returns true if the queue must be read again.
     pub(super) fn changed(&mut self, now: Instant, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
         let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
@@ -115,19 +118,22 @@ impl Contender {
         own || older
     }
 
-    /// A watch is not open: read the queue now and then, should it stay so.
+    /// Schedules a read, in case a watch stays closed.
     pub(super) fn poll_later(&mut self, now: Instant) {
         self.reading.poll_at(now + POLL);
     }
 
-    /// A watch is open. That on the older key may tell late.
+    /// Handles an opened watch, and checks whether events of the predecessor may be delayed.
     ///
-    /// etcd asked to watch from now on reads the store's revision, and then opens the watch after it (`recvLoop` in
-    /// `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). If a write comes between the two, the watch begins in the past, and is put on the
-    /// list that is worked off every 100 ms (requirement E5). The watch on the own key, which is asked for next on the same stream, is the
-    /// witness: opened at the same revision, it proves that no write came between. Otherwise the queue is read a few times meanwhile.
+    /// To watch from now on, etcd reads the store's revision and then opens the watch after it
+    /// (`recvLoop` in `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). After a write in
+    /// between, the watch starts in the past and joins a list that etcd processes every 100 ms. The
+    /// watch on the client's own key is requested next on the same stream. If both opened at the
+    /// same revision, no write came in between. Otherwise the queue is reread a few times in that
+    /// period.
     ///
-    /// A watch on another older key, when that one has given up, has no witness: the two together are too rare.
+    /// A watch on a later predecessor is not checked: that race is too rare.
+    // E5
     pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
         let older = self.older_watch.and_then(|older| older.open);
         if watch == self.own_watch.id && older.is_some() && older != self.own_watch.open {
@@ -136,7 +142,8 @@ impl Contender {
         }
     }
 
-    /// Has the queue read again if the watch on the older key is doubted. That the store had not moved when it was read proves it as well.
+    /// Schedules a reread while events of the predecessor may be delayed. A read at the revision at
+    /// which the watch opened proves that they are not.
     pub(super) fn doubt(&mut self, now: Instant, read: Option<i64>) {
         let Some(since) = self.doubted else { return };
         let at = now + (2 * now.since(since)).max(DOUBT);
@@ -156,7 +163,7 @@ impl Contender {
         }
     }
 
-    /// The wait is over: a watch that does not tell late is kept for the next one.
+    /// Ends the wait, and caches its watches if the one on the predecessor is known to be live.
     pub(super) fn keep_older(&mut self, ctx: &mut Context, long: bool) -> Option<Box<Kept>> {
         let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
         let Some(watch) = watch else {
@@ -177,7 +184,7 @@ impl Contender {
         }
         let near = self.earlier.as_ref().and_then(|earlier| earlier.read_at);
         let next = near.map_or(self.recheck, |at| at.min(self.recheck));
-        // A failure has its own pause.
+        // After a failure, only the backoff applies.
         Some(retry.due().map_or(next, |at| if retry.tries() > 0 { at } else { at.min(next) }))
     }
 
@@ -189,7 +196,8 @@ impl Contender {
 }
 
 impl Lock {
-    /// In the queue, behind those of `ahead`: watch the key of the next one, and the own one (requirement E4).
+    /// Joins the queue behind `ahead`: watches the predecessor's key and the client's own.
+    // E4
     pub(super) fn join(
         &mut self,
         ctx: &mut Context,
@@ -225,8 +233,9 @@ impl Lock {
         self.look(ctx);
     }
 
-    /// In a long queue where too many are before us to be listed, watches one that is further ahead: when it goes, there is time to read who is left, and
-    /// the turn then takes two or three readings of one key, however long the queue behind is.
+    /// Watches a key further ahead in a long queue whose predecessors are not all known. Its
+    /// deletion leaves time to read the remaining ones. The hand-over then takes two or three reads
+    /// of single keys, whatever the length of the queue.
     pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
@@ -237,7 +246,7 @@ impl Lock {
         }
     }
 
-    /// Behind the one that was expected, in a long queue: lists the newest, to watch one further ahead.
+    /// Lists the newest keys of a long queue, to find one further ahead to watch.
     pub(super) fn list_once(&mut self, ctx: &mut Context) {
         if let Contention::Waiting(contender) = &self.contention
             && contender.ahead.rest.is_none()
@@ -248,7 +257,7 @@ impl Lock {
         }
     }
 
-    /// Reads the queue again, if what is known of it may be out of date.
+    /// Rereads the queue if its known state may be outdated.
     pub(super) fn look(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= ctx.now);
@@ -259,13 +268,13 @@ impl Lock {
             return;
         }
         let near = contender.earlier.as_mut().and_then(|earlier| earlier.read_at.take_if(|at| *at <= ctx.now));
-        // Who is left is read, even if the next one is there.
+        // List the predecessors even if the direct one still exists.
         let search = near.is_some() && contender.ahead.rest.is_none();
         let ahead = (!search).then(|| contender.ahead.clone());
         self.read_queue(ctx, ahead);
     }
 
-    /// Reads the keys of `ahead`, or lists the newest keys before the client's own.
+    /// Reads the keys of `ahead`, or lists the newest predecessors.
     fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };
@@ -285,11 +294,12 @@ impl Lock {
             {
                 contender.reading.known = *revision;
                 match older {
-                    // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
+                    // No older key, and the client's own key exists: this read proves ownership.
+                    // E4, E8
                     None => {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
-                        // None has been kept since the wait began.
+                        // The cache is empty: `join` took its watches.
                         self.store.kept = contender.keep_older(ctx, *long);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
@@ -323,13 +333,13 @@ impl Lock {
                 }
                 self.look(ctx);
             }
-            // Somebody else has written the key: it may even hang on no lease any more.
+            // Another client wrote the key, perhaps without a lease.
             Reply::Done(Found::Queue { own: Some(own), .. }) => {
                 contender.close(ctx);
                 let own = *own;
                 self.adopt(ctx, session, own);
             }
-            // The key is gone, and with it the place in the queue. If the lease is gone as well, the next request tells.
+            // The key is gone. If the lease is gone too, the next request reports it.
             Reply::Done(Found::Queue { own: None, .. }) => {
                 contender.close(ctx);
                 self.enter(ctx, session);
@@ -349,7 +359,7 @@ impl Lock {
         }
     }
 
-    /// First in the queue, proven at `revision`.
+    /// Takes the lock. A read or write at `revision` proved that the key is first.
     pub(super) fn win(
         &mut self,
         ctx: &mut Context,
@@ -361,7 +371,6 @@ impl Lock {
     ) {
         self.contention = Contention::Idle;
         let Some(waiter) = self.waiters.pop() else {
-            // Nobody waits any more.
             if let Some(watch) = watch {
                 ctx.close_watch(watch.id);
             }

@@ -1,7 +1,9 @@
-//! The watches of the last wait, for the next one (requirement E5).
+//! Watches of the previous wait, cached for the next one.
 //!
-//! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
-//! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
+//! Clients that lock the same name repeatedly tend to queue in the same order, so a client often
+//! has the same predecessor again. Reusing an open watch saves the requests and the second read of
+//! the queue, which are most of the server's work for a hand-over.
+// E5
 
 use alloc::boxed::Box;
 
@@ -15,26 +17,27 @@ use super::{Context, Lock, Watched};
 use crate::etcd::seam::WatchId;
 use crate::time::Instant;
 
-/// How long they are kept after a grant, and after its end.
+/// How long watches stay cached after a grant, and again after the end of the hold.
 const KEPT_FOR: Duration = Duration::from_millis(100);
-/// Bounds of the pause before the client queues again. Timers have a resolution of about a millisecond.
+/// Bounds of the pause before the client queues again. Timers have a resolution of about 1 ms.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
 
-/// See the module. Nobody waits: what they tell is noted, since it may be younger than what the next wait begins with.
+/// Cached watches. Their events are recorded, because they may be newer than the reply that starts
+/// the next wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kept {
     session: SessionId,
-    /// That on the own key, unless the holder has it.
+    /// The watch on the client's key, once the holder has returned it.
     own: Option<Watched>,
     older: Bytes,
     older_watch: Watched,
-    /// That on a key before the older one.
+    /// The watch on a key ahead of the predecessor.
     earlier: Option<Box<Earlier>>,
-    /// The queue was a long one.
+    /// The queue was long.
     long: bool,
-    /// The revision at which the own key was changed, or the other one deleted, as far as was told.
+    /// Latest reported revision at which the client's key changed or the predecessor was deleted.
     news: i64,
-    /// How long the last hold lasted.
+    /// Duration of the last hold.
     held: Duration,
     /// The earliest time to queue again.
     enter_at: Option<Instant>,
@@ -42,7 +45,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// `older_watch` does not tell late.
+    /// `older_watch` must be known to be live.
     pub(super) fn new(
         now: Instant,
         session: SessionId,
@@ -66,14 +69,14 @@ impl Kept {
         }
     }
 
-    /// The key that is expected to precede the client's own key again, and whether the queue was a long one.
+    /// Returns the expected predecessor of the client's next key, and whether the queue was long.
     pub(super) fn expects(&self, session: SessionId) -> Option<(Bytes, bool)> {
         (self.session == session && self.own.is_some()).then(|| (self.older.clone(), self.long))
     }
 
-    /// Records that the key was deleted, by a request that took `took`. The next holder reads the queue at this moment,
-    /// and a write would delay that reading. The client therefore pauses before it queues again, but no longer than
-    /// its own hold lasted.
+    /// Records that a request that took `took` deleted the key. The next holder is reading the
+    /// queue now, and a write would delay that read. The client therefore pauses before it queues
+    /// again, but no longer than its own hold lasted.
     pub(super) fn released(&mut self, now: Instant, took: Duration) {
         if self.held >= *PAUSE.start() {
             self.enter_at = Some(now + took.clamp(*PAUSE.start(), *PAUSE.end()).min(self.held));
@@ -110,23 +113,24 @@ impl Kept {
     }
 }
 
-/// A key before the one that is waited for: when it goes, the queue is read, so that it is known who is left when the turn has come
-/// (requirement E4).
+/// A watched key ahead of the predecessor. Its deletion triggers a read of the queue, so that the
+/// remaining predecessors are known before the client's turn.
+// E4
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Earlier {
     pub(super) key: Bytes,
     pub(super) watch: Watched,
-    /// When to read the queue, once the key has been deleted.
+    /// When to read the queue, after the key was deleted.
     pub(super) read_at: Option<Instant>,
 }
 
-/// What a wait begins with.
+/// The watches at the start of a wait.
 pub(super) struct Watching {
     pub(super) own: Watched,
     pub(super) older: Watched,
-    /// What they have told already.
+    /// The latest revision that cached watches reported.
     pub(super) news: i64,
-    /// That on the older key does not tell late.
+    /// The watch on the predecessor is known to be live.
     pub(super) prompt: bool,
     pub(super) earlier: Option<Box<Earlier>>,
 }
@@ -144,7 +148,7 @@ impl Lock {
         }
     }
 
-    /// The holder does not need the watch on its key any more.
+    /// Caches the holder's watch on its own key, or closes it.
     pub(super) fn keep_own(&mut self, ctx: &mut Context, hold: &Hold) {
         let Some(own) = hold.own else { return };
         match &mut self.store.kept {
@@ -157,7 +161,7 @@ impl Lock {
         }
     }
 
-    /// Watches the key of `older`, and the own one.
+    /// Watches the predecessor's key and the client's own. Reuses cached watches if they match.
     pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
         match self.store.kept.take().map(|kept| *kept) {
             Some(Kept { session: of, own: Some(own), older: key, older_watch, earlier, news, .. })
@@ -169,7 +173,8 @@ impl Lock {
                 if let Some(kept) = kept {
                     kept.close(ctx);
                 }
-                // In this order, see [`Contender::opened`](super::wait_deletes::Contender::opened).
+                // The order matters, see
+                // [`Contender::opened`](super::wait_deletes::Contender::opened).
                 let older = Watched::until_deleted(ctx, older.clone());
                 let own = Watched::new(ctx, own);
                 Watching { own, older, news: 0, prompt: false, earlier: None }
