@@ -18,9 +18,8 @@ use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
 ///
-/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`]. The host opens the
-/// connections, makes the calls that [`poll_output`](Self::poll_output) returns, and reports their
-/// results.
+/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`]. The host carries out the
+/// outputs of [`poll_output`](Self::poll_output), and reports the results.
 pub type Client = lock::Client<Etcd>;
 
 impl Transport for Etcd {
@@ -92,22 +91,20 @@ impl Transport for Etcd {
 impl Client {
     /// Creates a client of the cluster in `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be globally unique. `seed` is 64 bits of entropy for jitter. Take both from the
-    /// operating system.
+    /// `id` must be globally unique; `seed` is entropy for jitter. Both come from the operating
+    /// system.
     ///
     /// # Errors
     ///
-    /// Returns an error for the first setting that is out of range, with its value and the allowed
-    /// range.
+    /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
         let locks = Locks::new(now, config, id, seed)?;
         let channel = Channel::new(locks.config().channel(), seed);
         Ok(Self::with(locks, channel))
     }
 
-    /// Returns the key of the holder, for transactions of the application that compare its
-    /// `mod_revision`. After this call, the client changes that revision before it hands the lock
-    /// over.
+    /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
+    /// The client then changes that revision before each hand-over.
     ///
     /// # Errors
     ///
@@ -139,9 +136,9 @@ impl Client {
 
     /// Returns the next output that is not a request.
     ///
-    /// A host that queues outputs drains this at once and calls
-    /// [`poll_request`](Self::poll_request) when its queue is empty. Requests made in the meantime
-    /// can then be sent together.
+    /// A host that queues outputs drains this at once, and calls
+    /// [`poll_request`](Self::poll_request) when its queue is empty. Requests made in between are
+    /// then sent together.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_notification(&mut self) -> Option<Output> {
         self.out.pop_front()
@@ -149,8 +146,7 @@ impl Client {
 
     /// Returns the next request or stream operation: `Call`, `Open` or `Send`.
     ///
-    /// The server may execute the request from now on, so this returns `None` while other outputs
-    /// are pending.
+    /// The server may execute the request from now on, so all other outputs come first.
     // M8
     #[must_use = "a request that is not carried out stalls the client"]
     pub fn poll_request(&mut self) -> Option<Output> {

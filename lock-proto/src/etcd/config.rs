@@ -32,7 +32,7 @@ pub struct Settings {
 }
 
 impl Config {
-    /// Creates the default settings for a cluster of 1 to 15 members, which the client tries in
+    /// Creates the default settings for a cluster of 1 to 15 members. The client tries them in
     /// turn.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
@@ -49,9 +49,9 @@ impl Config {
     /// Creates the default settings for the cluster and login in a URL:
     /// `etcd://[user:password@]host[:port][,host[:port]…]`.
     ///
-    /// The default port is 2379. IPv6 addresses are written in brackets. Special characters in the
-    /// user and password are percent-encoded. Anything that is not understood is an error, because
-    /// a lock on the wrong cluster protects nothing.
+    /// The default port is 2379, IPv6 addresses are written in brackets, and special characters in
+    /// user and password are percent-encoded. Anything else is an error: a lock must not land on
+    /// another cluster.
     ///
     /// ```
     /// use lock_proto::etcd::Config;
@@ -77,9 +77,8 @@ impl Config {
         self
     }
 
-    /// Sets the lease TTL of the session that all locks share. The lease expires this long after
-    /// the last keep-alive. Whole seconds, rounded up; the cluster may raise it to its own minimum.
-    /// From 1 s to 30 days, default 10 s.
+    /// Sets the TTL of the shared session's lease, counted from the last keep-alive. Whole seconds,
+    /// rounded up; the cluster may enforce a minimum. From 1 s to 30 days, default 10 s.
     pub const fn session_ttl(mut self, ttl: Duration) -> Self {
         self.store.session_ttl = ttl;
         self
@@ -129,8 +128,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Returns an error for the first setting that is out of range, with its value and the allowed
-    /// range.
+    /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Settings { endpoints, session_ttl, watch_own_after, watch_quiet, recheck, .. } = &self.store;
         check_targets(endpoints.iter().take(MAX_ENDPOINTS).map(|endpoint| &endpoint.target))?;

@@ -22,10 +22,9 @@ use crate::time::Instant;
 /// All locks and elections of one client, as typed requests and replies.
 ///
 /// Use this with your own etcd client. Carry out each [`LocksOutput`] (see
-/// [`Request::rpc`](super::Request::rpc)) and report its result. The application calls the verbs,
-/// the host reports events with `handle_*`, and `poll_output` returns what to do next. After each
-/// call, drain `poll_output` until it is empty, and call [`handle_timeout`](Self::handle_timeout)
-/// at [`next_deadline`](Self::next_deadline).
+/// [`Request::rpc`](super::Request::rpc)), and report results with the `handle_*` methods. After
+/// each call, drain `poll_output`. Call [`handle_timeout`](Self::handle_timeout) at
+/// [`next_deadline`](Self::next_deadline).
 ///
 /// Requests may be executed in any order: each one is safe whenever it is executed.
 // E6
@@ -45,9 +44,8 @@ impl Locks {
         Ok(Self::with(Context::with(now, config, seed, shared)))
     }
 
-    /// Starts the numbering of calls and watches after these numbers, for a search that
-    /// distinguishes ids by their range: see [`Canon`](crate::sim::search::Canon). Call it before
-    /// any request.
+    /// Starts numbering calls and watches after these numbers, before any request. A search tells
+    /// ids apart by their size: see [`Canon`](crate::sim::search::Canon).
     #[cfg(feature = "sim")]
     #[must_use]
     pub const fn count_from(mut self, calls: u64, watches: u64) -> Self {
@@ -56,7 +54,6 @@ impl Locks {
         self
     }
 
-    // --- verbs ---
 
     /// Stands for election with this value. Progress is reported as events for the returned id;
     /// `Granted` means elected.
@@ -77,14 +74,13 @@ impl Locks {
         self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
     }
 
-    /// Returns the key of the holder, for transactions of the application that compare its
-    /// `mod_revision`. After this call, the client changes that revision before it hands the lock
-    /// over.
-    // E7
+    /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
+    /// The client then changes that revision before each hand-over.
     ///
     /// # Errors
     ///
     /// [`Misuse`] if the lock is not held.
+    // E7
     pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerKey, Misuse> {
         self.verb(now, id, |lock, ctx| lock.owner_guard(ctx, id))
     }
@@ -98,8 +94,7 @@ impl Locks {
         self.query(now, name, false)
     }
 
-    /// Observes the leader until the query is closed. If the observation fails, its last event says
-    /// why.
+    /// Observes the leader until the query is closed. After a failure, the last event says why.
     ///
     /// # Errors
     ///
@@ -129,7 +124,6 @@ impl Locks {
         }
     }
 
-    // --- facts ---
 
     /// Handles the reply to a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
@@ -162,20 +156,17 @@ impl Locks {
         self.watcher_step(now, watch, |lock, ctx| lock.unsubscribed(ctx, watch), Query::unsubscribed);
     }
 
-    /// Handles a watch that the server refused. Its owner polls instead; if the server refuses
-    /// those reads too, the owner fails.
+    /// Handles a watch that the server refused. Its owner polls instead, which may be refused too.
     pub fn handle_watch_refused(&mut self, now: Instant, watch: WatchId, _: &ServerError) {
         self.handle_unsubscribed(now, watch);
     }
 
-    // --- questions ---
 
     /// Returns the key of the holder.
     pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
         self.locks.of(id)?.owner(id, &self.ctx)
     }
 
-    // --- inside ---
 
     /// Routes a watch event to the lock or query that owns the watch.
     fn watcher_step(

@@ -1,12 +1,10 @@
-//! Locks and elections on etcd 3.4 or later. They interoperate with the Go concurrency package and
+//! Locks and elections on etcd 3.4 or later, compatible with Go's concurrency package and
 //! `etcdctl`.
 //!
 //! Each contender creates a key `name/<lease id>`; the key that was created first holds the lock.
-//! Waiters watch the key in front of them instead of polling. By default, one lease keeps all locks
-//! of a client alive.
+//! Waiters watch the key ahead instead of polling. One lease keeps all locks of a client alive.
 //!
-//! [`Client`] is a sans-IO state machine. It asks its host for connections, calls and streams; the
-//! host brings HTTP/2 and gRPC:
+//! [`Client`] is a sans-IO state machine. The host brings the connections, HTTP/2 and gRPC:
 //!
 //! ```
 //! use lock_proto::etcd::message::{LeaseGrantResponse, ResponseHeader};

@@ -5,11 +5,10 @@ use crate::id::{ConnId, LockId, NodeId};
 use crate::lock::{ElectionEvent, Event, QueryId};
 use crate::url::Secret;
 
-/// What the host must do, in this order. The enum is exhaustive, so that a host cannot miss a new
-/// variant.
+/// What the host must do, in order. The enum is exhaustive, so that no host misses a new variant.
 ///
-/// The host brings HTTP/2 and gRPC. A *connection* is one HTTP/2 connection, which carries calls
-/// and streams. The host reports results with the `handle_` methods of `Client`.
+/// A *connection* is one HTTP/2 connection, which carries calls and streams. HTTP/2 and gRPC are up
+/// to the host, which reports results with the `handle_` methods of `Client`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an output that is not carried out stalls the client"]
 pub enum Output {
@@ -26,8 +25,7 @@ pub enum Output {
         /// The connection.
         conn: ConnId,
     },
-    /// Make a unary call, then report `handle_reply`. It needs no timeout: the client closes the
-    /// connection if the call takes too long.
+    /// Make a unary call, then report `handle_reply`. The client itself limits the time it takes.
     Call {
         /// The id of the call, which includes its connection.
         rpc: RpcId,
@@ -36,9 +34,8 @@ pub enum Output {
         /// The metadata entry `token`, if any.
         token: Option<Secret>,
     },
-    /// Open a stream. Report each message with `handle_message` and its end with
-    /// `handle_stream_ended`. Send the metadata `hasleader: true`, so that the server ends the
-    /// stream when its member loses the leader.
+    /// Open a stream, and report `handle_message` and `handle_stream_ended`. The metadata entry
+    /// `hasleader: true` makes the server end the stream when its member loses the leader.
     Open {
         /// The id of the stream, which includes its connection and method.
         stream: StreamId,
@@ -73,8 +70,8 @@ pub enum Output {
     },
     /// The shutdown has finished, and every connection is closed.
     Stopped {
-        /// Number of keys and leases whose removal was not confirmed in time. They may remain until
-        /// their TTL ends.
+        /// Keys and leases whose removal was not confirmed, and which may remain until their TTL
+        /// ends.
         unreleased: u32,
     },
 }

@@ -41,7 +41,6 @@ impl Reading {
         self.retry.call() == Some(serial)
     }
 
-    /// Completes the read in flight if it has this serial.
     pub(super) fn answered(&mut self, serial: u64) -> bool {
         self.retry.answered(|call| *call == serial).is_some()
     }

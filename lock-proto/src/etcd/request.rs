@@ -64,7 +64,7 @@ impl Queue {
         let key = [prefix, name, b"/"].concat();
         let mut end = key.clone();
         if let Some(last) = end.last_mut() {
-            // The last byte is a slash, so this cannot overflow. `end` follows all keys with the
+            // The last byte is a slash, which can be incremented. `end` follows all keys with the
             // prefix.
             *last += 1;
         }
@@ -85,8 +85,8 @@ impl Queue {
         (&self.prefix, &self.end)
     }
 
-    /// Returns the key of a contender: the name, a slash, and the lease id in lower-case
-    /// hexadecimal without padding.
+    /// Returns a contender's key: name, slash, and lease id in lower-case hexadecimal without
+    /// padding.
     // E2
     pub fn key(&self, lease: LeaseId) -> Bytes {
         let digits = 16 - lease.get().leading_zeros() as usize / 4;
@@ -102,8 +102,7 @@ impl Queue {
         key.into()
     }
 
-    /// Returns true if a key in the queue's range does not belong to a contender: its suffix is not
-    /// a lease id in lower-case hexadecimal.
+    /// Returns true if a key does not belong to a contender, that is, does not end in a lease id.
     // E2
     pub fn is_foreign(&self, key: &[u8]) -> bool {
         match key.strip_prefix(&*self.prefix) {
@@ -121,8 +120,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// Maximum number of predecessors that a reply lists. A queue up to this length is known
-/// completely.
+/// Maximum number of predecessors in a reply. Up to this length, all of a queue is known at once.
 pub(crate) const LISTED: usize = 12;
 
 /// A queue with more keys is long: reading it costs the server more than one extra request does.
@@ -137,8 +135,7 @@ pub struct Older {
     pub created: i64,
 }
 
-/// The known predecessors of a contender. No more can appear, because new keys are created behind
-/// it.
+/// The known predecessors of a contender. The set only shrinks: new keys are created behind it.
 // E4
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ahead {
@@ -153,8 +150,7 @@ pub struct Ahead {
 #[non_exhaustive]
 pub enum Request {
     /// Enter the queue: put the key if it is absent, and list its predecessors. Finding the newest
-    /// key of a long queue costs the server as much as reading them all, so of a long queue only
-    /// the expected predecessor is read.
+    /// key of a long queue costs as much as reading all, so there only the expected one is read.
     // E3
     Create {
         /// The queue.
@@ -170,9 +166,8 @@ pub enum Request {
         /// The queue is known to be long: read only the expected predecessor.
         long: bool,
     },
-    /// Read the contender's key, and the newest keys created before `before`. With `ahead`, read
-    /// only the known predecessors; list others only if the direct one is gone and the rest is
-    /// unknown.
+    /// Read the contender's key, and the newest keys created before `before`. With `ahead`, list
+    /// others only if the direct predecessor is gone and the rest is unknown.
     // E4
     Look {
         /// The queue.
@@ -184,8 +179,7 @@ pub enum Request {
         /// The known predecessors.
         ahead: Option<Ahead>,
     },
-    /// Write the contender's key if its last change is `modified`: to adopt it, to hand it over, or
-    /// to proclaim.
+    /// Write the contender's key if its last change is `modified`: to adopt, hand over or proclaim.
     // E6
     Put {
         /// The queue.
@@ -254,9 +248,9 @@ pub enum Found {
         done: bool,
         /// The contender's key after this request.
         own: Option<Seen>,
-        /// The direct predecessor; for [`Request::First`], the first key. Not read by a failed
-        /// write, except `Create` with `alone`. After a successful `Create` it may be unknown
-        /// although there are `others`.
+        /// The direct predecessor; for [`Request::First`], the first key. A failed write reads it
+        /// only for `Create` with `alone`. After a successful `Create` it may be unknown despite
+        /// `others`.
         older: Option<KeyValue>,
         /// Predecessors of `older`, newest first. Set by a successful `Create` and by `Look`.
         rest: Vec<Older>,
@@ -313,7 +307,7 @@ impl Request {
                 let key = queue.key(*lease);
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
-                // An unsorted limit lets the server skip the remaining keys. The reply still counts
+                // Unsorted, the limit lets the server skip the remaining keys, but the reply counts
                 // them all.
                 let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
                 let listed = (!long).then(|| some(LISTED as i64 + 1));
@@ -379,8 +373,7 @@ impl Request {
         })
     }
 
-    /// Converts the response to this request. A response of another shape is a protocol error,
-    /// which leaves the outcome unknown.
+    /// Converts the response. One of the wrong shape is a protocol error, and its outcome unknown.
     pub fn read(&self, answer: RpcReply) -> Reply {
         self.found(answer).map_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply))), Reply::Done)
     }
@@ -477,7 +470,6 @@ impl Request {
     }
 }
 
-/// The responses of a transaction's operations, in order.
 struct Answers(vec::IntoIter<super::message::ResponseOp>);
 
 impl Answers {
@@ -508,8 +500,7 @@ fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
     possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
 }
 
-/// Reads the newest keys created before `before`, newest first, and the number of keys in the
-/// queue.
+/// Reads the newest keys created before `before`, newest first, and the length of the queue.
 fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
     let RangeResponse { kvs: keys, count, .. } = answers.range()?;
     let mut bound = before;
@@ -520,7 +511,6 @@ fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, 
     Some((keys, count))
 }
 
-/// Splits the keys into the newest one and the rest.
 fn newest_first(keys: Vec<KeyValue>) -> (Option<KeyValue>, Vec<Older>) {
     let mut keys = keys.into_iter();
     let first = keys.next();
@@ -556,7 +546,6 @@ const fn op_range(range: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Op::Range(range)) }
 }
 
-/// The range of all keys in the queue.
 fn whole(queue: &Queue) -> RangeRequest {
     let (key, range_end) = (queue.prefix.clone(), queue.end.clone());
     RangeRequest { key, range_end, ..RangeRequest::default() }

@@ -141,8 +141,7 @@ pub enum StreamReceived {
 pub struct Status {
     /// The status code.
     pub code: Code,
-    /// The message of the server, percent-decoded, or of the host. Its content and length are not
-    /// limited.
+    /// The message, percent-decoded, from the server or the host. Content and length are arbitrary.
     pub message: String,
 }
 
@@ -184,8 +183,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Returns the code with this number. As gRPC specifies, an unknown number is
-    /// [`Code::Unknown`].
+    /// Returns the code with this number. Unknown numbers are [`Code::Unknown`], as in gRPC.
     #[must_use]
     pub const fn from_number(number: i32) -> Self {
         const ALL: [Code; 17] = [

@@ -13,8 +13,7 @@ use crate::lock::{ElectionEvent, Event, QueryId};
 pub struct WatchId(pub(crate) u64);
 
 impl WatchId {
-    /// Creates an id, for using a [`Channel`](super::Channel) without the hub. The caller must not
-    /// use a number twice.
+    /// Creates an id, to use a [`Channel`](super::Channel) alone. No number may be used twice.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
@@ -24,9 +23,8 @@ impl WatchId {
 /// Outputs of the hub, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocksOutput {
-    /// Send this request, and report the reply with `handle_reply`. If it was not sent within
-    /// `timeout`, report `NotSent`. Once sent, it stays in flight until its reply or the end of the
-    /// connection, which is `Unknown`.
+    /// Send this request, and report `handle_reply`. Report `NotSent` if it was not sent within
+    /// `timeout`. If the connection ends before the reply, report `Unknown`.
     // E13
     Send {
         /// The id to return with the reply.
@@ -36,10 +34,9 @@ pub enum LocksOutput {
         /// How long the request may wait to be sent.
         timeout: Duration,
     },
-    /// Watch a key from now on, until `Unwatch`. Report `handle_watching` each time the watch is
-    /// opened or reopened, `handle_changed` for each change, and `handle_unsubscribed` while the
-    /// watch is interrupted. Never start at an earlier revision: etcd serves such watches from a
-    /// list that it processes only every 100 ms.
+    /// Watch a key from now on. Report `handle_watching` whenever the watch opens, `handle_changed`
+    /// for each change, and `handle_unsubscribed` when it is interrupted. Do not start at an
+    /// earlier revision: etcd serves such watches only every 100 ms.
     // E5
     Watch {
         /// The id to return with each event.
@@ -72,8 +69,8 @@ pub enum LocksOutput {
     },
     /// The shutdown has finished.
     Stopped {
-        /// Number of keys and leases whose removal was not confirmed in time. They may remain until
-        /// their TTL ends.
+        /// Keys and leases whose removal was not confirmed, and which may remain until their TTL
+        /// ends.
         unreleased: u32,
     },
 }

@@ -1,9 +1,9 @@
 //! Classifies the gRPC status of a failed request.
 //!
 //! Codes and messages are those of `api/v3rpc/rpctypes/error.go` in etcd's source, verified on 3.4.
-//! A status counts as a refusal only if the server itself must have decided it. gRPC stacks produce
-//! some codes on behalf of the server, when a connection breaks or a response is too long. The
-//! request may have been executed then.
+//! Only a status that the server itself must have chosen counts as a refusal. gRPC stacks also
+//! produce some codes, for broken connections or long responses, after the request may have been
+//! executed.
 // E9
 
 use super::request::Refusal;
@@ -15,8 +15,7 @@ use crate::lock::{ErrorClass, ServerError, printable};
 pub(super) enum Meaning {
     /// Not executed.
     Refused(Refusal),
-    /// Not executed, because the token is missing or invalid. A new login may help; a client
-    /// without a login reports this error.
+    /// Not executed for lack of a valid token. Log in again; without a login, report this error.
     LogIn(ServerError),
     /// Reply to a login: authentication is disabled on the cluster.
     LoginNotNeeded,
@@ -32,8 +31,7 @@ pub(super) enum Meaning {
 /// Prefix of the messages of etcd itself.
 const OWN_WORDS: &str = "etcdserver:";
 
-/// Messages about a missing, expired or outdated token. The last one means that the user database
-/// has changed since the token was issued.
+/// Messages about missing, expired or outdated tokens. The last one follows a change of users.
 const TOKEN_WORDS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
 
 impl Meaning {
@@ -44,14 +42,13 @@ impl Meaning {
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
         let unknown = |elsewhere| Self::Unknown { error: error(ErrorClass::Unclear), elsewhere };
         match status.code {
-            // No leader, leader changed, leader timed out, learner, member stopping, or no
-            // connection.
+            // The member has no leader or a new one, timed out, is a learner or is stopping.
             Code::Unavailable | Code::DataLoss => unknown(true),
             Code::Ok | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded | Code::Aborted | Code::Internal => {
                 unknown(false)
             }
-            // From etcd: too many requests, no database space, lease TTL too long. Otherwise from a
-            // gRPC stack: response too long, HTTP/2 overload.
+            // Too many requests, database full, TTL too long. If not from etcd: response or HTTP/2
+            // limits.
             Code::ResourceExhausted | Code::OutOfRange if !own => unknown(false),
             Code::ResourceExhausted => refused(ErrorClass::Transient),
             Code::NotFound if says("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
@@ -78,8 +75,8 @@ impl Meaning {
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Reconnect)
     }
 
-    /// Returns true if this request may never succeed although others do: it may be too large, or
-    /// of a kind that the server does not know.
+    /// Returns true if only this request is at fault: it may be too large, or unknown to the
+    /// server.
     pub(super) fn blames_the_request(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: false, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
@@ -96,12 +93,12 @@ impl Meaning {
     }
 }
 
-/// Returns the error if a watch was ended for lack of permission or of a valid token, or `None` if
-/// the watch can simply be reopened.
+/// Returns the error if a watch ended for lack of permission or of a valid token, or `None` if the
+/// watch can simply be reopened.
 ///
-/// Only the text distinguishes the two. etcd 3.4.23 reports `rpc error: code = PermissionDenied
-/// desc = etcdserver: permission denied`. Early releases of 3.4 and 3.5 say `permission denied` for
-/// an outdated token too, so a new login is always worth an attempt.
+/// Only the text shows this, as in `rpc error: code = PermissionDenied desc = etcdserver:
+/// permission denied` of etcd 3.4.23. Early releases of 3.4 and 3.5 say so for an outdated token
+/// too, so a new login is always worth an attempt.
 pub(super) fn denial(reason: &str) -> Option<ServerError> {
     let denied = reason.contains("permission denied") || TOKEN_WORDS.iter().any(|words| reason.contains(words));
     let text = reason.split_once(" desc = ").map_or(reason, |(_, text)| text);

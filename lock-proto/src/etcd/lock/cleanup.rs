@@ -2,9 +2,8 @@
 //!
 //! There is one cleanup for each lease whose key may remain. It ends with a confirmed delete. If a
 //! create may still be executed, the key is watched for another TTL, and deleted if it appears. A
-//! partitioned member can delay a request even longer. The watch then continues until the lease is
-//! revoked, as soon as nothing else needs it. A lost session ends its cleanups, since its keys end
-//! with the lease.
+//! partitioned member can delay a request even longer: the watch then lasts until the lease is
+//! revoked. A lost session ends its cleanups, since its keys end with the lease.
 // E3, E6, U1
 
 use super::sessions::SessionId;
@@ -15,7 +14,6 @@ use crate::etcd::seam::WatchId;
 use crate::lock::{Release, Retry};
 use crate::time::Instant;
 
-/// A request in flight about a key to clean up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CleanupCall {
     serial: u64,
@@ -53,7 +51,6 @@ impl CleanupCall {
 enum Todo {
     /// The key is in use; cleanup resumes after that.
     Rest,
-    /// Read whether the key exists.
     Look,
     /// Delete the key if this was its last change.
     Delete(i64),
@@ -70,8 +67,7 @@ enum Todo {
 pub(super) struct Cleanup {
     pub(super) session: SessionId,
     todo: Todo,
-    /// The key may remain after its use: a create may still be executed, or a delete was not
-    /// confirmed.
+    /// The key may remain after its use: a create may be late, or a delete was not confirmed.
     unsettled: bool,
     retry: Retry<CleanupCall>,
 }
@@ -140,7 +136,6 @@ impl Lock {
         self.schedule(ctx, session, Todo::Delete(modified));
     }
 
-    /// Schedules a read of an abandoned key.
     pub(super) fn schedule_look(&mut self, ctx: &mut Context, session: SessionId) {
         self.schedule(ctx, session, Todo::Look);
     }
@@ -344,7 +339,6 @@ impl Lock {
         });
     }
 
-    // --- releases ---
 
     /// Resolves the releases of a key that was deleted or found absent.
     pub(super) fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {

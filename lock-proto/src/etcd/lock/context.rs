@@ -1,4 +1,4 @@
-//! State that the locks of a client share: sessions and watches.
+//! State that the locks of a client share.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -16,17 +16,15 @@ use crate::id::{CallOwner, ClientId, NodeId};
 use crate::lock::{self, Loss};
 use crate::time::Instant;
 
-/// Context of one step of an etcd lock.
 pub(crate) type Context = lock::Context<Etcd>;
 
-/// The owner of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Watcher {
     Lock(u32),
     Query(u32),
 }
 
-/// State that the locks of a client share.
+/// Sessions, queries and watches of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
     pub(crate) client: ClientId,
@@ -50,17 +48,14 @@ impl Context {
         self.shared.sessions.get(session)
     }
 
-    /// Watches one key.
     pub(crate) fn open_watch(&mut self, key: Bytes) -> WatchId {
         self.watch_range(Watcher::Lock(self.slot), key, Bytes::new())
     }
 
-    /// Watches one key for its deletion.
     fn watch_deletion(&mut self, key: Bytes) -> WatchId {
         self.watch(Watcher::Lock(self.slot), key, Bytes::new(), true)
     }
 
-    /// Watches the keys from `key` up to `end`.
     pub(crate) fn watch_range(&mut self, whose: Watcher, key: Bytes, end: Bytes) -> WatchId {
         self.watch(whose, key, end, false)
     }
@@ -115,7 +110,6 @@ impl Context {
     }
 }
 
-/// A watch and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Watched {
     pub(crate) id: WatchId,

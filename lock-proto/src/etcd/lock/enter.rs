@@ -10,7 +10,6 @@ use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;
 
-/// An attempt to enter the store's queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Enter {
     pub(super) session: SessionId,
@@ -21,9 +20,7 @@ pub struct Enter {
 pub(super) enum Step {
     /// Waiting for cleanup of the key.
     Clearing,
-    /// A request is in flight.
     Asked { serial: u64, what: What, value: Bytes },
-    /// The next attempt is due at this time.
     Paused(Instant),
 }
 
@@ -51,7 +48,6 @@ impl Enter {
 }
 
 impl Lock {
-    /// Starts to contend for the head of the local queue.
     pub(super) fn start(&mut self, ctx: &mut Context) {
         self.contention = Contention::Idle;
         let Some(head) = self.waiters.head() else { return };
@@ -176,7 +172,6 @@ impl Lock {
             Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
                 self.adopt(ctx, session, *own);
             }
-            // A try found the queue occupied.
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
                 self.contention = Contention::Idle;
                 self.wake_cleanup(ctx, session);

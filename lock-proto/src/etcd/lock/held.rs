@@ -16,7 +16,6 @@ use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry};
 use crate::time::Instant;
 
 impl Lock {
-    // --- verbs ---
 
     pub(crate) fn proclaim(&mut self, ctx: &mut Context, id: LockId, value: Bytes) -> Result<(), Misuse> {
         let until = ctx.now + ctx.config.release_within;
@@ -44,9 +43,8 @@ impl Lock {
         Ok(hold.owner_key(&queue, lease))
     }
 
-    // --- the grant ---
 
-    /// Prepares a new holder: writes its value or extends the lease if necessary, then offers the
+    /// Prepares a new holder: writes its value or extends the lease if needed, then offers the
     /// lock.
     pub(super) fn take_over(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
@@ -74,15 +72,13 @@ impl Lock {
         self.offer(ctx);
     }
 
-    /// Watches the key of a long hold, rereads it if the watch may have missed its deletion, and
-    /// sends a pending write.
+    /// Watches the key of a long hold, rereads it if needed, and sends a pending write.
     pub(super) fn keep(&mut self, ctx: &mut Context) {
         if let Some(hold) = &mut self.hold
             && hold.own.is_none()
             && hold.watch_at <= ctx.now
             && let Some(lease) = ctx.lease(hold.session)
         {
-            // The hold is now long enough to deserve a watch.
             // E9
             hold.own = Some(Watched::new(ctx, self.key.key(lease)));
         }
@@ -121,7 +117,6 @@ impl Lock {
         }
     }
 
-    // --- writing the key ---
 
     /// Sends the pending write, or fails a proclaim that has timed out.
     fn write(&mut self, ctx: &mut Context) {
@@ -153,7 +148,6 @@ impl Lock {
         write.retry.sent(WriteCall::Put(ctx.send(hold.session, request)));
     }
 
-    /// Handles the reply to a read or write of the held key.
     pub(super) fn hold_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         // A read for the watch and a write can be in flight at the same time.
@@ -173,8 +167,7 @@ impl Lock {
         };
         hold.reading.known = hold.reading.known.max(revision);
         if for_watch {
-            // The watch itself reports changes by others. Read again if it was reopened in the
-            // meantime.
+            // The watch itself reports changes by others. Read again if it was reopened since.
             hold.reading.known = hold.reading.known.max(hold.reading.asked);
             return self.look_after(ctx);
         }
@@ -182,21 +175,18 @@ impl Lock {
         let put = matches!(write.retry.answered(|_| true), Some(WriteCall::Put(_)));
         hold.key.modified = own.modified;
         if !(put && done) {
-            // The revision was outdated, or a put ended Unknown. Retry, guarded by the revision
-            // just read.
+            // The revision was outdated, or a put ended Unknown. Retry with the revision just read.
             return self.write(ctx);
         }
         write.retry.succeeded();
         hold.value = write.sent.take().unwrap_or_default();
         if hold.value != write.value {
-            // The application has proclaimed another value since.
             return self.write(ctx);
         }
         let proclaimed = write.proclaim.is_some();
         hold.write = None;
         if !hold.is_prepared() {
-            // Transactions guarded by the previous revision now fail, and this reply proves
-            // ownership.
+            // Transactions guarded by the old revision now fail, and this reply proves ownership.
             // E6, E8
             hold.guarded = false;
             hold.turn.revision = revision;
@@ -209,7 +199,6 @@ impl Lock {
         }
     }
 
-    /// Handles a read or write of the held key that failed.
     fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         self.store.answer = answer(reply);
@@ -235,7 +224,6 @@ impl Lock {
         write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));
     }
 
-    // --- session events ---
 
     pub(super) fn renewed(&mut self, ctx: &mut Context, emitted: Instant) {
         let Some(hold) = &mut self.hold else { return };

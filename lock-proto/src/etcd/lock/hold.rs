@@ -15,26 +15,25 @@ use crate::time::{Instant, soonest};
 // E8
 const GRANT_BITS: u32 = 16;
 
-/// The key of a holder, for the application's own transactions on the same cluster. A transaction
-/// that compares `mod_revision` is executed only while the holder owns the lock.
+/// The key of a holder. Transactions of the application that compare `mod_revision` are executed
+/// only while it still holds the lock.
 // E8
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OwnerKey {
     /// The key: `name/<lease id>`.
     pub key: Bytes,
-    /// Revision of its creation.
+    /// Creation revision of the key.
     pub create_revision: i64,
-    /// Revision of its last change.
+    /// Revision of the key's last change.
     pub mod_revision: i64,
-    /// The revision that proved ownership, which `etcdctl lock` calls `ETCD_LOCK_REV`. It grows
-    /// each time another client takes the lock.
+    /// The revision that proved ownership (`ETCD_LOCK_REV` of `etcdctl lock`). It grows each time
+    /// another client takes the lock.
     pub revision: i64,
     /// The lease of the key.
     pub lease: LeaseId,
 }
 
-/// A pending write of the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Write {
     pub(super) value: Bytes,
@@ -52,7 +51,6 @@ impl Write {
     }
 }
 
-/// The request in flight for a [`Write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WriteCall {
     Put(u64),
@@ -64,7 +62,6 @@ pub(super) enum WriteCall {
 /// Consecutive holders within this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
-    /// The revision that proved ownership.
     pub(super) revision: i64,
     /// Number of hand-overs since then.
     pub(super) grants: u64,
@@ -118,7 +115,6 @@ impl Hold {
         }
     }
 
-    /// Returns true once the waiter has been offered the lock.
     pub(super) fn is_prepared(&self) -> bool {
         self.tenure.phase != Phase::Preparing
     }
@@ -161,7 +157,6 @@ impl Hold {
             && self.turn.grants + 1 < 1 << GRANT_BITS
     }
 
-    /// Returns the time of the next watch, read or write of the key.
     pub(super) fn deadline(&self) -> Instant {
         let watch = if self.own.is_none() { self.watch_at } else { Instant::MAX };
         let write = self.write.as_ref().and_then(|write| soonest([write.retry.deadline(), write.proclaim]));

@@ -1,9 +1,8 @@
 //! State machine for one lock name on etcd, within one client.
 //!
 //! The waiter at the head of the local queue enters the store's queue ([`enter`]), waits until its
-//! key is the oldest ([`wait_deletes`]), and then holds the lock ([`hold`], [`held`]). Waiters of
-//! the same name share one key. Per lease, the client has at most one live key under a name: the
-//! contender's or the holder's.
+//! key is the oldest ([`wait_deletes`]), and then holds the lock ([`hold`], [`held`]). All waiters
+//! of a name share one key. For each lease, a client has at most one live key per name.
 // E7
 
 mod cleanup;
@@ -51,10 +50,8 @@ pub use hold::OwnerKey;
 /// State machine for one lock name within one client.
 pub(crate) type Lock = lock::Lock<Etcd>;
 
-/// One waiting acquisition.
 pub(crate) type Waiter = lock::Waiter<Bid>;
 
-/// The lease of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LeaseKind {
     /// The lease that the client's locks share.
@@ -88,12 +85,10 @@ pub struct Etcd {
 /// Progress of the head of the local queue towards the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contention {
-    /// No waiter is contending.
     #[default]
     Idle,
     /// The server has not granted the head's lease yet.
     Leasing(SessionId),
-    /// Entering the store's queue.
     Entering(Enter),
     /// Waiting in the store's queue, behind another key.
     Waiting(Contender),
@@ -108,7 +103,6 @@ pub struct Remains {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Left {
-    /// The key is gone.
     Nothing,
     /// The key, last changed at this revision.
     Key(i64),
@@ -120,7 +114,6 @@ enum Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Releasing {
     session: SessionId,
-    /// The end of the hold's validity.
     valid_until: Instant,
     /// A delete sent while the hold was valid ended Unknown.
     maybe: bool,
@@ -143,7 +136,6 @@ impl Store for Etcd {
         Self { cleanups: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
     }
 
-    // --- contending ---
 
     fn contend(lock: &mut Lock, ctx: &mut Context) {
         lock.start(ctx);
@@ -187,7 +179,6 @@ impl Store for Etcd {
         Box::new([lock.store.answer.clone()])
     }
 
-    // --- holding ---
 
     fn tenure(hold: &Hold) -> &Tenure<Bid> {
         &hold.tenure
@@ -240,7 +231,6 @@ impl Store for Etcd {
         lock.take_over(ctx);
     }
 
-    // --- the end of a hold ---
 
     fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Remains {
         let put = match hold.write.as_ref().and_then(|write| write.retry.call()) {
@@ -253,8 +243,9 @@ impl Store for Etcd {
             (_, _) => Left::Key(hold.key.modified),
         };
         if loss == Some(Loss::MaxHold) {
-            // The client stops renewing the lease, which belongs to this hold alone. The key thus
-            // expires within a TTL even if the guard is never dropped.
+            // The lease is this hold's alone and no longer renewed. The key outlives the limit by
+            // at most a TTL, even if the guard is never dropped.
+            // never drops.
             // H6
             ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
@@ -307,7 +298,6 @@ impl Store for Etcd {
         releasing.outcome
     }
 
-    // --- time, and the end ---
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         match &lock.contention {
@@ -350,7 +340,6 @@ impl Store for Etcd {
         self.cleanups.is_empty() && self.kept.is_none()
     }
 
-    // --- the client ---
 
     fn terms_of(config: &Config, want: &Acquire) -> Result<(Queue, Bid), Misuse> {
         check_name(&want.name)?;
@@ -454,7 +443,6 @@ impl Store for Etcd {
 }
 
 impl Lock {
-    // --- questions ---
 
     /// Returns the sessions of this lock's keys, and whether it needs each one alive.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
@@ -462,7 +450,6 @@ impl Lock {
         all.map(|session| (session, self.needs(session)))
     }
 
-    /// Returns the session of the contending head.
     const fn contending(&self) -> Option<SessionId> {
         match &self.contention {
             Contention::Idle => None,
@@ -472,7 +459,6 @@ impl Lock {
         }
     }
 
-    /// Returns the sessions of the contending head and of all guards.
     fn guarded(&self) -> impl Iterator<Item = SessionId> {
         let held = self.hold.as_ref().map(|hold| hold.session);
         self.contending().into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
@@ -489,7 +475,6 @@ impl Lock {
         Some(hold.owner_key(&self.key, ctx.session(hold.session)?.lease))
     }
 
-    // --- facts ---
 
     pub(crate) fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.awaits(serial)) {
@@ -561,7 +546,6 @@ impl Lock {
         }
     }
 
-    /// Handles a change of a watched key.
     pub(crate) fn changed(&mut self, ctx: &mut Context, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.cleanup_changed(ctx, place, kv, gone);
@@ -579,7 +563,6 @@ impl Lock {
         }
     }
 
-    /// Handles an interrupted watch.
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context, watch: WatchId) {
         if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
             return self.close_kept(ctx);
@@ -598,7 +581,6 @@ impl Lock {
         }
     }
 
-    // --- inside ---
 
     fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
         let own = self.hold.as_mut().and_then(|hold| hold.own.as_mut()).filter(|own| own.id == watch);

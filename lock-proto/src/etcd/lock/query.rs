@@ -16,12 +16,10 @@ use crate::time::{Instant, soonest};
 /// Polling interval of an observer while its watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
-/// A query or an observation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Query {
     pub(crate) id: QueryId,
     queue: Queue,
-    /// The watch of an observer.
     pub(crate) watch: Option<Watched>,
     /// Deadline of a query; `None` for an observer.
     until: Option<Instant>,

@@ -34,11 +34,9 @@ pub(crate) struct Session {
     pub(crate) lease: LeaseId,
     /// Shared by all locks without a lease of their own.
     pub(crate) shared: bool,
-    /// The locks that use it, and whether each needs it alive. A lock that only watches for a late
-    /// create does not.
+    /// Its locks, and whether each needs it alive; a lock that watches for a late create does not.
     pub(crate) users: BTreeMap<u32, bool>,
-    /// Takes no new keys, because a create with an unknown outcome may still be executed. Ends once
-    /// no lock needs it.
+    /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
     /// The requested TTL, in seconds.
     asked: i64,
@@ -48,7 +46,6 @@ pub(crate) struct Session {
     retry: Retry<Call>,
     /// An earlier grant may have been executed.
     may_exist: bool,
-    /// Renewed automatically.
     renewing: bool,
     /// The lock needs a keep-alive sent at or after this instant.
     wanted: Option<Instant>,
@@ -68,7 +65,6 @@ enum State {
     Over,
 }
 
-/// The request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Call {
     serial: u64,
@@ -96,7 +92,6 @@ pub(crate) enum News {
     Trouble(Answer),
     /// The server refused the grant.
     Refused(Answer),
-    /// The lease was lost.
     Lost(Loss),
 }
 
@@ -137,12 +132,10 @@ impl Session {
         self.until
     }
 
-    /// Returns the granted TTL.
     pub(crate) const fn ttl(&self) -> Duration {
         self.granted
     }
 
-    /// Returns the timeout of requests about the lease or its keys.
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
         config.request_timeout.min(self.granted / 5)
     }
@@ -165,7 +158,6 @@ impl Session {
         self.renewing = false;
     }
 
-    /// Marks the session as lost.
     pub(crate) fn lose(&mut self, loss: Loss) -> Option<News> {
         if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
             return None;
@@ -181,7 +173,6 @@ impl Session {
         if lives_on { None } else { self.revoke(ctx) }
     }
 
-    /// Revokes the lease, which deletes its keys.
     pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<News> {
         let granting = self.retry.call().is_some_and(|call| call.what == What::Grant);
         match self.state {
@@ -271,8 +262,7 @@ impl Session {
             (What::KeepAlive, State::Alive | State::Checking) => self.sign_answered(ctx, call, reply),
             (What::Revoke, State::Revoking) => {
                 match reply {
-                    // Revoked, or refused permanently. In the latter case the lease expires by
-                    // itself.
+                    // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.state = State::Over,
                     Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                         self.state = State::Over;
@@ -368,7 +358,6 @@ impl Session {
     }
 }
 
-/// Converts a failure for reports.
 pub(super) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Done(_) => Answer::Granted,

@@ -19,7 +19,6 @@ use crate::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(u32);
 
-/// All sessions of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sessions {
     list: BTreeMap<SessionId, Session>,
@@ -54,7 +53,6 @@ impl Sessions {
         Some((at, reason))
     }
 
-    /// Returns the first session that is due at `now`.
     pub(crate) fn due(&self, now: Instant) -> Option<SessionId> {
         let (at, slot) = self.deadlines.first()?;
         (at <= now && at < Instant::MAX).then_some(SessionId(slot))
@@ -87,8 +85,8 @@ impl Sessions {
         }
     }
 
-    /// Retires a session, because a create on its lease may be executed at any later time. No new
-    /// keys use the lease, and it is revoked as soon as possible to prevent that.
+    /// Retires a session whose create may still be executed. No new keys use the lease, which is
+    /// revoked as soon as possible.
     // E3
     pub(crate) fn retire(&mut self, id: SessionId) {
         let Some(session) = self.list.get_mut(&id).filter(|session| !session.retired) else { return };
@@ -123,7 +121,6 @@ impl Sessions {
         }
     }
 
-    /// Returns the number of leases.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
@@ -144,7 +141,6 @@ impl Sessions {
 }
 
 impl Context {
-    /// Returns the shared session, and opens it if necessary.
     pub(crate) fn shared_session(&mut self) -> SessionId {
         if let Some(id) = self.shared.sessions.shared {
             return id;
@@ -154,7 +150,6 @@ impl Context {
         id
     }
 
-    /// Opens a session for one lock.
     pub(crate) fn own_session(&mut self, seconds: i64) -> SessionId {
         let id = self.open_session(false, seconds);
         self.shared.sessions.opened.push(id);
@@ -183,10 +178,9 @@ impl Context {
         self.call(CallOwner::Session(session.0), NodeId(0), request, timeout)
     }
 
-    /// Called after every step of a lock. Leaves the sessions that the lock no longer uses, and
-    /// runs the requested extends. Closes sessions that were opened in this step but remain unused,
-    /// which happens when several waits with separate leases end at once. Ends retired sessions
-    /// that no lock needs.
+    /// Called after every step of a lock. Leaves the sessions that the lock no longer uses, runs
+    /// the requested extends, and closes sessions that were opened in this step but remain unused.
+    /// Ends retired sessions that no lock needs.
     pub(crate) fn settle_sessions(&mut self) {
         for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
@@ -206,8 +200,7 @@ impl Context {
                 place += 1;
             } else {
                 sessions.retired.swap_remove(place);
-                // The remaining users only watch. They leave after this event, and the last one to
-                // leave revokes the lease.
+                // The remaining users only watch. The last one to leave revokes the lease.
                 sessions.lose(id, Loss::Expired);
             }
         }
@@ -233,7 +226,6 @@ impl Context {
         self.shared.sessions.list.is_empty()
     }
 
-    /// Runs one step of a session, and queues its event.
     pub(crate) fn session_step(&mut self, id: SessionId, f: impl FnOnce(&mut Session, &mut Self) -> Option<News>) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };

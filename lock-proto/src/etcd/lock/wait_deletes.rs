@@ -31,8 +31,7 @@ const DOUBT: Duration = Duration::from_millis(2);
 
 /// Which predecessor to watch as an early notice: its distance to the direct predecessor, less one.
 const EARLIER: usize = 3;
-/// Delay before the read that its deletion triggers. An immediate read would slow down the next
-/// holder.
+/// Delay before the read that its deletion triggers, so as not to slow down the next holder.
 const READ_AFTER: Duration = Duration::from_millis(2);
 
 /// A contender that waits behind another key.
@@ -62,7 +61,6 @@ impl Contender {
         self.reading.awaits(serial)
     }
 
-    /// Returns the revision of the last change of the client's key.
     pub(super) const fn modified(&self) -> i64 {
         self.own.modified
     }
@@ -75,14 +73,13 @@ impl Contender {
         iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
-    /// Returns the latest reported revision.
     pub(super) fn heard_of(&mut self) -> i64 {
         let news = self.reading.news;
         self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
     }
 
-    /// Handles a reply that is older than an event received before the read. Linearizable reads
-    /// exclude this, so it only prevents a read loop with a faulty server.
+    /// Handles a reply older than a reported event. Only a faulty server sends one; avoid a read
+    /// loop.
     pub(super) fn contradicted(&mut self, now: Instant, revision: i64) {
         self.reading.news = self.reading.news.min(revision);
         for watched in self.watches() {
@@ -127,10 +124,9 @@ impl Contender {
     ///
     /// To watch from now on, etcd reads the store's revision and then opens the watch after it
     /// (`recvLoop` in `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). After a write in
-    /// between, the watch starts in the past and joins a list that etcd processes every 100 ms. The
-    /// watch on the client's own key is requested next on the same stream. If both opened at the
-    /// same revision, no write came in between. Otherwise the queue is reread a few times in that
-    /// period.
+    /// between, the watch joins a list that etcd processes every 100 ms. The watch on the client's
+    /// own key is requested next on the same stream. If both opened at one revision, no write came
+    /// in between. Otherwise the queue is reread a few times.
     ///
     /// A watch on a later predecessor is not checked: that race is too rare.
     // E5
@@ -143,7 +139,7 @@ impl Contender {
     }
 
     /// Schedules a reread while events of the predecessor may be delayed. A read at the revision at
-    /// which the watch opened proves that they are not.
+    /// which the watch opened excludes that.
     pub(super) fn doubt(&mut self, now: Instant, read: Option<i64>) {
         let Some(since) = self.doubted else { return };
         let at = now + (2 * now.since(since)).max(DOUBT);
@@ -234,8 +230,8 @@ impl Lock {
     }
 
     /// Watches a key further ahead in a long queue whose predecessors are not all known. Its
-    /// deletion leaves time to read the remaining ones. The hand-over then takes two or three reads
-    /// of single keys, whatever the length of the queue.
+    /// deletion leaves time to read them. A hand-over then costs two or three reads, however long
+    /// the queue is.
     pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
@@ -274,7 +270,6 @@ impl Lock {
         self.read_queue(ctx, ahead);
     }
 
-    /// Reads the keys of `ahead`, or lists the newest predecessors.
     fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };

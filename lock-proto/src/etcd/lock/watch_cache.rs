@@ -1,8 +1,8 @@
 //! Watches of the previous wait, cached for the next one.
 //!
-//! Clients that lock the same name repeatedly tend to queue in the same order, so a client often
-//! has the same predecessor again. Reusing an open watch saves the requests and the second read of
-//! the queue, which are most of the server's work for a hand-over.
+//! Clients that lock a name repeatedly tend to queue in the same order, behind the same
+//! predecessor. Reusing an open watch saves requests and a second read of the queue, most of a
+//! hand-over's cost.
 // E5
 
 use alloc::boxed::Box;
@@ -22,8 +22,7 @@ const KEPT_FOR: Duration = Duration::from_millis(100);
 /// Bounds of the pause before the client queues again. Timers have a resolution of about 1 ms.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
 
-/// Cached watches. Their events are recorded, because they may be newer than the reply that starts
-/// the next wait.
+/// Cached watches. Their events may be newer than the reply that starts the next wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kept {
     session: SessionId,
@@ -33,13 +32,10 @@ pub(super) struct Kept {
     older_watch: Watched,
     /// The watch on a key ahead of the predecessor.
     earlier: Option<Box<Earlier>>,
-    /// The queue was long.
     long: bool,
     /// Latest reported revision at which the client's key changed or the predecessor was deleted.
     news: i64,
-    /// Duration of the last hold.
     held: Duration,
-    /// The earliest time to queue again.
     enter_at: Option<Instant>,
     pub(super) until: Instant,
 }
@@ -74,9 +70,9 @@ impl Kept {
         (self.session == session && self.own.is_some()).then(|| (self.older.clone(), self.long))
     }
 
-    /// Records that a request that took `took` deleted the key. The next holder is reading the
-    /// queue now, and a write would delay that read. The client therefore pauses before it queues
-    /// again, but no longer than its own hold lasted.
+    /// Records that the key was deleted, by a request that took `took`. The next holder is reading
+    /// the queue, which a write would delay. The client pauses, but no longer than it held the
+    /// lock.
     pub(super) fn released(&mut self, now: Instant, took: Duration) {
         if self.held >= *PAUSE.start() {
             self.enter_at = Some(now + took.clamp(*PAUSE.start(), *PAUSE.end()).min(self.held));
@@ -113,8 +109,7 @@ impl Kept {
     }
 }
 
-/// A watched key ahead of the predecessor. Its deletion triggers a read of the queue, so that the
-/// remaining predecessors are known before the client's turn.
+/// A watched key ahead of the predecessor. Its deletion triggers an early read of the queue.
 // E4
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Earlier {
@@ -124,7 +119,6 @@ pub(super) struct Earlier {
     pub(super) read_at: Option<Instant>,
 }
 
-/// The watches at the start of a wait.
 pub(super) struct Watching {
     pub(super) own: Watched,
     pub(super) older: Watched,
@@ -173,8 +167,7 @@ impl Lock {
                 if let Some(kept) = kept {
                     kept.close(ctx);
                 }
-                // The order matters, see
-                // [`Contender::opened`](super::wait_deletes::Contender::opened).
+                // The order matters, see `Contender::opened`.
                 let older = Watched::until_deleted(ctx, older.clone());
                 let own = Watched::new(ctx, own);
                 Watching { own, older, news: 0, prompt: false, earlier: None }
