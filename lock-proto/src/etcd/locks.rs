@@ -54,7 +54,6 @@ impl Locks {
         self
     }
 
-
     /// Stands for election with this value. Progress is reported as events for the returned id;
     /// `Granted` means elected.
     ///
@@ -124,7 +123,6 @@ impl Locks {
         }
     }
 
-
     /// Handles the reply to a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
@@ -161,12 +159,10 @@ impl Locks {
         self.handle_unsubscribed(now, watch);
     }
 
-
     /// Returns the key of the holder.
     pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
         self.locks.of(id)?.owner(id, &self.ctx)
     }
-
 
     /// Routes a watch event to the lock or query that owns the watch.
     fn watcher_step(

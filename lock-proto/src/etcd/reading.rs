@@ -9,32 +9,32 @@ pub(super) struct Reading {
     /// The queue is known as of this revision.
     pub(super) known: i64,
     /// The latest revision at which a change was reported.
-    pub(super) news: i64,
+    pub(super) reported: i64,
     /// The latest reported revision when the read in flight was sent. Its reply cannot be older.
-    pub(super) asked: i64,
+    pub(super) min_revision: i64,
     /// The read in flight, by its serial.
     pub(super) retry: Retry<u64>,
 }
 
 impl Reading {
-    pub(super) const fn new(known: i64, news: i64) -> Self {
-        Self { known, news, asked: 0, retry: Retry::new(None) }
+    pub(super) const fn new(known: i64, reported: i64) -> Self {
+        Self { known, reported, min_revision: 0, retry: Retry::new(None) }
     }
 
     /// Records a change at this revision.
-    pub(super) fn hear(&mut self, revision: i64) {
-        self.news = self.news.max(revision);
+    pub(super) fn report(&mut self, revision: i64) {
+        self.reported = self.reported.max(revision);
     }
 
     /// Returns true if a reported change is not yet known.
     pub(super) const fn is_behind(&self) -> bool {
-        self.news > self.known
+        self.reported > self.known
     }
 
-    /// Records that a read was sent when `heard` was the latest reported revision.
-    pub(super) fn sent(&mut self, serial: u64, heard: i64) {
+    /// Records that a read was sent when `min_revision` was the latest reported one.
+    pub(super) fn sent(&mut self, serial: u64, min_revision: i64) {
         self.retry.sent(serial);
-        self.asked = heard;
+        self.min_revision = min_revision;
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {

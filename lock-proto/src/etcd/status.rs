@@ -29,15 +29,15 @@ pub(super) enum Meaning {
 }
 
 /// Prefix of the messages of etcd itself.
-const OWN_WORDS: &str = "etcdserver:";
+const ETCD_PREFIX: &str = "etcdserver:";
 
 /// Messages about missing, expired or outdated tokens. The last one follows a change of users.
-const TOKEN_WORDS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
+const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
 
 impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
         let says = |words: &str| status.message.contains(words);
-        let own = status.message.starts_with(OWN_WORDS);
+        let own = status.message.starts_with(ETCD_PREFIX);
         let error = |class| ServerError { class, text: printable(&status.message, "") };
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
         let unknown = |elsewhere| Self::Unknown { error: error(ErrorClass::Unclear), elsewhere };
@@ -56,7 +56,7 @@ impl Meaning {
             Code::FailedPrecondition if says("authentication is not enabled") => Self::LoginNotNeeded,
             Code::FailedPrecondition if says("not leader") => refused(ErrorClass::Reconnect),
             Code::Unauthenticated => Self::LogIn(error(ErrorClass::Refused)),
-            Code::InvalidArgument if TOKEN_WORDS.iter().any(|words| says(words)) => {
+            Code::InvalidArgument if TOKEN_ERRORS.iter().any(|words| says(words)) => {
                 Self::LogIn(error(ErrorClass::Refused))
             }
             Code::InvalidArgument
@@ -100,7 +100,7 @@ impl Meaning {
 /// permission denied` of etcd 3.4.23. Early releases of 3.4 and 3.5 say so for an outdated token
 /// too, so a new login is always worth an attempt.
 pub(super) fn denial(reason: &str) -> Option<ServerError> {
-    let denied = reason.contains("permission denied") || TOKEN_WORDS.iter().any(|words| reason.contains(words));
+    let denied = reason.contains("permission denied") || TOKEN_ERRORS.iter().any(|words| reason.contains(words));
     let text = reason.split_once(" desc = ").map_or(reason, |(_, text)| text);
     denied.then(|| ServerError { class: ErrorClass::Refused, text: printable(text, "") })
 }

@@ -50,7 +50,7 @@ impl CleanupCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Todo {
     /// The key is in use; cleanup resumes after that.
-    Rest,
+    Paused,
     Look,
     /// Delete the key if this was its last change.
     Delete(i64),
@@ -74,7 +74,7 @@ pub(super) struct Cleanup {
 
 impl Cleanup {
     const fn new(session: SessionId) -> Self {
-        Self { session, todo: Todo::Rest, unsettled: false, retry: Retry::new(None) }
+        Self { session, todo: Todo::Paused, unsettled: false, retry: Retry::new(None) }
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
@@ -91,7 +91,7 @@ impl Cleanup {
     }
 
     /// Returns true if the watch lasts as long as the lease, which should therefore end soon.
-    pub(super) const fn is_for_good(&self) -> bool {
+    pub(super) const fn is_open_ended(&self) -> bool {
         !self.is_busy() && matches!(self.todo, Todo::Watch { until: None, .. })
     }
 
@@ -106,7 +106,7 @@ impl Cleanup {
         match self.todo {
             Todo::Look | Todo::Delete(_) => self.retry.due(),
             Todo::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
-            Todo::Rest | Todo::Nothing => None,
+            Todo::Paused | Todo::Nothing => None,
         }
     }
 
@@ -163,17 +163,17 @@ impl Lock {
     }
 
     /// Pauses the cleanup while the key is in use again.
-    pub(super) fn rest_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
+    pub(super) fn pause_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.session == session) else { return };
         // An unconfirmed key may still exist after that use.
         cleanup.unsettled |= matches!(cleanup.todo, Todo::Look | Todo::Delete(_));
-        cleanup.set(ctx, Todo::Rest);
+        cleanup.set(ctx, Todo::Paused);
         self.store.cleanups.retain(|cleanup| cleanup.session != session || cleanup.unsettled);
     }
 
     /// Resumes a paused cleanup when the key is no longer in use.
-    pub(super) fn wake_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
-        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Rest) {
+    pub(super) fn resume_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
+        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Paused) {
             self.schedule_look(ctx, session);
         }
     }
@@ -197,12 +197,12 @@ impl Lock {
             Todo::Watch { until: Some(until), .. } if *until <= now => {
                 (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
-            Todo::Watch { .. } | Todo::Rest | Todo::Nothing => return,
+            Todo::Watch { .. } | Todo::Paused | Todo::Nothing => return,
         };
-        self.ask(ctx, session, kind, request);
+        self.send_request(ctx, session, kind, request);
     }
 
-    fn ask(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, request: Request) {
+    fn send_request(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, request: Request) {
         let serial = ctx.send(session, request);
         self.cleanup(session).retry.sent(CleanupCall::new(serial, ctx.now, kind));
     }
@@ -230,8 +230,8 @@ impl Lock {
                 }
                 cleanup.retry.set_due(cleanup.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
                 let deleted = *done && call.kind == Kind::Delete;
-                if let Some(kept) = self.store.kept.as_mut().filter(|_| deleted) {
-                    kept.released(ctx.now, ctx.now.since(call.emitted));
+                if let Some(cached) = self.store.watch_cache.as_mut().filter(|_| deleted) {
+                    cached.released(ctx.now, ctx.now.since(call.emitted));
                 }
                 if own.is_none() {
                     self.deleted(ctx, session, deleted, *others);
@@ -251,7 +251,7 @@ impl Lock {
                     cleanup.unsettled |= call.kind == Kind::Create;
                     for release in self.releases.iter_mut().map(|release| &mut release.store) {
                         let ours = release.session == session && call.emitted < release.valid_until;
-                        release.maybe |= ours && call.kind == Kind::Delete;
+                        release.maybe_deleted |= ours && call.kind == Kind::Delete;
                     }
                 }
                 cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
@@ -261,7 +261,7 @@ impl Lock {
                 }
             }
         }
-        self.drop_paid();
+        self.drop_finished();
         self.enter_cleared(ctx, session);
     }
 
@@ -284,13 +284,13 @@ impl Lock {
         };
         cleanup.set(ctx, todo);
         // If the head waits for this read, it adopts the key instead.
-        if kind != Kind::Look || own.is_none() || !self.clears(session) {
+        if kind != Kind::Look || own.is_none() || !self.head_waits_for(session) {
             self.work(ctx, session);
         }
     }
 
     /// Returns true if the head of the local queue waits for this cleanup.
-    fn clears(&self, session: SessionId) -> bool {
+    fn head_waits_for(&self, session: SessionId) -> bool {
         matches!(&self.contention, Contention::Entering(enter) if enter.session == session)
     }
 
@@ -299,7 +299,7 @@ impl Lock {
         let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| !cleanup.is_busy()) else { return };
         let (session, queue) = (cleanup.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
-        self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
+        self.send_request(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
     }
 
     pub(super) fn cleanup_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {
@@ -330,15 +330,14 @@ impl Lock {
         if gone {
             self.deleted(ctx, session, false, false);
         }
-        self.drop_paid();
+        self.drop_finished();
     }
 
-    fn drop_paid(&mut self) {
+    fn drop_finished(&mut self) {
         self.store.cleanups.retain(|cleanup| {
-            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.todo, Todo::Nothing | Todo::Rest)
+            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.todo, Todo::Nothing | Todo::Paused)
         });
     }
-
 
     /// Resolves the releases of a key that was deleted or found absent.
     pub(super) fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
@@ -346,7 +345,7 @@ impl Lock {
         for release in of_session.filter(|release| release.session == session) {
             release.outcome = Some(match () {
                 // A delete of ours may have removed the key while the hold was valid.
-                () if done || release.maybe => Release::Released,
+                () if done || release.maybe_deleted => Release::Released,
                 () if others => Release::Taken,
                 () => Release::Expired,
             });

@@ -20,12 +20,16 @@ pub struct Enter {
 pub(super) enum Step {
     /// Waiting for cleanup of the key.
     Clearing,
-    Asked { serial: u64, what: What, value: Bytes },
+    InFlight {
+        serial: u64,
+        action: Action,
+        value: Bytes,
+    },
     Paused(Instant),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum Action {
     Create,
     /// Take ownership of an existing key of this client by a guarded put.
     // E6
@@ -35,14 +39,14 @@ pub(super) enum What {
 }
 
 impl Enter {
-    pub(super) const fn awaits(&self, asked: u64) -> bool {
-        matches!(&self.step, Step::Asked { serial, .. } if *serial == asked)
+    pub(super) const fn awaits(&self, call: u64) -> bool {
+        matches!(&self.step, Step::InFlight { serial, .. } if *serial == call)
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Paused(until) => Some(*until),
-            Step::Clearing | Step::Asked { .. } => None,
+            Step::Clearing | Step::InFlight { .. } => None,
         }
     }
 }
@@ -69,18 +73,18 @@ impl Lock {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
-        let kept = self.store.kept.as_ref().filter(|_| !alone);
-        if let Some(until) = kept.and_then(|kept| kept.pause(ctx.now)) {
+        let cached = self.store.watch_cache.as_ref().filter(|_| !alone);
+        if let Some(until) = cached.and_then(|cached| cached.pause(ctx.now)) {
             self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
             return;
         }
-        let (expects, long) = kept.and_then(|kept| kept.expects(session)).unzip();
+        let (expects, long) = cached.and_then(|cached| cached.expects(session)).unzip();
         let long = long.unwrap_or(false);
-        self.rest_cleanup(ctx, session);
+        self.pause_cleanup(ctx, session);
         let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
         let serial = ctx.send(session, request);
         self.contention =
-            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
+            Contention::Entering(Enter { session, step: Step::InFlight { serial, action: Action::Create, value } });
     }
 
     pub(super) fn adopt(&mut self, ctx: &mut Context, session: SessionId, own: Seen) {
@@ -98,7 +102,7 @@ impl Lock {
         };
         let serial = ctx.send(session, request);
         self.contention =
-            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
+            Contention::Entering(Enter { session, step: Step::InFlight { serial, action: Action::Adopt, value } });
     }
 
     /// Reads the predecessor of a key that was created behind others.
@@ -106,8 +110,10 @@ impl Lock {
         let Some(lease) = ctx.lease(session) else { return };
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
         let serial = ctx.send(session, request);
-        self.contention =
-            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Search(own), value } });
+        self.contention = Contention::Entering(Enter {
+            session,
+            step: Step::InFlight { serial, action: Action::Search(own), value },
+        });
     }
 
     /// Handles the end of a cleanup, successful or not.
@@ -130,15 +136,15 @@ impl Lock {
     pub(super) fn enter_answered(&mut self, ctx: &mut Context, reply: &Reply) {
         let Contention::Entering(enter) = &mut self.contention else { return };
         let session = enter.session;
-        let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
+        let Step::InFlight { action, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
         match reply {
             Reply::Done(Found::Queue { done: true, own: Some(own), older: None, others: true, .. })
-                if what == What::Create =>
+                if action == Action::Create =>
             {
                 self.search(ctx, session, *own, value);
             }
             // The key was deleted or written since its creation.
-            Reply::Done(Found::Queue { own, .. }) if matches!(what, What::Search(created) if *own != Some(created)) => {
+            Reply::Done(Found::Queue { own, .. }) if matches!(action, Action::Search(created) if *own != Some(created)) => {
                 match own {
                     Some(own) => self.adopt(ctx, session, *own),
                     None => self.enter(ctx, session),
@@ -146,7 +152,7 @@ impl Lock {
             }
             Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, long, .. }) => {
                 self.tries = 0;
-                if what == What::Adopt {
+                if action == Action::Adopt {
                     // The key was handed over within this client, so its releases succeeded.
                     self.deleted(ctx, session, true, false);
                 }
@@ -169,12 +175,12 @@ impl Lock {
                 }
             }
             // The key exists, and this attempt did not create it.
-            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
+            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if action == Action::Create => {
                 self.adopt(ctx, session, *own);
             }
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
                 self.contention = Contention::Idle;
-                self.wake_cleanup(ctx, session);
+                self.resume_cleanup(ctx, session);
                 if self.key.is_foreign(&older.key) {
                     return self.fail_foreign(ctx, &older.key);
                 }
@@ -192,17 +198,17 @@ impl Lock {
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                 self.store.answer = answer(reply);
                 self.contention = Contention::Idle;
-                match what {
-                    What::Create => self.wake_cleanup(ctx, session),
-                    What::Adopt => self.schedule_look(ctx, session),
-                    What::Search(own) => self.schedule_key(ctx, session, own.modified),
+                match action {
+                    Action::Create => self.resume_cleanup(ctx, session),
+                    Action::Adopt => self.schedule_look(ctx, session),
+                    Action::Search(own) => self.schedule_key(ctx, session, own.modified),
                 }
                 self.fail_all(ctx, Failure::Refused);
             }
             // The outcome is unclear; the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
                 // A create may still be executed. In the other cases the key exists.
-                if what != What::Create || matches!(reply, Reply::Unknown(_)) {
+                if action != Action::Create || matches!(reply, Reply::Unknown(_)) {
                     self.schedule_unsettled(ctx, session);
                 }
                 if !matches!(reply, Reply::Done(_)) {

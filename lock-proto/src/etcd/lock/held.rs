@@ -16,7 +16,6 @@ use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry};
 use crate::time::Instant;
 
 impl Lock {
-
     pub(crate) fn proclaim(&mut self, ctx: &mut Context, id: LockId, value: Bytes) -> Result<(), Misuse> {
         let until = ctx.now + ctx.config.release_within;
         let hold = self.held_by(id)?;
@@ -42,7 +41,6 @@ impl Lock {
         let lease = ctx.lease(hold.session).ok_or(Misuse::NotHeld(id))?;
         Ok(hold.owner_key(&queue, lease))
     }
-
 
     /// Prepares a new holder: writes its value or extends the lease if needed, then offers the
     /// lock.
@@ -82,12 +80,12 @@ impl Lock {
             // E9
             hold.own = Some(Watched::new(ctx, self.key.key(lease)));
         }
-        self.look_after(ctx);
+        self.recheck_key(ctx);
         self.write(ctx);
     }
 
     /// Rereads the key if the watch may have missed its deletion.
-    pub(super) fn look_after(&mut self, ctx: &mut Context) {
+    pub(super) fn recheck_key(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         let missed = hold.own.is_some_and(|own| own.is_ahead_of(hold.reading.known));
         if !missed {
@@ -117,13 +115,13 @@ impl Lock {
         }
     }
 
-
     /// Sends the pending write, or fails a proclaim that has timed out.
     fn write(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         if write.proclaim.is_some_and(|until| until <= ctx.now) {
-            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.store.answer.clone()]) };
+            let report =
+                Report { waited: ctx.now.since(write.requested_at), nodes: Box::new([self.store.answer.clone()]) };
             // The put may have been executed. A later write resolves that first.
             write.proclaim = None;
             let id = hold.tenure.id();
@@ -168,8 +166,8 @@ impl Lock {
         hold.reading.known = hold.reading.known.max(revision);
         if for_watch {
             // The watch itself reports changes by others. Read again if it was reopened since.
-            hold.reading.known = hold.reading.known.max(hold.reading.asked);
-            return self.look_after(ctx);
+            hold.reading.known = hold.reading.known.max(hold.reading.min_revision);
+            return self.recheck_key(ctx);
         }
         let Some(write) = &mut hold.write else { return };
         let put = matches!(write.retry.answered(|_| true), Some(WriteCall::Put(_)));
@@ -211,7 +209,8 @@ impl Lock {
         let refused = matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused);
         let id = hold.tenure.id();
         if refused && write.proclaim.is_some() {
-            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.store.answer.clone()]) };
+            let report =
+                Report { waited: ctx.now.since(write.requested_at), nodes: Box::new([self.store.answer.clone()]) };
             hold.write = None;
             return ctx.emit(id, Event::ProclaimFailed(report));
         }
@@ -224,12 +223,11 @@ impl Lock {
         write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));
     }
 
-
     pub(super) fn renewed(&mut self, ctx: &mut Context, emitted: Instant) {
         let Some(hold) = &mut self.hold else { return };
         let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
         hold.tenure.renewed();
-        let answered = hold.asked_by(emitted);
+        let answered = hold.extends_answered_by(emitted);
         if answered > 0 && !hold.is_prepared() && hold.write.is_none() {
             return self.prepared(ctx);
         }
@@ -246,9 +244,9 @@ impl Lock {
         if !hold.tenure.is_held() {
             return;
         }
-        let (id, answered) = (hold.tenure.id(), hold.asked_by(emitted));
-        for asked in hold.extending.drain(..answered) {
-            let report = Report { waited: ctx.now.since(asked), nodes: Box::new([answer.clone()]) };
+        let (id, answered) = (hold.tenure.id(), hold.extends_answered_by(emitted));
+        for requested_at in hold.extending.drain(..answered) {
+            let report = Report { waited: ctx.now.since(requested_at), nodes: Box::new([answer.clone()]) };
             ctx.emit(id, Event::ExtendFailed(report));
         }
     }

@@ -41,13 +41,13 @@ pub(super) struct Write {
     pub(super) sent: Option<Bytes>,
     /// Deadline of a proclaim; `None` for a take-over.
     pub(super) proclaim: Option<Instant>,
-    pub(super) asked: Instant,
+    pub(super) requested_at: Instant,
     pub(super) retry: Retry<WriteCall>,
 }
 
 impl Write {
     pub(super) const fn new(now: Instant, value: Bytes) -> Self {
-        Self { value, sent: None, proclaim: None, asked: now, retry: Retry::new(None) }
+        Self { value, sent: None, proclaim: None, requested_at: now, retry: Retry::new(None) }
     }
 }
 
@@ -120,8 +120,8 @@ impl Hold {
     }
 
     /// Returns how many pending extends a keep-alive sent at this instant answers.
-    pub(super) fn asked_by(&self, emitted: Instant) -> usize {
-        self.extending.partition_point(|asked| *asked <= emitted)
+    pub(super) fn extends_answered_by(&self, emitted: Instant) -> usize {
+        self.extending.partition_point(|at| *at <= emitted)
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {

@@ -25,13 +25,13 @@ use bytes::Bytes;
 
 use cleanup::{Cleanup, CleanupCall};
 pub(crate) use context::{Context, Shared, Watched, Watcher};
-use enter::{Enter, Step, What};
+use enter::{Action, Enter, Step};
 use hold::{Hold, WriteCall};
 use query::Query;
-use session::{News, Session};
+use session::{Session, SessionEvent};
 use sessions::{SessionId, Sessions, seconds};
 use wait_deletes::Contender;
-use watch_cache::Kept;
+use watch_cache::CachedWatches;
 
 use super::config::{Config, Settings};
 use super::message::KeyValue;
@@ -77,7 +77,7 @@ pub struct Etcd {
     /// The last reply, for reports.
     answer: Answer,
     /// Watches of the previous wait, for reuse.
-    kept: Option<Box<Kept>>,
+    watch_cache: Option<Box<CachedWatches>>,
     /// Sessions that this lock last joined, and whether it needs each one alive.
     pub(crate) joined: Vec<(SessionId, bool)>,
 }
@@ -116,7 +116,7 @@ pub struct Releasing {
     session: SessionId,
     valid_until: Instant,
     /// A delete sent while the hold was valid ended Unknown.
-    maybe: bool,
+    maybe_deleted: bool,
     outcome: Option<Release>,
 }
 
@@ -133,9 +133,8 @@ impl Store for Etcd {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { cleanups: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
+        Self { cleanups: Vec::new(), answer: Answer::Silent, watch_cache: None, joined: Vec::new() }
     }
-
 
     fn contend(lock: &mut Lock, ctx: &mut Context) {
         lock.start(ctx);
@@ -159,14 +158,14 @@ impl Store for Etcd {
         match mem::take(&mut lock.contention) {
             Contention::Idle | Contention::Leasing(_) => {}
             Contention::Entering(Enter { session, step }) => match step {
-                Step::Asked { serial, what: What::Create, .. } => {
+                Step::InFlight { serial, action: Action::Create, .. } => {
                     lock.schedule_call(ctx, session, CleanupCall::create(serial))
                 }
-                Step::Asked { serial, what: What::Adopt, .. } => {
+                Step::InFlight { serial, action: Action::Adopt, .. } => {
                     lock.schedule_call(ctx, session, CleanupCall::put(serial))
                 }
-                Step::Asked { what: What::Search(own), .. } => lock.schedule_key(ctx, session, own.modified),
-                Step::Clearing | Step::Paused(_) => lock.wake_cleanup(ctx, session),
+                Step::InFlight { action: Action::Search(own), .. } => lock.schedule_key(ctx, session, own.modified),
+                Step::Clearing | Step::Paused(_) => lock.resume_cleanup(ctx, session),
             },
             Contention::Waiting(mut contender) => {
                 contender.close(ctx);
@@ -178,7 +177,6 @@ impl Store for Etcd {
     fn answers(lock: &Lock) -> Box<[Answer]> {
         Box::new([lock.store.answer.clone()])
     }
-
 
     fn tenure(hold: &Hold) -> &Tenure<Bid> {
         &hold.tenure
@@ -231,7 +229,6 @@ impl Store for Etcd {
         lock.take_over(ctx);
     }
 
-
     fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Remains {
         let put = match hold.write.as_ref().and_then(|write| write.retry.call()) {
             Some(WriteCall::Put(serial)) => Some(serial),
@@ -250,12 +247,12 @@ impl Store for Etcd {
             ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
         if loss.is_none() {
-            lock.keep_own(ctx, hold);
+            lock.cache_own_watch(ctx, hold);
         } else {
             if let Some(own) = hold.own {
                 ctx.close_watch(own.id);
             }
-            lock.close_kept(ctx);
+            lock.close_cached_watches(ctx);
         }
         Remains { session: hold.session, left }
     }
@@ -267,7 +264,7 @@ impl Store for Etcd {
             _ if ctx.session(session).is_none_or(|found| found.is_lost()) => {}
             Left::Key(modified) => lock.schedule_key(ctx, session, modified),
             // The key is gone, but an earlier create may still be executed.
-            Left::Nothing | Left::Write(_) => lock.wake_cleanup(ctx, session),
+            Left::Nothing | Left::Write(_) => lock.resume_cleanup(ctx, session),
         }
     }
 
@@ -291,13 +288,12 @@ impl Store for Etcd {
         let Remains { session, left } = ended.remains;
         let gone = left == Left::Nothing || ctx.is_gone(session);
         let outcome = gone.then_some(Release::Expired);
-        Releasing { session, valid_until: ended.valid_until, maybe: false, outcome }
+        Releasing { session, valid_until: ended.valid_until, maybe_deleted: false, outcome }
     }
 
     fn released(releasing: &Releasing, _: &Context) -> Option<Release> {
         releasing.outcome
     }
-
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         match &lock.contention {
@@ -306,7 +302,7 @@ impl Store for Etcd {
             Contention::Idle | Contention::Leasing(_) => {}
         }
         lock.cleanups_due(ctx);
-        lock.close_kept_due(ctx);
+        lock.expire_cached_watches(ctx);
     }
 
     fn contention_deadline(contention: &Contention) -> Option<(Instant, &'static str)> {
@@ -323,12 +319,12 @@ impl Store for Etcd {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let cleanups = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
-        let kept = self.kept.as_ref().map(|kept| (kept.until, "watches that are kept"));
-        [cleanups, kept].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let cached = self.watch_cache.as_ref().map(|cached| (cached.until, "watches that are kept"));
+        [cleanups, cached].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn shut_down(lock: &mut Lock, ctx: &mut Context) {
-        lock.close_kept(ctx);
+        lock.close_cached_watches(ctx);
     }
 
     /// A request that may still be executed needs a lease, and shutdown revokes the leases next.
@@ -337,9 +333,8 @@ impl Store for Etcd {
     }
 
     fn is_over(&self) -> bool {
-        self.cleanups.is_empty() && self.kept.is_none()
+        self.cleanups.is_empty() && self.watch_cache.is_none()
     }
-
 
     fn terms_of(config: &Config, want: &Acquire) -> Result<(Queue, Bid), Misuse> {
         check_name(&want.name)?;
@@ -397,7 +392,7 @@ impl Store for Etcd {
 
     fn is_unsettled(ctx: &Context) -> bool {
         let sessions = &ctx.shared.sessions;
-        sessions.due(ctx.now).is_some() || sessions.has_news() || !ctx.shared.queries.is_empty()
+        sessions.due(ctx.now).is_some() || sessions.has_events() || !ctx.shared.queries.is_empty()
     }
 
     /// Processes sessions before the locks that depend on them.
@@ -405,10 +400,10 @@ impl Store for Etcd {
         let sessions = &mut locks.ctx.shared.sessions;
         if let Some(session) = sessions.due(locks.ctx.now) {
             locks.ctx.session_step(session, Session::timeout);
-        } else if let Some((session, news)) = sessions.next_news() {
+        } else if let Some((session, event)) = sessions.next_event() {
             let users: Vec<u32> = sessions.get(session).map_or_else(Vec::new, |s| s.users.keys().copied().collect());
             for slot in users {
-                locks.step(slot, |lock, ctx| lock.session(ctx, session, &news));
+                locks.step(slot, |lock, ctx| lock.session(ctx, session, &event));
             }
         } else {
             return false;
@@ -443,7 +438,6 @@ impl Store for Etcd {
 }
 
 impl Lock {
-
     /// Returns the sessions of this lock's keys, and whether it needs each one alive.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
         let all = self.guarded().chain(self.store.cleanups.iter().map(|cleanup| cleanup.session));
@@ -466,7 +460,7 @@ impl Lock {
 
     fn needs(&self, session: SessionId) -> bool {
         self.guarded().any(|own| own == session)
-            || self.store.cleanups.iter().any(|cleanup| cleanup.session == session && !cleanup.is_for_good())
+            || self.store.cleanups.iter().any(|cleanup| cleanup.session == session && !cleanup.is_open_ended())
     }
 
     /// Returns the key of this acquisition if it holds the lock.
@@ -474,7 +468,6 @@ impl Lock {
         let hold = self.hold.as_ref().filter(|hold| hold.tenure.id() == id && hold.is_prepared())?;
         Some(hold.owner_key(&self.key, ctx.session(hold.session)?.lease))
     }
-
 
     pub(crate) fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.awaits(serial)) {
@@ -491,22 +484,22 @@ impl Lock {
     }
 
     /// Handles an event of a session that this lock uses.
-    pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, news: &News) {
-        if let News::Lost(_) | News::Refused(_) = news {
+    pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
+        if let SessionEvent::Lost(_) | SessionEvent::Refused(_) = event {
             self.cleanups_lost(ctx, session);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
-            return match news {
-                News::Lost(loss) => self.lose(ctx, *loss),
-                News::Renewed(emitted) => self.renewed(ctx, *emitted),
-                News::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
-                News::Alive | News::Trouble(_) | News::Refused(_) => {}
+            return match event {
+                SessionEvent::Lost(loss) => self.lose(ctx, *loss),
+                SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
+                SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
+                SessionEvent::Alive | SessionEvent::GrantFailed(_) | SessionEvent::Refused(_) => {}
             };
         }
         if self.contending() != Some(session) {
             return;
         }
-        if let News::Lost(_) = news {
+        if let SessionEvent::Lost(_) = event {
             if let Contention::Waiting(contender) = &mut self.contention {
                 contender.close(ctx);
             }
@@ -515,19 +508,19 @@ impl Lock {
         if !matches!(self.contention, Contention::Leasing(_)) {
             return;
         }
-        match news {
-            News::Alive => self.enter(ctx, session),
-            News::Trouble(answer) => {
+        match event {
+            SessionEvent::Alive => self.enter(ctx, session),
+            SessionEvent::GrantFailed(answer) => {
                 self.store.answer = answer.clone();
                 self.notify_blocked(ctx, Blocked::Unreachable);
                 self.end_try(ctx);
             }
-            News::Refused(answer) => {
+            SessionEvent::Refused(answer) => {
                 self.store.answer = answer.clone();
                 self.contention = Contention::Idle;
                 self.fail_all(ctx, Failure::Refused);
             }
-            News::Lost(_) | News::Renewed(_) | News::Unrenewed(..) => {}
+            SessionEvent::Lost(_) | SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) => {}
         }
     }
 
@@ -539,7 +532,7 @@ impl Lock {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.read_cleanup(ctx, place);
         }
-        self.look_after(ctx);
+        self.recheck_key(ctx);
         if let Contention::Waiting(contender) = &mut self.contention {
             contender.opened(ctx.now, watch);
             self.look(ctx);
@@ -550,8 +543,8 @@ impl Lock {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.cleanup_changed(ctx, place, kv, gone);
         }
-        if let Some(kept) = self.store.kept.as_mut().filter(|kept| kept.is(watch)) {
-            return kept.told(watch, revision, gone);
+        if let Some(cached) = self.store.watch_cache.as_mut().filter(|cached| cached.is(watch)) {
+            return cached.record(watch, revision, gone);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.own.is_some_and(|own| own.id == watch)) {
             return self.own_key_changed(ctx, revision, kv, gone);
@@ -564,8 +557,8 @@ impl Lock {
     }
 
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context, watch: WatchId) {
-        if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
-            return self.close_kept(ctx);
+        if self.store.watch_cache.as_ref().is_some_and(|cached| cached.is(watch)) {
+            return self.close_cached_watches(ctx);
         }
         if let Contention::Waiting(contender) = &mut self.contention
             && contender.is_earlier(watch)
@@ -580,7 +573,6 @@ impl Lock {
             contender.poll_later(ctx.now);
         }
     }
-
 
     fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
         let own = self.hold.as_mut().and_then(|hold| hold.own.as_mut()).filter(|own| own.id == watch);

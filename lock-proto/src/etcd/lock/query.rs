@@ -25,7 +25,7 @@ pub(crate) struct Query {
     until: Option<Instant>,
     since: Instant,
     reading: Reading,
-    told: Option<ElectionEvent>,
+    last_event: Option<ElectionEvent>,
     /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
     answer: Answer,
@@ -40,7 +40,7 @@ impl Query {
             until,
             since: now,
             reading: Reading::new(0, 1),
-            told: None,
+            last_event: None,
             recheck: None,
             answer: Answer::Silent,
         }
@@ -56,9 +56,9 @@ impl Query {
         self.read(ctx)
     }
 
-    fn tell(&mut self, ctx: &mut Context, event: ElectionEvent) {
-        if self.told.as_ref() != Some(&event) {
-            self.told = Some(event.clone());
+    fn emit(&mut self, ctx: &mut Context, event: ElectionEvent) {
+        if self.last_event.as_ref() != Some(&event) {
+            self.last_event = Some(event.clone());
             ctx.out.push_back(LocksOutput::Election { query: self.id, event });
         }
     }
@@ -74,7 +74,7 @@ impl Query {
         self.recheck = self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.id.slot), ctx.now));
         let request = Request::First { queue: self.queue.clone() };
         let serial = ctx.call(CallOwner::Query(self.id.slot), NodeId(0), request, ctx.config.request_timeout);
-        self.reading.sent(serial, self.reading.news);
+        self.reading.sent(serial, self.reading.reported);
         false
     }
 
@@ -88,7 +88,7 @@ impl Query {
             Reply::Done(Found::Queue { revision, older, .. }) => {
                 // A change reported during the read may be newer than the reply. Changes reported
                 // before are included, and a reply that says otherwise must not cause a read loop.
-                reading.known = reading.known.max(*revision).max(reading.asked);
+                reading.known = reading.known.max(*revision).max(reading.min_revision);
                 reading.retry.succeeded();
                 // A foreign key does not lead, and no candidate behind it is elected.
                 // E2
@@ -101,7 +101,7 @@ impl Query {
                         mod_revision: kv.mod_revision,
                     }),
                 };
-                self.tell(ctx, event);
+                self.emit(ctx, event);
                 if self.watch.is_some_and(|watch| watch.open.is_none()) {
                     self.reading.retry.set_due(Some(ctx.now + POLL));
                 }
@@ -120,7 +120,7 @@ impl Query {
                 self.answer = answer(reply);
                 reading.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), reading.retry.tries()));
                 if self.watch.is_some() {
-                    self.tell(ctx, ElectionEvent::Disconnected);
+                    self.emit(ctx, ElectionEvent::Disconnected);
                 }
                 false
             }
@@ -134,7 +134,7 @@ impl Query {
 
     fn fail(&mut self, ctx: &mut Context, failure: impl FnOnce(Report) -> Failure) {
         let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
-        self.tell(ctx, ElectionEvent::Failed(failure(report)));
+        self.emit(ctx, ElectionEvent::Failed(failure(report)));
     }
 
     pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) -> bool {
@@ -146,15 +146,15 @@ impl Query {
             self.reading.retry.set_due(None);
         }
         // After `Disconnected`, report the current leader again.
-        if self.told == Some(ElectionEvent::Disconnected) {
+        if self.last_event == Some(ElectionEvent::Disconnected) {
             self.reading.known = 0;
         }
-        self.reading.hear(revision);
+        self.reading.report(revision);
         self.read(ctx)
     }
 
     pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) -> bool {
-        self.reading.hear(revision);
+        self.reading.report(revision);
         self.read(ctx)
     }
 
@@ -163,7 +163,7 @@ impl Query {
             watch.open = None;
         }
         self.reading.poll_at(ctx.now + POLL);
-        self.tell(ctx, ElectionEvent::Disconnected);
+        self.emit(ctx, ElectionEvent::Disconnected);
         false
     }
 
@@ -177,7 +177,7 @@ impl Query {
     }
 
     pub(crate) fn shut_down(&mut self, ctx: &mut Context) -> bool {
-        self.tell(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+        self.emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
         true
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Session {
     /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
     /// The requested TTL, in seconds.
-    asked: i64,
+    requested: i64,
     /// The TTL that the server last granted.
     granted: Duration,
     state: State,
@@ -48,7 +48,7 @@ pub(crate) struct Session {
     may_exist: bool,
     renewing: bool,
     /// The lock needs a keep-alive sent at or after this instant.
-    wanted: Option<Instant>,
+    renew_from: Option<Instant>,
     until: Instant,
 }
 
@@ -69,11 +69,11 @@ enum State {
 struct Call {
     serial: u64,
     emitted: Instant,
-    what: What,
+    kind: CallKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum What {
+enum CallKind {
     Grant,
     KeepAlive,
     Revoke,
@@ -81,7 +81,7 @@ enum What {
 
 /// An event for the users of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum News {
+pub(crate) enum SessionEvent {
     /// The lease was granted.
     Alive,
     /// A keep-alive sent at this instant renewed the lease.
@@ -89,7 +89,7 @@ pub(crate) enum News {
     /// A keep-alive sent at this instant was not confirmed.
     Unrenewed(Instant, Answer),
     /// A grant failed; the session retries.
-    Trouble(Answer),
+    GrantFailed(Answer),
     /// The server refused the grant.
     Refused(Answer),
     Lost(Loss),
@@ -103,13 +103,13 @@ impl Session {
             shared,
             users: BTreeMap::new(),
             retired: false,
-            asked: seconds,
+            requested: seconds,
             granted: Duration::from_secs(seconds.unsigned_abs()),
             state: State::Granting,
             retry: Retry::new(Some(now)),
             may_exist: false,
             renewing: true,
-            wanted: None,
+            renew_from: None,
             until: Instant::ZERO,
         }
     }
@@ -147,8 +147,8 @@ impl Session {
     }
 
     /// Renews the lease for a full TTL, even if it is not renewed automatically.
-    pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<News> {
-        self.wanted = Some(ctx.now);
+    pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        self.renew_from = Some(ctx.now);
         self.work_at(ctx, ctx.now);
         None
     }
@@ -158,23 +158,23 @@ impl Session {
         self.renewing = false;
     }
 
-    pub(crate) fn lose(&mut self, loss: Loss) -> Option<News> {
+    pub(crate) fn lose(&mut self, loss: Loss) -> Option<SessionEvent> {
         if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
             return None;
         }
         self.state = State::Lost(loss);
         self.retry = Retry::new(None);
-        Some(News::Lost(loss))
+        Some(SessionEvent::Lost(loss))
     }
 
     /// Handles the departure of the last user. A shared session lives until the client shuts down.
-    pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<News> {
+    pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
         let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
         if lives_on { None } else { self.revoke(ctx) }
     }
 
-    pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<News> {
-        let granting = self.retry.call().is_some_and(|call| call.what == What::Grant);
+    pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        let granting = self.retry.call().is_some_and(|call| call.kind == CallKind::Grant);
         match self.state {
             State::Granting if !granting && !self.may_exist => self.state = State::Over,
             State::Lost(Loss::Gone) => self.state = State::Over,
@@ -192,13 +192,13 @@ impl Session {
         None
     }
 
-    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> Option<News> {
+    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
         if self.is_alive() && self.until <= ctx.now {
-            let news = self.lose(Loss::Expired);
+            let event = self.lose(Loss::Expired);
             if self.users.is_empty() {
                 self.revoke(ctx);
             }
-            return news;
+            return event;
         }
         self.work(ctx);
         None
@@ -210,14 +210,14 @@ impl Session {
             return;
         }
         let lease = self.lease;
-        let (what, request) = match self.state {
-            State::Granting => (What::Grant, Request::Grant { lease, ttl: self.asked }),
-            State::Checking | State::Alive => (What::KeepAlive, Request::KeepAlive { lease }),
-            State::Revoking => (What::Revoke, Request::Revoke { lease }),
+        let (kind, request) = match self.state {
+            State::Granting => (CallKind::Grant, Request::Grant { lease, ttl: self.requested }),
+            State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease }),
+            State::Revoking => (CallKind::Revoke, Request::Revoke { lease }),
             State::Lost(_) | State::Over => return,
         };
         let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
-        self.retry.sent(Call { serial, emitted: ctx.now, what });
+        self.retry.sent(Call { serial, emitted: ctx.now, kind });
     }
 
     /// Schedules the next request, and sends it if it is due.
@@ -227,7 +227,7 @@ impl Session {
     }
 
     /// Retries once immediately, then backs off.
-    fn again(&mut self, ctx: &mut Context) {
+    fn retry_once(&mut self, ctx: &mut Context) {
         if self.retry.tries() > 0 {
             return self.back_off(ctx);
         }
@@ -246,11 +246,11 @@ impl Session {
     }
 
     /// Handles a reply. Replies to obsolete calls return `None`.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<News> {
+    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<SessionEvent> {
         let call = self.retry.answered(|call| call.serial == serial)?;
-        match (call.what, self.state) {
-            (What::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
-            (What::Grant, State::Revoking) => {
+        match (call.kind, self.state) {
+            (CallKind::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
+            (CallKind::Grant, State::Revoking) => {
                 let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
                 if landed || self.may_exist {
                     self.work_at(ctx, ctx.now);
@@ -259,8 +259,8 @@ impl Session {
                 }
                 None
             }
-            (What::KeepAlive, State::Alive | State::Checking) => self.sign_answered(ctx, call, reply),
-            (What::Revoke, State::Revoking) => {
+            (CallKind::KeepAlive, State::Alive | State::Checking) => self.keep_alive_answered(ctx, call, reply),
+            (CallKind::Revoke, State::Revoking) => {
                 match reply {
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.state = State::Over,
@@ -271,15 +271,15 @@ impl Session {
                 }
                 None
             }
-            (What::Grant | What::KeepAlive | What::Revoke, _) => None,
+            (CallKind::Grant | CallKind::KeepAlive | CallKind::Revoke, _) => None,
         }
     }
 
-    fn grant_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<News> {
+    fn grant_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) => {
-                self.live(ctx, call.emitted, *ttl);
-                Some(News::Alive)
+                self.record_alive(ctx, call.emitted, *ttl);
+                Some(SessionEvent::Alive)
             }
             Reply::Done(_) => {
                 self.back_off(ctx);
@@ -292,54 +292,54 @@ impl Session {
             }
             Reply::Refused(Refusal::LeaseExists) => {
                 self.lease = ctx.fresh_lease();
-                self.again(ctx);
+                self.retry_once(ctx);
                 None
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                 self.state = State::Lost(if self.may_exist { Loss::Expired } else { Loss::Gone });
-                Some(News::Refused(Answer::Rejected(error.clone())))
+                Some(SessionEvent::Refused(Answer::Rejected(error.clone())))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 self.may_exist |= matches!(reply, Reply::Unknown(_));
                 self.back_off(ctx);
-                Some(News::Trouble(answer(reply)))
+                Some(SessionEvent::GrantFailed(answer(reply)))
             }
         }
     }
 
-    fn sign_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<News> {
+    fn keep_alive_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
                 let granted = self.state == State::Checking;
-                self.live(ctx, call.emitted, *ttl);
-                Some(if granted { News::Alive } else { News::Renewed(call.emitted) })
+                self.record_alive(ctx, call.emitted, *ttl);
+                Some(if granted { SessionEvent::Alive } else { SessionEvent::Renewed(call.emitted) })
             }
             // The lease expired before it could be used.
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
                 self.state = State::Granting;
-                self.again(ctx);
+                self.retry_once(ctx);
                 None
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 // An extend requested since then still needs its own keep-alive.
-                let another = self.wanted.is_some_and(|at| call.emitted < at);
+                let another = self.renew_from.is_some_and(|at| call.emitted < at);
                 self.work_at(ctx, if another { ctx.now } else { ctx.now + self.granted / 12 });
-                Some(News::Unrenewed(call.emitted, answer(reply)))
+                Some(SessionEvent::Unrenewed(call.emitted, answer(reply)))
             }
         }
     }
 
     /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
-    fn live(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
+    fn record_alive(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
         // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         self.until = self.until.max(Self::valid(emitted, self.granted, &ctx.config));
         self.retry.succeeded();
-        self.wanted = self.wanted.filter(|at| emitted < *at);
+        self.renew_from = self.renew_from.filter(|at| emitted < *at);
         let third = self.granted / 3;
-        let due = if self.wanted.is_some() {
+        let due = if self.renew_from.is_some() {
             Some(ctx.now)
         } else if self.renewing {
             Some(

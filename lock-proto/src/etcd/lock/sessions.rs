@@ -7,7 +7,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::Context;
-use super::session::{News, Session, pause};
+use super::session::{Session, SessionEvent, pause};
 use crate::collections::Deadlines;
 use crate::etcd::request::{LeaseId, Reply, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
@@ -34,7 +34,7 @@ pub(crate) struct Sessions {
     retired: Vec<SessionId>,
     deadlines: Deadlines,
     /// Events for the users, in order.
-    news: VecDeque<(SessionId, News)>,
+    events: VecDeque<(SessionId, SessionEvent)>,
     /// Number of leases so far, to derive their ids.
     leases: u64,
     /// Consecutive leases that the server did not know before it confirmed a keep-alive.
@@ -58,12 +58,12 @@ impl Sessions {
         (at <= now && at < Instant::MAX).then_some(SessionId(slot))
     }
 
-    pub(crate) fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
-    pub(crate) fn next_news(&mut self) -> Option<(SessionId, News)> {
-        self.news.pop_front()
+    pub(crate) fn next_event(&mut self) -> Option<(SessionId, SessionEvent)> {
+        self.events.pop_front()
     }
 
     fn open(&mut self, due: Instant, lease: LeaseId, shared: bool, seconds: i64) -> SessionId {
@@ -100,19 +100,23 @@ impl Sessions {
     /// Marks a session as lost, and queues an event for its users.
     pub(crate) fn lose(&mut self, id: SessionId, loss: Loss) {
         let Some(session) = self.list.get_mut(&id) else { return };
-        if let Some(news) = session.lose(loss) {
-            self.tell(id, news);
+        if let Some(event) = session.lose(loss) {
+            self.emit(id, event);
         }
         self.after(id);
     }
 
-    fn tell(&mut self, id: SessionId, news: News) {
-        match news {
-            News::Lost(Loss::Gone) => self.unknown = self.unknown.saturating_add(1),
-            News::Renewed(_) => self.unknown = 0,
-            News::Alive | News::Unrenewed(..) | News::Trouble(_) | News::Refused(_) | News::Lost(_) => {}
+    fn emit(&mut self, id: SessionId, event: SessionEvent) {
+        match event {
+            SessionEvent::Lost(Loss::Gone) => self.unknown = self.unknown.saturating_add(1),
+            SessionEvent::Renewed(_) => self.unknown = 0,
+            SessionEvent::Alive
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::GrantFailed(_)
+            | SessionEvent::Refused(_)
+            | SessionEvent::Lost(_) => {}
         }
-        self.news.push_back((id, news));
+        self.events.push_back((id, event));
     }
 
     pub(crate) fn stop_renewing(&mut self, id: SessionId) {
@@ -226,14 +230,18 @@ impl Context {
         self.shared.sessions.list.is_empty()
     }
 
-    pub(crate) fn session_step(&mut self, id: SessionId, f: impl FnOnce(&mut Session, &mut Self) -> Option<News>) {
+    pub(crate) fn session_step(
+        &mut self,
+        id: SessionId,
+        f: impl FnOnce(&mut Session, &mut Self) -> Option<SessionEvent>,
+    ) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
-        let news = f(&mut session, self);
+        let event = f(&mut session, self);
         let sessions = &mut self.shared.sessions;
         sessions.list.insert(id, session);
-        if let Some(news) = news {
-            sessions.tell(id, news);
+        if let Some(event) = event {
+            sessions.emit(id, event);
         }
         sessions.after(id);
     }

@@ -12,7 +12,7 @@ use core::time::Duration;
 use super::hold::Hold;
 use super::session::answer;
 use super::sessions::SessionId;
-use super::watch_cache::{Earlier, Kept};
+use super::watch_cache::{CachedWatches, Earlier};
 use super::{Contention, Context, Lock, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
@@ -25,9 +25,9 @@ use crate::time::Instant;
 const POLL: Duration = Duration::from_secs(1);
 
 /// How long events of a newly opened watch may be delayed, see [`Contender::opened`].
-const LATE: Duration = Duration::from_millis(100);
+const DELAY_LIMIT: Duration = Duration::from_millis(100);
 /// Delay before the first extra read in that period.
-const DOUBT: Duration = Duration::from_millis(2);
+const FIRST_REREAD: Duration = Duration::from_millis(2);
 
 /// Which predecessor to watch as an early notice: its distance to the direct predecessor, less one.
 const EARLIER: usize = 3;
@@ -49,9 +49,9 @@ pub struct Contender {
     /// A watched key further ahead, if not all predecessors are known.
     earlier: Option<Box<Earlier>>,
     /// The watch on the predecessor has reported an event, so it is known to be live.
-    prompt: bool,
+    live: bool,
     /// When the watch on the predecessor opened, if its events may be delayed.
-    doubted: Option<Instant>,
+    delayed_since: Option<Instant>,
     /// When to read the queue without a report: the server may have lost an event.
     recheck: Instant,
 }
@@ -73,15 +73,15 @@ impl Contender {
         iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
-    pub(super) fn heard_of(&mut self) -> i64 {
-        let news = self.reading.news;
-        self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
+    pub(super) fn latest_reported(&mut self) -> i64 {
+        let reported = self.reading.reported;
+        self.watches().filter_map(|watched| watched.open).fold(reported, i64::max)
     }
 
     /// Handles a reply older than a reported event. Only a faulty server sends one; avoid a read
     /// loop.
-    pub(super) fn contradicted(&mut self, now: Instant, revision: i64) {
-        self.reading.news = self.reading.news.min(revision);
+    pub(super) fn handle_stale_reply(&mut self, now: Instant, revision: i64) {
+        self.reading.reported = self.reading.reported.min(revision);
         for watched in self.watches() {
             watched.open = watched.open.map(|open| open.min(revision));
         }
@@ -103,11 +103,11 @@ impl Contender {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
         let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
         if older {
-            self.prompt = true;
-            self.doubted = None;
+            self.live = true;
+            self.delayed_since = None;
         }
         if own || older {
-            self.reading.hear(revision);
+            self.reading.report(revision);
         }
         if let Some(earlier) = self.earlier.as_mut().filter(|earlier| gone && earlier.watch.id == watch) {
             earlier.read_at = Some(now + READ_AFTER).filter(|_| self.ahead.rest.is_none());
@@ -133,35 +133,35 @@ impl Contender {
     pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
         let older = self.older_watch.and_then(|older| older.open);
         if watch == self.own_watch.id && older.is_some() && older != self.own_watch.open {
-            self.doubted = Some(now);
-            self.doubt(now, None);
+            self.delayed_since = Some(now);
+            self.check_delay(now, None);
         }
     }
 
     /// Schedules a reread while events of the predecessor may be delayed. A read at the revision at
     /// which the watch opened excludes that.
-    pub(super) fn doubt(&mut self, now: Instant, read: Option<i64>) {
-        let Some(since) = self.doubted else { return };
-        let at = now + (2 * now.since(since)).max(DOUBT);
+    pub(super) fn check_delay(&mut self, now: Instant, read: Option<i64>) {
+        let Some(since) = self.delayed_since else { return };
+        let at = now + (2 * now.since(since)).max(FIRST_REREAD);
         let proven = read.is_some() && self.older_watch.is_some_and(|older| older.open == read);
-        if proven || at > since + LATE {
-            self.doubted = None;
+        if proven || at > since + DELAY_LIMIT {
+            self.delayed_since = None;
         } else if self.reading.retry.tries() == 0 {
             self.reading.read_by(at);
         }
     }
 
     pub(super) fn close_older(&mut self, ctx: &mut Context) {
-        self.doubted = None;
-        self.prompt = false;
+        self.delayed_since = None;
+        self.live = false;
         if let Some(older) = self.older_watch.take() {
             ctx.close_watch(older.id);
         }
     }
 
     /// Ends the wait, and caches its watches if the one on the predecessor is known to be live.
-    pub(super) fn keep_older(&mut self, ctx: &mut Context, long: bool) -> Option<Box<Kept>> {
-        let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
+    pub(super) fn cache_watches(&mut self, ctx: &mut Context, long: bool) -> Option<Box<CachedWatches>> {
+        let watch = self.older_watch.filter(|older| self.live && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
             self.close_earlier(ctx);
@@ -170,7 +170,7 @@ impl Contender {
         let older = mem::take(&mut self.ahead.next.key);
         let earlier = self.earlier.take().map(|earlier| Box::new(Earlier { read_at: None, ..*earlier }));
         let long = long || earlier.is_some();
-        Some(Box::new(Kept::new(ctx.now, self.session, older, watch, earlier, long)))
+        Some(Box::new(CachedWatches::new(ctx.now, self.session, older, watch, earlier, long)))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -216,13 +216,13 @@ impl Lock {
             session,
             own,
             value,
-            reading: Reading::new(revision, watching.news),
+            reading: Reading::new(revision, watching.reported),
             own_watch: watching.own,
             ahead,
             older_watch: Some(watching.older),
             earlier: watching.earlier,
-            prompt: watching.prompt,
-            doubted: None,
+            live: watching.live,
+            delayed_since: None,
             recheck: ctx.recheck_at(),
         });
         self.notify_blocked(ctx, Blocked::Held);
@@ -274,9 +274,9 @@ impl Lock {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };
         contender.recheck = ctx.recheck_at();
-        let heard = contender.heard_of();
+        let reported = contender.latest_reported();
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created), ahead };
-        contender.reading.sent(ctx.send(contender.session, request), heard);
+        contender.reading.sent(ctx.send(contender.session, request), reported);
     }
 
     pub(super) fn look_answered(&mut self, ctx: &mut Context, reply: &Reply) {
@@ -295,7 +295,7 @@ impl Lock {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
                         // The cache is empty: `join` took its watches.
-                        self.store.kept = contender.keep_older(ctx, *long);
+                        self.store.watch_cache = contender.cache_watches(ctx, *long);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {
@@ -319,10 +319,10 @@ impl Lock {
                 }
                 let Contention::Waiting(contender) = &mut self.contention else { return };
                 contender.reading.retry.succeeded();
-                if contender.reading.asked > *revision {
-                    contender.contradicted(ctx.now, *revision);
+                if contender.reading.min_revision > *revision {
+                    contender.handle_stale_reply(ctx.now, *revision);
                 }
-                contender.doubt(ctx.now, Some(*revision));
+                contender.check_delay(ctx.now, Some(*revision));
                 if contender.watches().any(|watched| watched.open.is_none()) {
                     contender.poll_later(ctx.now);
                 }
@@ -369,7 +369,7 @@ impl Lock {
             if let Some(watch) = watch {
                 ctx.close_watch(watch.id);
             }
-            self.close_kept(ctx);
+            self.close_cached_watches(ctx);
             return self.schedule_key(ctx, session, own.modified);
         };
         self.blocked = None;

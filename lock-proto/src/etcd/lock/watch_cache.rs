@@ -18,13 +18,13 @@ use crate::etcd::seam::WatchId;
 use crate::time::Instant;
 
 /// How long watches stay cached after a grant, and again after the end of the hold.
-const KEPT_FOR: Duration = Duration::from_millis(100);
+const CACHE_TTL: Duration = Duration::from_millis(100);
 /// Bounds of the pause before the client queues again. Timers have a resolution of about 1 ms.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
 
 /// Cached watches. Their events may be newer than the reply that starts the next wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kept {
+pub(super) struct CachedWatches {
     session: SessionId,
     /// The watch on the client's key, once the holder has returned it.
     own: Option<Watched>,
@@ -34,13 +34,13 @@ pub(super) struct Kept {
     earlier: Option<Box<Earlier>>,
     long: bool,
     /// Latest reported revision at which the client's key changed or the predecessor was deleted.
-    news: i64,
+    reported: i64,
     held: Duration,
     enter_at: Option<Instant>,
     pub(super) until: Instant,
 }
 
-impl Kept {
+impl CachedWatches {
     /// `older_watch` must be known to be live.
     pub(super) fn new(
         now: Instant,
@@ -50,7 +50,7 @@ impl Kept {
         earlier: Option<Box<Earlier>>,
         long: bool,
     ) -> Self {
-        let until = now + KEPT_FOR;
+        let until = now + CACHE_TTL;
         Self {
             session,
             own: None,
@@ -58,7 +58,7 @@ impl Kept {
             older_watch,
             earlier,
             long,
-            news: 0,
+            reported: 0,
             held: Duration::ZERO,
             enter_at: None,
             until,
@@ -90,10 +90,10 @@ impl Kept {
             || self.earlier.as_ref().is_some_and(|earlier| earlier.watch.id == watch)
     }
 
-    pub(super) fn told(&mut self, watch: WatchId, revision: i64, gone: bool) {
+    pub(super) fn record(&mut self, watch: WatchId, revision: i64, gone: bool) {
         match &mut self.earlier {
             Some(earlier) if earlier.watch.id == watch => {}
-            Some(_) | None if gone || watch != self.older_watch.id => self.news = self.news.max(revision),
+            Some(_) | None if gone || watch != self.older_watch.id => self.reported = self.reported.max(revision),
             Some(_) | None => {}
         }
     }
@@ -123,33 +123,33 @@ pub(super) struct Watching {
     pub(super) own: Watched,
     pub(super) older: Watched,
     /// The latest revision that cached watches reported.
-    pub(super) news: i64,
+    pub(super) reported: i64,
     /// The watch on the predecessor is known to be live.
-    pub(super) prompt: bool,
+    pub(super) live: bool,
     pub(super) earlier: Option<Box<Earlier>>,
 }
 
 impl Lock {
-    pub(super) fn close_kept(&mut self, ctx: &mut Context) {
-        if let Some(kept) = self.store.kept.take() {
-            kept.close(ctx);
+    pub(super) fn close_cached_watches(&mut self, ctx: &mut Context) {
+        if let Some(cached) = self.store.watch_cache.take() {
+            cached.close(ctx);
         }
     }
 
-    pub(super) fn close_kept_due(&mut self, ctx: &mut Context) {
-        if self.store.kept.as_ref().is_some_and(|kept| kept.until <= ctx.now) {
-            self.close_kept(ctx);
+    pub(super) fn expire_cached_watches(&mut self, ctx: &mut Context) {
+        if self.store.watch_cache.as_ref().is_some_and(|cached| cached.until <= ctx.now) {
+            self.close_cached_watches(ctx);
         }
     }
 
     /// Caches the holder's watch on its own key, or closes it.
-    pub(super) fn keep_own(&mut self, ctx: &mut Context, hold: &Hold) {
+    pub(super) fn cache_own_watch(&mut self, ctx: &mut Context, hold: &Hold) {
         let Some(own) = hold.own else { return };
-        match &mut self.store.kept {
-            Some(kept) if kept.own.is_none() && own.open.is_some() => {
-                kept.own = Some(own);
-                kept.held = ctx.now.since(hold.tenure.since());
-                kept.until = ctx.now + KEPT_FOR;
+        match &mut self.store.watch_cache {
+            Some(cached) if cached.own.is_none() && own.open.is_some() => {
+                cached.own = Some(own);
+                cached.held = ctx.now.since(hold.tenure.since());
+                cached.until = ctx.now + CACHE_TTL;
             }
             Some(_) | None => ctx.close_watch(own.id),
         }
@@ -157,20 +157,20 @@ impl Lock {
 
     /// Watches the predecessor's key and the client's own. Reuses cached watches if they match.
     pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
-        match self.store.kept.take().map(|kept| *kept) {
-            Some(Kept { session: of, own: Some(own), older: key, older_watch, earlier, news, .. })
+        match self.store.watch_cache.take().map(|cached| *cached) {
+            Some(CachedWatches { session: of, own: Some(own), older: key, older_watch, earlier, reported, .. })
                 if of == session && key == *older =>
             {
-                Watching { own, older: older_watch, news, prompt: true, earlier }
+                Watching { own, older: older_watch, reported, live: true, earlier }
             }
-            kept => {
-                if let Some(kept) = kept {
-                    kept.close(ctx);
+            cached => {
+                if let Some(cached) = cached {
+                    cached.close(ctx);
                 }
                 // The order matters, see `Contender::opened`.
                 let older = Watched::until_deleted(ctx, older.clone());
                 let own = Watched::new(ctx, own);
-                Watching { own, older, news: 0, prompt: false, earlier: None }
+                Watching { own, older, reported: 0, live: false, earlier: None }
             }
         }
     }
