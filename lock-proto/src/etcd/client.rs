@@ -91,8 +91,7 @@ impl Transport for Etcd {
 impl Client {
     /// Creates a client of the cluster in `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be globally unique; `seed` is entropy for jitter. Both come from the operating
-    /// system.
+    /// `id` must be globally unique; `seed` is 64 bits of entropy for jitter. Take both from the OS.
     ///
     /// # Errors
     ///
@@ -136,9 +135,9 @@ impl Client {
 
     /// Returns the next output that is not a request.
     ///
-    /// A host that queues outputs drains this at once, and calls
-    /// [`poll_request`](Self::poll_request) when its queue is empty. Requests made in between are
-    /// then sent together.
+    /// A host that queues outputs drains this at once. It calls
+    /// [`poll_request`](Self::poll_request) when its queue is empty, so that requests made in
+    /// between leave together.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_notification(&mut self) -> Option<Output> {
         self.out.pop_front()

@@ -32,8 +32,7 @@ pub struct Settings {
 }
 
 impl Config {
-    /// Creates the default settings for a cluster of 1 to 15 members. The client tries them in
-    /// turn.
+    /// Creates the default settings for a cluster of 1 to 15 members, which are tried in turn.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
             endpoints: endpoints.into_iter().collect(),
@@ -49,9 +48,8 @@ impl Config {
     /// Creates the default settings for the cluster and login in a URL:
     /// `etcd://[user:password@]host[:port][,host[:port]…]`.
     ///
-    /// The default port is 2379, IPv6 addresses are written in brackets, and special characters in
-    /// user and password are percent-encoded. Anything else is an error: a lock must not land on
-    /// another cluster.
+    /// The default port is 2379. IPv6 addresses are written in brackets. Special characters in user
+    /// and password are percent-encoded. Anything that is not understood is an error.
     ///
     /// ```
     /// use lock_proto::etcd::Config;

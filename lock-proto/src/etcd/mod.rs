@@ -1,5 +1,5 @@
-//! Locks and elections on etcd 3.4 or later, compatible with Go's concurrency package and
-//! `etcdctl`.
+//! Locks and elections on etcd 3.4 or later, compatible with `etcdctl` and Go's concurrency
+//! package.
 //!
 //! Each contender creates a key `name/<lease id>`; the key that was created first holds the lock.
 //! Waiters watch the key ahead instead of polling. One lease keeps all locks of a client alive.

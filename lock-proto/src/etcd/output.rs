@@ -70,8 +70,7 @@ pub enum Output {
     },
     /// The shutdown has finished, and every connection is closed.
     Stopped {
-        /// Keys and leases whose removal was not confirmed, and which may remain until their TTL
-        /// ends.
+        /// Keys and leases whose removal was not confirmed. They may remain until their TTL ends.
         unreleased: u32,
     },
 }

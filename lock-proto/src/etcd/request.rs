@@ -64,8 +64,7 @@ impl Queue {
         let key = [prefix, name, b"/"].concat();
         let mut end = key.clone();
         if let Some(last) = end.last_mut() {
-            // The last byte is a slash, which can be incremented. `end` follows all keys with the
-            // prefix.
+            // Incrementing the final slash gives the first key after all keys with this prefix.
             *last += 1;
         }
         Self { prefix: key.into(), end: end.into() }
@@ -85,8 +84,7 @@ impl Queue {
         (&self.prefix, &self.end)
     }
 
-    /// Returns a contender's key: name, slash, and lease id in lower-case hexadecimal without
-    /// padding.
+    /// Returns a contender's key: name, slash, and lease id in lower-case hexadecimal, unpadded.
     // E2
     pub fn key(&self, lease: LeaseId) -> Bytes {
         let digits = 16 - lease.get().leading_zeros() as usize / 4;
@@ -249,7 +247,7 @@ pub enum Found {
         /// The contender's key after this request.
         own: Option<Seen>,
         /// The direct predecessor; for [`Request::First`], the first key. A failed write reads it
-        /// only for `Create` with `alone`. After a successful `Create` it may be unknown despite
+        /// only for `Create` with `alone`. A successful `Create` may leave it unknown despite
         /// `others`.
         older: Option<KeyValue>,
         /// Predecessors of `older`, newest first. Set by a successful `Create` and by `Look`.
@@ -307,8 +305,7 @@ impl Request {
                 let key = queue.key(*lease);
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
-                // Unsorted, the limit lets the server skip the remaining keys, but the reply counts
-                // them all.
+                // Unsorted, the limit lets the server skip reading other keys. It still counts them.
                 let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
                 let listed = (!long).then(|| some(LISTED as i64 + 1));
                 let expected = expects.iter().map(|expected| op_range(one(expected.clone())));

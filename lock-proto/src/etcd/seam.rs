@@ -69,8 +69,7 @@ pub enum LocksOutput {
     },
     /// The shutdown has finished.
     Stopped {
-        /// Keys and leases whose removal was not confirmed, and which may remain until their TTL
-        /// ends.
+        /// Keys and leases whose removal was not confirmed. They may remain until their TTL ends.
         unreleased: u32,
     },
 }

@@ -2,8 +2,7 @@
 //!
 //! Codes and messages are those of `api/v3rpc/rpctypes/error.go` in etcd's source, verified on 3.4.
 //! Only a status that the server itself must have chosen counts as a refusal. gRPC stacks also
-//! produce some codes, for broken connections or long responses, after the request may have been
-//! executed.
+//! produce some codes, for broken connections or long responses, when the outcome is unknown.
 // E9
 
 use super::request::Refusal;
@@ -47,8 +46,7 @@ impl Meaning {
             Code::Ok | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded | Code::Aborted | Code::Internal => {
                 unknown(false)
             }
-            // Too many requests, database full, TTL too long. If not from etcd: response or HTTP/2
-            // limits.
+            // Too many requests, database full, TTL too long. Otherwise limits of the gRPC stack.
             Code::ResourceExhausted | Code::OutOfRange if !own => unknown(false),
             Code::ResourceExhausted => refused(ErrorClass::Transient),
             Code::NotFound if says("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
@@ -75,8 +73,7 @@ impl Meaning {
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Reconnect)
     }
 
-    /// Returns true if only this request is at fault: it may be too large, or unknown to the
-    /// server.
+    /// Returns true if only this request is at fault: too large, or unknown to the server.
     pub(super) fn blames_the_request(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: false, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)

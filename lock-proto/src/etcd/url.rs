@@ -22,8 +22,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Parses `host` or `host:port`. The default port is 2379; IPv6 addresses are written in
-    /// brackets.
+    /// Parses `host` or `host:port`. The default port is 2379; IPv6 addresses need brackets.
     ///
     /// ```
     /// use lock_proto::etcd::Endpoint;

@@ -42,8 +42,7 @@ impl Lock {
         Ok(hold.owner_key(&queue, lease))
     }
 
-    /// Prepares a new holder: writes its value or extends the lease if needed, then offers the
-    /// lock.
+    /// Prepares a new holder (writes its value, extends the lease), then offers it the lock.
     pub(super) fn take_over(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();

@@ -67,8 +67,8 @@ impl Query {
     fn read(&mut self, ctx: &mut Context) -> bool {
         let retry = &self.reading.retry;
         let polled = retry.due().is_some() && self.watch.is_some();
-        let wanted = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
-        if retry.is_in_flight() || !(wanted || self.recheck().is_some_and(|at| at <= ctx.now)) {
+        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
+        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return false;
         }
         self.recheck = self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.id.slot), ctx.now));

@@ -29,7 +29,7 @@ const DELAY_LIMIT: Duration = Duration::from_millis(100);
 /// Delay before the first extra read in that period.
 const FIRST_REREAD: Duration = Duration::from_millis(2);
 
-/// Which predecessor to watch as an early notice: its distance to the direct predecessor, less one.
+/// Index in [`Ahead::rest`] of the key whose deletion gives early notice of the client's turn.
 const EARLIER: usize = 3;
 /// Delay before the read that its deletion triggers, so as not to slow down the next holder.
 const READ_AFTER: Duration = Duration::from_millis(2);
@@ -78,8 +78,7 @@ impl Contender {
         self.watches().filter_map(|watched| watched.open).fold(reported, i64::max)
     }
 
-    /// Handles a reply older than a reported event. Only a faulty server sends one; avoid a read
-    /// loop.
+    /// Backs off after a reply older than a reported event, as only a faulty server sends one.
     pub(super) fn handle_stale_reply(&mut self, now: Instant, revision: i64) {
         self.reading.reported = self.reading.reported.min(revision);
         for watched in self.watches() {
@@ -230,8 +229,8 @@ impl Lock {
     }
 
     /// Watches a key further ahead in a long queue whose predecessors are not all known. Its
-    /// deletion leaves time to read them. A hand-over then costs two or three reads, however long
-    /// the queue is.
+    /// deletion leaves time to read them, so that a hand-over costs only two or three reads of
+    /// single keys.
     pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };

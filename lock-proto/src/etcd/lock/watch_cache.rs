@@ -1,8 +1,8 @@
 //! Watches of the previous wait, cached for the next one.
 //!
 //! Clients that lock a name repeatedly tend to queue in the same order, behind the same
-//! predecessor. Reusing an open watch saves requests and a second read of the queue, most of a
-//! hand-over's cost.
+//! predecessor. Reusing an open watch saves requests and a read of the queue, which are most of
+//! what a hand-over costs the server.
 // E5
 
 use alloc::boxed::Box;
