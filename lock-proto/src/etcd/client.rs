@@ -91,7 +91,7 @@ impl Transport for Etcd {
 impl Client {
     /// Creates a client of the cluster in `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be globally unique; `seed` is 64 bits of entropy for jitter. Take both from the OS.
+    /// `id` must be globally unique; `seed` is 64 bits of entropy. Take both from the OS.
     ///
     /// # Errors
     ///

@@ -305,7 +305,7 @@ impl Request {
                 let key = queue.key(*lease);
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
-                // Unsorted, the limit lets the server skip reading other keys. It still counts them.
+                // Unsorted, the limit lets the server count the other keys without reading them.
                 let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
                 let listed = (!long).then(|| some(LISTED as i64 + 1));
                 let expected = expects.iter().map(|expected| op_range(one(expected.clone())));
