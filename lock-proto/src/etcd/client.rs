@@ -1,4 +1,4 @@
-//! The whole client: the hub and its channel. Remote procedure calls in, remote procedure calls out.
+//! The etcd client: connects the hub to its channel.
 
 use bytes::Bytes;
 
@@ -18,8 +18,8 @@ use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
 ///
-/// Its verbs are the methods of [`Machine`](crate::Machine) and [`Elections`]. The host opens the connections, makes the
-/// calls that [`poll_output`](Self::poll_output) returns, and reports their results.
+/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`]. The host carries out the
+/// outputs of [`poll_output`](Self::poll_output), and reports the results.
 pub type Client = lock::Client<Etcd>;
 
 impl Transport for Etcd {
@@ -89,21 +89,21 @@ impl Transport for Etcd {
 }
 
 impl Client {
-    /// A client of the cluster of `config`. A connection is opened when the first lock is wanted.
+    /// Creates a client of the cluster in `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be unique in the world, `seed` is 64 bits of entropy for jitter: take both from the operating system.
+    /// `id` must be globally unique; `seed` is 64 bits of entropy. Take both from the OS.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range, with its value and what is allowed.
+    /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
         let locks = Locks::new(now, config, id, seed)?;
         let channel = Channel::new(locks.config().channel(), seed);
         Ok(Self::with(locks, channel))
     }
 
-    /// The key of the holder, for its own transactions that compare the key's `mod_revision`. From now on the client
-    /// changes that revision before it hands the lock over.
+    /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
+    /// The client then changes that revision before each hand-over.
     ///
     /// # Errors
     ///
@@ -112,49 +112,53 @@ impl Client {
         self.verb(now, |locks, now| locks.owner_guard(now, lock))
     }
 
-    /// A unary call has ended.
+    /// Handles the end of a unary call.
     pub fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>) {
         self.fact(now, |channel, now| channel.handle_reply(now, rpc, reply));
     }
 
-    /// A message came on a stream.
+    /// Handles a message on a stream.
     pub fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived) {
         self.fact(now, |channel, now| channel.handle_message(now, stream, message));
     }
 
-    /// A stream has ended, or could not be opened.
+    /// Handles the end of a stream, or a failure to open it.
     pub fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status) {
         self.fact(now, |channel, now| channel.handle_stream_ended(now, stream, status));
     }
 
-    /// The next thing to be done, in the order in which it was decided.
+    /// Returns the next output. Outputs must be carried out in this order.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.poll_notification().or_else(|| self.poll_request())
     }
 
-    /// The next output that is not a request. For a host that queues outputs: drain `poll_notification` at once, and call
-    /// [`poll_request`](Self::poll_request) when that queue is empty. Requests that are made meanwhile can then leave
-    /// together.
+    /// Returns the next output that is not a request.
+    ///
+    /// A host that queues outputs drains this at once. It calls
+    /// [`poll_request`](Self::poll_request) when its queue is empty, so that requests made in
+    /// between leave together.
     #[must_use = "an output that is not carried out stalls the client"]
     pub fn poll_notification(&mut self) -> Option<Output> {
         self.out.pop_front()
     }
 
-    /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. The server may execute it from now
-    /// on, so it is returned only when no other output is left.
+    /// Returns the next request or stream operation: `Call`, `Open` or `Send`.
+    ///
+    /// The server may execute the request from now on, so all other outputs come first.
     // M8
     #[must_use = "a request that is not carried out stalls the client"]
     pub fn poll_request(&mut self) -> Option<Output> {
         if self.out.is_empty() { self.links.poll_request() } else { None }
     }
 
-    /// The key that a holder has. Unlike [`owner_guard`](Self::owner_guard) it promises nothing about what comes after the hold.
+    /// Returns the key of the holder. Unlike [`owner_guard`](Self::owner_guard), this does not make
+    /// the client change the key before a hand-over.
     pub fn owner(&self, lock: LockId) -> Option<OwnerKey> {
         self.locks.owner(lock)
     }
 
-    /// Where a member is.
+    /// Returns the endpoint of a member.
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().endpoints().get(node.index())
     }

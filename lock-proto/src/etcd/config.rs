@@ -1,4 +1,4 @@
-//! The settings of a client, and the one place where they are checked.
+//! Settings of an etcd client, and their checks.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,17 +10,17 @@ use crate::error::ConfigError;
 use crate::lock::{self, DAY, check_targets};
 use crate::url::{Secret, UrlError};
 
-/// The most endpoints that a client may have.
+/// Maximum number of endpoints of a client.
 pub const MAX_ENDPOINTS: usize = 15;
-/// The shortest TTL of a session: etcd counts whole seconds.
+/// Shortest TTL of a session. etcd counts whole seconds.
 pub const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
-/// The longest TTL of a session.
+/// Longest TTL of a session.
 pub const MAX_SESSION_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// All settings of a client. Checked as a whole by [`Client::new`](super::Client::new).
+/// All settings of a client. [`Client::new`](super::Client::new) checks them.
 pub type Config = lock::Config<Settings>;
 
-/// The settings that only etcd has. See [`Config`].
+/// Settings that only etcd has. See [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) endpoints: Vec<Endpoint>,
@@ -32,7 +32,7 @@ pub struct Settings {
 }
 
 impl Config {
-    /// The default settings for the members of one cluster: 1 to 15 of them, tried in turn.
+    /// Creates the default settings for a cluster of 1 to 15 members, which are tried in turn.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
             endpoints: endpoints.into_iter().collect(),
@@ -45,10 +45,11 @@ impl Config {
         Self::with(Duration::from_secs(1), store)
     }
 
-    /// The default settings for the cluster and the login of a URL: `etcd://[user:password@]host[:port][,host[:port]…]`.
+    /// Creates the default settings for the cluster and login in a URL:
+    /// `etcd://[user:password@]host[:port][,host[:port]…]`.
     ///
-    /// The port is 2379 unless given. An IPv6 address stands in brackets. In a user or password special characters are
-    /// percent-encoded. Whatever is not understood is refused: a lock that is not where its owner believes is no lock.
+    /// The default port is 2379. IPv6 addresses are written in brackets. Special characters in user
+    /// and password are percent-encoded. Anything that is not understood is an error.
     ///
     /// ```
     /// use lock_proto::etcd::Config;
@@ -60,7 +61,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`UrlError`] names what is wrong, and what is allowed in its place.
+    /// [`UrlError`] names what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (endpoints, user) = url::parse(url)?;
         let mut config = Self::new(endpoints);
@@ -68,46 +69,46 @@ impl Config {
         Ok(config)
     }
 
-    /// Who logs in. Default: nobody, for a cluster without authentication.
+    /// Sets the user that logs in. Default: no login, for a cluster without authentication.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.store.user = Some((name.into(), Secret::new(password)));
         self
     }
 
-    /// How long the session that all locks share outlives the last keep-alive of this client: the TTL of its lease. Whole
-    /// seconds, rounded up; the cluster has a minimum of its own. From 1 s to 30 days, default 10 s.
+    /// Sets the TTL of the shared session's lease, counted from the last keep-alive. Whole seconds,
+    /// rounded up; the cluster may enforce a minimum. From 1 s to 30 days, default 10 s.
     pub const fn session_ttl(mut self, ttl: Duration) -> Self {
         self.store.session_ttl = ttl;
         self
     }
 
-    /// How long a hold may last before its own key is watched, so that a loss which the lease does not tell is noticed.
-    /// Default: a third of the TTL, so that short holds cost no watch.
+    /// Sets the age at which a hold starts to watch its own key, to notice a loss that the lease
+    /// does not show. Default: a third of the TTL, so that short holds cost no watch.
     pub const fn watch_own_after(mut self, held: Duration) -> Self {
         self.store.watch_own_after = Some(held);
         self
     }
 
-    /// How long the watch stream may be silent before the member is asked for a sign of life on it. Default 10 s.
+    /// Sets how long the watch stream may be silent before the client probes it. Default 10 s.
     pub const fn watch_quiet(mut self, silence: Duration) -> Self {
         self.store.watch_quiet = silence;
         self
     }
 
-    /// How often a waiter reads its queue, and an observer its election, while their watches are open and report nothing.
-    /// It bounds the wait after a change that the server did not report. Up to a quarter of it is taken off as jitter. From
-    /// 10 ms to a day, default 30 s.
+    /// Sets how often a waiter rereads its queue, and an observer its election, while their watches
+    /// report nothing. This bounds the delay after an event that the server did not report. Jitter
+    /// shortens it by up to a quarter. From 10 ms to a day, default 30 s.
     pub const fn recheck(mut self, every: Duration) -> Self {
         self.store.recheck = every;
         self
     }
 
-    /// The members.
+    /// Returns the members.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.store.endpoints
     }
 
-    /// The part of the settings that a [`Channel`](super::Channel) needs.
+    /// Returns the settings that a [`Channel`](super::Channel) needs.
     pub fn channel(&self) -> ChannelConfig {
         ChannelConfig {
             endpoints: self.store.endpoints.len() as u16,
@@ -125,7 +126,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range, with its value and the allowed range.
+    /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Settings { endpoints, session_ttl, watch_own_after, watch_quiet, recheck, .. } = &self.store;
         check_targets(endpoints.iter().take(MAX_ENDPOINTS).map(|endpoint| &endpoint.target))?;

@@ -1,4 +1,4 @@
-//! The hub: many locks and elections, typed requests in and out.
+//! The hub of an etcd client: typed requests out, typed replies in.
 
 use alloc::collections::BTreeMap;
 
@@ -21,20 +21,21 @@ use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
 ///
-/// This is the seam for those who bring their own etcd client: carry out each [`LocksOutput`] (see
-/// [`Request::rpc`](super::Request::rpc)) and report what came of it. Verbs are called by the application, `handle_*` tell what the world did,
-/// `poll_output` gives what is to be done. After each call drain `poll_output` until it is empty, and call
-/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+/// Use this with your own etcd client. Carry out each [`LocksOutput`] (see
+/// [`Request::rpc`](super::Request::rpc)), and report results with the `handle_*` methods. After
+/// each call, drain `poll_output`. Call [`handle_timeout`](Self::handle_timeout) at
+/// [`next_deadline`](Self::next_deadline).
 ///
-/// No order among requests is assumed: each is safe whenever it is executed (requirement E6).
+/// Requests may be executed in any order: each one is safe whenever it is executed.
+// E6
 pub type Locks = lock::Locks<Etcd>;
 
 impl Locks {
-    /// A hub for the cluster of `config`. `seed` is 64 bits of entropy for jitter.
+    /// Creates a hub for the cluster in `config`. `seed` is 64 bits of entropy for jitter.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range.
+    /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let (queries, watchers) = (BTreeMap::new(), BTreeMap::new());
@@ -43,8 +44,8 @@ impl Locks {
         Ok(Self::with(Context::with(now, config, seed, shared)))
     }
 
-    /// Lets the numbers of calls and watches begin after these, for a search that tells numbers apart by their size: see
-    /// [`Canon`](crate::sim::search::Canon). Only before anything was asked for.
+    /// Starts numbering calls and watches after these numbers, before any request. A search tells
+    /// ids apart by their size: see [`Canon`](crate::sim::search::Canon).
     #[cfg(feature = "sim")]
     #[must_use]
     pub const fn count_from(mut self, calls: u64, watches: u64) -> Self {
@@ -53,9 +54,8 @@ impl Locks {
         self
     }
 
-    // --- verbs ---
-
-    /// Stands for election with this value. Progress is reported as events for the returned id; `Granted` means elected.
+    /// Stands for election with this value. Progress is reported as events for the returned id;
+    /// `Granted` means elected.
     ///
     /// # Errors
     ///
@@ -64,35 +64,36 @@ impl Locks {
         self.begin(now, want, |bid| *bid = Bid { lease: bid.lease, value, candidate: true })
     }
 
-    /// Changes the value of a candidate that leads. Answered by `Proclaimed` or `ProclaimFailed`.
+    /// Changes the value of the leader. `Proclaimed` or `ProclaimFailed` reports the result.
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if it does not lead.
+    /// [`Misuse`] if the candidate does not lead.
     pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
         self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
     }
 
-    /// The key that the holder has, for transactions of its own that compare its `mod_revision`. From now on the lock is not passed on
-    /// before that has changed (requirement E7).
+    /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
+    /// The client then changes that revision before each hand-over.
     ///
     /// # Errors
     ///
     /// [`Misuse`] if the lock is not held.
+    // E7
     pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerKey, Misuse> {
         self.verb(now, id, |lock, ctx| lock.owner_guard(ctx, id))
     }
 
-    /// Asks who leads. Answered by one event.
+    /// Queries the current leader. One event reports the result.
     ///
     /// # Errors
     ///
-    /// [`Misuse`]: the name is too long or empty, or the client is shutting down.
+    /// [`Misuse`] if the name is too long or empty, or the client is shutting down.
     pub fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
         self.query(now, name, false)
     }
 
-    /// Observes who leads, until the query is closed. The last event says why it could not go on.
+    /// Observes the leader until the query is closed. After a failure, the last event says why.
     ///
     /// # Errors
     ///
@@ -114,7 +115,7 @@ impl Locks {
         Ok(id)
     }
 
-    /// Ends a question or an observation: no event of it follows.
+    /// Closes a query or an observation. No more events follow for it.
     pub fn close_query(&mut self, now: Instant, id: QueryId) {
         self.handle_timeout(now);
         if self.ctx.shared.queries.get(&id.slot).is_some_and(|query| query.id == id) {
@@ -122,9 +123,7 @@ impl Locks {
         }
     }
 
-    // --- facts ---
-
-    /// What became of a request. Answers to unknown calls are dropped.
+    /// Handles the reply to a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
         match call.owner {
@@ -138,38 +137,34 @@ impl Locks {
         self.settle();
     }
 
-    /// The watch is open: every change after `revision` will be told. Told again after each re-opening.
+    /// Handles an opened or reopened watch: it reports every change after `revision`.
     pub fn handle_watching(&mut self, now: Instant, watch: WatchId, revision: i64) {
         let lock = |lock: &mut Lock, ctx: &mut Context| lock.watching(ctx, watch, revision);
         self.watcher_step(now, watch, lock, |query, ctx| query.watching(ctx, revision));
     }
 
-    /// A watched key was written, or deleted, at `revision`.
+    /// Handles a write or deletion of a watched key at `revision`.
     pub fn handle_changed(&mut self, now: Instant, watch: WatchId, revision: i64, deleted: bool, kv: &KeyValue) {
         let lock = |lock: &mut Lock, ctx: &mut Context| lock.changed(ctx, watch, revision, kv, deleted);
         self.watcher_step(now, watch, lock, |query, ctx| query.changed(ctx, revision));
     }
 
-    /// The watch cannot be heard at present; it is opened again.
+    /// Handles the loss of a watch, which the channel is reopening.
     pub fn handle_unsubscribed(&mut self, now: Instant, watch: WatchId) {
         self.watcher_step(now, watch, |lock, ctx| lock.unsubscribed(ctx, watch), Query::unsubscribed);
     }
 
-    /// The watch will not be opened. Whoever wanted it reads now and then instead; those readings will be refused as well, and say so.
+    /// Handles a watch that the server refused. Its owner polls instead, which may be refused too.
     pub fn handle_watch_refused(&mut self, now: Instant, watch: WatchId, _: &ServerError) {
         self.handle_unsubscribed(now, watch);
     }
 
-    // --- questions ---
-
-    /// The key that a holder has.
+    /// Returns the key of the holder.
     pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
         self.locks.of(id)?.owner(id, &self.ctx)
     }
 
-    // --- inside ---
-
-    /// Passes news of a watch to its owner, a lock or a query.
+    /// Routes a watch event to the lock or query that owns the watch.
     fn watcher_step(
         &mut self,
         now: Instant,
@@ -188,7 +183,7 @@ impl Locks {
         self.settle();
     }
 
-    /// Nothing more is done for any lock.
+    /// Drops all locks, and leaves their sessions.
     pub(super) fn drop_locks(&mut self) {
         for (slot, lock) in self.locks.clear() {
             for (session, _) in &lock.store.joined {
@@ -200,9 +195,9 @@ impl Locks {
 }
 
 impl Context {
-    /// One step of a query. It ends if `f` returns true.
+    /// Runs one step of a query, and removes the query if `f` returns true.
     pub(super) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query, &mut Self) -> bool) {
-        // Taken out of the list meanwhile, so that it can use the rest.
+        // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut query) = self.shared.queries.remove(&slot) else { return };
         if !f(&mut query, self) {
             self.shared.queries.insert(slot, query);

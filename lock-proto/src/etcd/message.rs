@@ -1,7 +1,7 @@
 //! The messages of etcd's gRPC API that this library uses, with only the fields it uses.
 //!
-//! Names, field numbers and types are those of `rpc.proto`, `kv.proto` and `auth.proto` of the public API (etcd 3.4 and later);
-//! a field that is not declared here is skipped when it is read. Enumerations are plain numbers, as constants.
+//! Names, field numbers and types follow `rpc.proto`, `kv.proto` and `auth.proto` of the public API
+//! (etcd 3.4 and later). Undeclared fields are skipped. Enumerations are integer constants.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,42 +9,42 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
-/// What every reply carries.
+/// Header of every response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct ResponseHeader {
     /// The member that answered.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
-    /// The store's revision when the request was applied.
+    /// Revision of the store when the request was applied.
     #[prost(int64, tag = "3")]
     pub revision: i64,
 }
 
-/// A key and what is stored under it.
+/// A key and its value.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct KeyValue {
     /// The key.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// The revision of its creation.
+    /// Revision of its creation.
     #[prost(int64, tag = "2")]
     pub create_revision: i64,
-    /// The revision of its last change.
+    /// Revision of its last change.
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
     /// The value.
     #[prost(bytes = "bytes", tag = "5")]
     pub value: Bytes,
-    /// The lease it hangs on; 0 for none.
+    /// The lease it is attached to; 0 for none.
     #[prost(int64, tag = "6")]
     pub lease: i64,
 }
 
-/// [`RangeRequest::sort_order`]: largest first.
+/// [`RangeRequest::sort_order`]: descending.
 pub const DESCEND: i32 = 2;
-/// [`RangeRequest::sort_order`]: smallest first.
+/// [`RangeRequest::sort_order`]: ascending.
 pub const ASCEND: i32 = 1;
-/// [`RangeRequest::sort_target`]: by the revision of creation.
+/// [`RangeRequest::sort_target`]: by creation revision.
 pub const BY_CREATE: i32 = 2;
 
 /// Reads keys.
@@ -53,10 +53,10 @@ pub struct RangeRequest {
     /// The key, or the first of a range.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// Where the range ends, exclusive; empty for the one key.
+    /// End of the range, exclusive; empty for a single key.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: Bytes,
-    /// The most keys that are wanted; 0 for all.
+    /// Maximum number of keys returned; 0 for all.
     #[prost(int64, tag = "3")]
     pub limit: i64,
     /// 0 none, [`ASCEND`], [`DESCEND`].
@@ -65,10 +65,10 @@ pub struct RangeRequest {
     /// 0 the key, [`BY_CREATE`].
     #[prost(int32, tag = "6")]
     pub sort_target: i32,
-    /// Leaves the values out.
+    /// Omits the values.
     #[prost(bool, tag = "8")]
     pub keys_only: bool,
-    /// Gives the number of keys alone.
+    /// Returns only the number of keys.
     #[prost(bool, tag = "9")]
     pub count_only: bool,
     /// Only keys created at this revision or before; 0 for all.
@@ -76,16 +76,16 @@ pub struct RangeRequest {
     pub max_create_revision: i64,
 }
 
-/// The answer to [`RangeRequest`].
+/// Response to [`RangeRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RangeResponse {
-    /// See [`ResponseHeader`]. Without a revision inside a transaction.
+    /// See [`ResponseHeader`]. Inside a transaction it has no revision.
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
     /// The keys.
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// How many keys the range has, whatever the limit.
+    /// Number of keys in the range, regardless of the limit.
     #[prost(int64, tag = "4")]
     pub count: i64,
 }
@@ -99,12 +99,12 @@ pub struct PutRequest {
     /// The value.
     #[prost(bytes = "bytes", tag = "2")]
     pub value: Bytes,
-    /// The lease that the key is to hang on; 0 for none.
+    /// The lease to attach the key to; 0 for none.
     #[prost(int64, tag = "3")]
     pub lease: i64,
 }
 
-/// The answer to [`PutRequest`].
+/// Response to [`PutRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct PutResponse {
     /// See [`ResponseHeader`].
@@ -118,18 +118,18 @@ pub struct DeleteRangeRequest {
     /// The key, or the first of a range.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// Where the range ends, exclusive; empty for the one key.
+    /// End of the range, exclusive; empty for a single key.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: Bytes,
 }
 
-/// The answer to [`DeleteRangeRequest`].
+/// Response to [`DeleteRangeRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct DeleteRangeResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// How many keys were deleted.
+    /// Number of deleted keys.
     #[prost(int64, tag = "2")]
     pub deleted: i64,
 }
@@ -137,7 +137,7 @@ pub struct DeleteRangeResponse {
 /// One operation of a transaction.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RequestOp {
-    /// Which one.
+    /// The operation.
     #[prost(oneof = "Op", tags = "1, 2, 3, 4")]
     pub request: Option<Op>,
 }
@@ -154,15 +154,15 @@ pub enum Op {
     /// Delete.
     #[prost(message, tag = "3")]
     Delete(DeleteRangeRequest),
-    /// A transaction within the transaction. Its conditions look at the store as it was before the whole.
+    /// A nested transaction. Its conditions see the store as it was before the outer transaction.
     #[prost(message, tag = "4")]
     Txn(TxnRequest),
 }
 
-/// What one operation of a transaction gave.
+/// The result of one operation of a transaction.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct ResponseOp {
-    /// Of which one.
+    /// The result.
     #[prost(oneof = "OpResponse", tags = "1, 2, 3, 4")]
     pub response: Option<OpResponse>,
 }
@@ -170,71 +170,71 @@ pub struct ResponseOp {
 /// The results of [`ResponseOp`].
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub enum OpResponse {
-    /// Read.
+    /// Result of a read.
     #[prost(message, tag = "1")]
     Range(RangeResponse),
-    /// Written.
+    /// Result of a write.
     #[prost(message, tag = "2")]
     Put(PutResponse),
-    /// Deleted.
+    /// Result of a delete.
     #[prost(message, tag = "3")]
     Delete(DeleteRangeResponse),
-    /// A transaction's. Its header has no revision.
+    /// Result of a nested transaction. Its header has no revision.
     #[prost(message, tag = "4")]
     Txn(TxnResponse),
 }
 
-/// A condition of a transaction. An absent key compares as one whose revisions are 0.
+/// A condition of a transaction. An absent key compares as if its revisions were 0.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct Compare {
-    /// 0: the two are equal. (Others are not used here.)
+    /// 0 for equality. Other operators are not used here.
     #[prost(int32, tag = "1")]
     pub result: i32,
-    /// What is compared: [`COMPARE_CREATE`] or [`COMPARE_MOD`].
+    /// The compared field: [`COMPARE_CREATE`] or [`COMPARE_MOD`].
     #[prost(int32, tag = "2")]
     pub target: i32,
-    /// The key, or the first of a range: the condition must then hold for each key in it.
+    /// The key, or the first of a range. The condition must hold for each key in the range.
     #[prost(bytes = "bytes", tag = "3")]
     pub key: Bytes,
-    /// What it is compared with.
+    /// The value to compare with.
     #[prost(oneof = "CompareWith", tags = "5, 6")]
     pub with: Option<CompareWith>,
-    /// Where the range ends, exclusive; empty for the one key.
+    /// End of the range, exclusive; empty for a single key.
     #[prost(bytes = "bytes", tag = "64")]
     pub range_end: Bytes,
 }
 
-/// [`Compare::target`]: the revision of creation.
+/// [`Compare::target`]: the creation revision.
 pub const COMPARE_CREATE: i32 = 1;
 /// [`Compare::target`]: the revision of the last change.
 pub const COMPARE_MOD: i32 = 2;
 
-/// What a [`Compare`] compares with.
+/// The value a [`Compare`] compares with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Oneof)]
 pub enum CompareWith {
-    /// A revision of creation.
+    /// A creation revision.
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
-    /// A revision of the last change.
+    /// A modification revision.
     #[prost(int64, tag = "6")]
     ModRevision(i64),
 }
 
-/// A transaction: if all conditions hold, `success`, else `failure`.
+/// A transaction: runs `success` if all conditions hold, else `failure`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct TxnRequest {
     /// The conditions.
     #[prost(message, repeated, tag = "1")]
     pub compare: Vec<Compare>,
-    /// What is done if they hold.
+    /// The operations if all conditions hold.
     #[prost(message, repeated, tag = "2")]
     pub success: Vec<RequestOp>,
-    /// What is done if not.
+    /// The operations otherwise.
     #[prost(message, repeated, tag = "3")]
     pub failure: Vec<RequestOp>,
 }
 
-/// The answer to [`TxnRequest`].
+/// Response to [`TxnRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct TxnResponse {
     /// See [`ResponseHeader`].
@@ -243,37 +243,37 @@ pub struct TxnResponse {
     /// Whether the conditions held.
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
-    /// What the operations gave, in their order.
+    /// The results of the operations, in order.
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<ResponseOp>,
 }
 
-/// Makes a lease.
+/// Grants a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct LeaseGrantRequest {
-    /// Life without a sign of life, in seconds.
+    /// The requested TTL, in seconds.
     #[prost(int64, tag = "1")]
     pub ttl: i64,
-    /// Its id, chosen by the client; 0 lets the server choose.
+    /// Lease id, chosen by the client; 0 lets the server choose.
     #[prost(int64, tag = "2")]
     pub id: i64,
 }
 
-/// The answer to [`LeaseGrantRequest`].
+/// Response to [`LeaseGrantRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct LeaseGrantResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// Its id.
+    /// The lease.
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// The life that was granted, in seconds: the server has a minimum of its own.
+    /// The granted TTL, in seconds. The server enforces a minimum.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
 
-/// Ends a lease, and deletes its keys.
+/// Revokes a lease, which deletes its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct LeaseRevokeRequest {
     /// The lease.
@@ -281,7 +281,7 @@ pub struct LeaseRevokeRequest {
     pub id: i64,
 }
 
-/// The answer to [`LeaseRevokeRequest`].
+/// Response to [`LeaseRevokeRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct LeaseRevokeResponse {
     /// See [`ResponseHeader`].
@@ -289,7 +289,7 @@ pub struct LeaseRevokeResponse {
     pub header: Option<ResponseHeader>,
 }
 
-/// A sign of life for a lease, on the keep-alive stream.
+/// Renews a lease, on the keep-alive stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct LeaseKeepAliveRequest {
     /// The lease.
@@ -297,7 +297,7 @@ pub struct LeaseKeepAliveRequest {
     pub id: i64,
 }
 
-/// The answer to [`LeaseKeepAliveRequest`].
+/// Response to [`LeaseKeepAliveRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct LeaseKeepAliveResponse {
     /// See [`ResponseHeader`].
@@ -306,15 +306,15 @@ pub struct LeaseKeepAliveResponse {
     /// The lease.
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// Its life from now on, in seconds; 0 or less if there is no such lease.
+    /// The remaining TTL, in seconds; 0 or less if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
 
-/// A message to the watch stream.
+/// A message sent on the watch stream.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct WatchRequest {
-    /// What is asked for.
+    /// The request.
     #[prost(oneof = "WatchAsk", tags = "1, 2, 3")]
     pub request: Option<WatchAsk>,
 }
@@ -325,10 +325,10 @@ pub enum WatchAsk {
     /// Open a watch.
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
-    /// End a watch.
+    /// Cancel a watch.
     #[prost(message, tag = "2")]
     Cancel(WatchCancelRequest),
-    /// Tell the revision up to which all watches of the stream have heard everything.
+    /// Report the revision up to which all watches of the stream have received all events.
     #[prost(message, tag = "3")]
     Progress(WatchProgressRequest),
 }
@@ -339,33 +339,33 @@ pub struct WatchCreateRequest {
     /// The key, or the first of a range.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// Where the range ends, exclusive; empty for the one key.
+    /// End of the range, exclusive; empty for a single key.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: Bytes,
-    /// The first revision that is told; 0 for what comes from now on.
+    /// The first revision to report; 0 for future changes only.
     #[prost(int64, tag = "3")]
     pub start_revision: i64,
-    /// Tells the store's revision now and then while nothing happens.
+    /// Reports the store's revision from time to time while there are no events.
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
-    /// What is not told: [`NO_PUT`]. (Others are not used here.)
+    /// Events to omit: [`NO_PUT`]. Other filters are not used here.
     #[prost(int32, repeated, tag = "5")]
     pub filters: Vec<i32>,
-    /// Its number on the stream, chosen by the client; 0 lets the server choose.
+    /// Id of the watch on its stream, chosen by the client; 0 lets the server choose.
     #[prost(int64, tag = "7")]
     pub watch_id: i64,
-    /// The server may split what is too large for one message.
+    /// Allows the server to split large messages.
     #[prost(bool, tag = "8")]
     pub fragment: bool,
 }
 
-/// [`WatchCreateRequest::filters`]: writes of a key.
+/// [`WatchCreateRequest::filters`]: omit writes.
 pub const NO_PUT: i32 = 0;
 
-/// Ends a watch.
+/// Cancels a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct WatchCancelRequest {
-    /// Its number on the stream.
+    /// Id of the watch on its stream.
     #[prost(int64, tag = "1")]
     pub watch_id: i64,
 }
@@ -374,45 +374,45 @@ pub struct WatchCancelRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct WatchProgressRequest {}
 
-/// A message from the watch stream.
+/// A message received on the watch stream.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct WatchResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// Which watch; -1 if it concerns all of them (the answer to [`WatchAsk::Progress`]) or one that could not be opened.
+    /// Id of the watch; -1 in reply to [`WatchAsk::Progress`] or if the watch failed to open.
     #[prost(int64, tag = "2")]
     pub watch_id: i64,
     /// The watch was opened.
     #[prost(bool, tag = "3")]
     pub created: bool,
-    /// The watch has ended, or could not be opened.
+    /// The watch has ended, or failed to open.
     #[prost(bool, tag = "4")]
     pub canceled: bool,
-    /// If it has ended because its start was compacted away: the oldest revision that there is.
+    /// The oldest available revision, if the watch ended because its start was compacted.
     #[prost(int64, tag = "5")]
     pub compact_revision: i64,
-    /// Why it has ended.
+    /// Why the watch ended.
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
-    /// More of the same revision follows in another message.
+    /// Another message with events of the same revision follows.
     #[prost(bool, tag = "7")]
     pub fragment: bool,
-    /// What happened.
+    /// The events.
     #[prost(message, repeated, tag = "11")]
     pub events: Vec<WatchEvent>,
 }
 
-/// [`WatchEvent::kind`]: the key was deleted, or its lease ended. Otherwise it was written.
+/// [`WatchEvent::kind`]: the key was deleted or its lease ended. Otherwise it was written.
 pub const DELETED: i32 = 1;
 
-/// A change of a key. (`Event` in `kv.proto`.)
+/// A change of a key (`Event` in `kv.proto`).
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct WatchEvent {
-    /// 0 written, [`DELETED`].
+    /// 0 for a write, or [`DELETED`].
     #[prost(int32, tag = "1")]
     pub kind: i32,
-    /// The key as it is now; of a deleted one only its name and the revision of the deletion.
+    /// The changed key. After a deletion, only its name and the revision of the deletion are set.
     #[prost(message, optional, tag = "2")]
     pub kv: Option<KeyValue>,
 }
@@ -435,14 +435,14 @@ impl core::fmt::Debug for AuthenticateRequest {
     }
 }
 
-/// The answer to [`AuthenticateRequest`].
+/// Response to [`AuthenticateRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 #[prost(skip_debug)]
 pub struct AuthenticateResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// What later requests carry in the metadata `token`.
+    /// The token that later requests carry in the metadata entry `token`.
     #[prost(string, tag = "2")]
     pub token: String,
 }

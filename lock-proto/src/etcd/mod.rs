@@ -1,9 +1,10 @@
-//! Locks and elections on etcd (3.4 or later), in one queue with the Go concurrency package and `etcdctl`.
+//! Locks and elections on etcd 3.4 or later, compatible with `etcdctl` and Go's concurrency
+//! package.
 //!
-//! The store keeps the queue: each contender has a key `name/<lease id>`, and whose key was created first holds the lock. Waiters watch
-//! instead of polling. One lease keeps all locks of a client alive.
+//! Each contender creates a key `name/<lease id>`; the key that was created first holds the lock.
+//! Waiters watch the key ahead instead of polling. One lease keeps all locks of a client alive.
 //!
-//! [`Client`] is the whole machine. It asks its host for connections, calls and streams; HTTP/2 and gRPC are the host's:
+//! [`Client`] is a sans-IO state machine. The host brings the connections, HTTP/2 and gRPC:
 //!
 //! ```
 //! use lock_proto::etcd::message::{LeaseGrantResponse, ResponseHeader};
@@ -16,24 +17,27 @@
 //! let id = ClientId::from_bits(0x5eed); // 128 random bits of yours
 //! let mut client = Client::new(now, Config::parse("etcd://127.0.0.1:2379")?, id, 7)?;
 //!
-//! // A wish for a lock: the machine wants a connection, and a lease.
+//! // Request a lock. The client needs a connection, then a lease.
 //! let lock = client.acquire(now, &Acquire::new("invoice:42"))?;
 //! let Some(Output::Connect { conn, .. }) = client.poll_output() else { unreachable!() };
 //! client.handle_connected(now, conn);
-//! let Some(Output::Call { rpc, request: Rpc::Grant(grant), .. }) = client.poll_output() else { unreachable!() };
+//! let Some(Output::Call { rpc, request: Rpc::Grant(grant), .. }) = client.poll_output() else {
+//!     unreachable!()
+//! };
 //!
-//! // This is where your gRPC client would make the call.
+//! // Your gRPC client makes the call here.
 //! let header = Some(ResponseHeader { member_id: 1, revision: 1 });
-//! client.handle_reply(now, rpc, Ok(RpcReply::Grant(LeaseGrantResponse { header, id: grant.id, ttl: grant.ttl })));
+//! let response = LeaseGrantResponse { header, id: grant.id, ttl: grant.ttl };
+//! client.handle_reply(now, rpc, Ok(RpcReply::Grant(response)));
 //!
-//! // With a lease, it enters the queue by one transaction.
+//! // With a lease, the client enters the queue in one transaction.
 //! assert!(matches!(client.poll_output(), Some(Output::Call { request: Rpc::Txn(_), .. })));
 //! assert_eq!(client.valid_until(lock), None, "not held yet");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! How it waits, passes on and loses a lock is drawn in `docs/etcd.md` of the repository.
+//! `docs/etcd.md` in the repository shows how the client waits for, hands over and loses a lock.
 
 mod channel;
 mod client;

@@ -1,76 +1,76 @@
-//! What the client asks of its host.
+//! Outputs of the client to its host.
 
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
 use crate::id::{ConnId, LockId, NodeId};
 use crate::lock::{ElectionEvent, Event, QueryId};
 use crate::url::Secret;
 
-/// What the host has to do, in this order. Exhaustive on purpose: a new duty must not go unnoticed.
+/// What the host must do, in order. The enum is exhaustive, so that no host misses a new variant.
 ///
-/// HTTP/2 and gRPC are the host's: a *connection* is one HTTP/2 connection, calls and streams go over it. What it reports is one of
-/// the `handle_` facts of `Client`.
+/// A *connection* is one HTTP/2 connection, which carries calls and streams. HTTP/2 and gRPC are up
+/// to the host, which reports results with the `handle_` methods of `Client`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an output that is not carried out stalls the client"]
 pub enum Output {
-    /// Open an HTTP/2 connection, then report `handle_connected` or `handle_disconnected`. Resolve the name anew each time. The host
-    /// pings an idle connection, so that a dead peer is noticed.
+    /// Open an HTTP/2 connection, then report `handle_connected` or `handle_disconnected`. Resolve
+    /// the host name again each time. The host pings an idle connection to detect a dead peer.
     Connect {
-        /// Where to: see `Client::endpoint`.
+        /// The member to connect to: see `Client::endpoint`.
         node: NodeId,
-        /// Its name from now on.
+        /// The id of the new connection.
         conn: ConnId,
     },
-    /// Close this connection (or stop opening it), with all its calls and streams. Nothing needs to be reported.
+    /// Close this connection, or stop opening it, with all its calls and streams. Report nothing.
     Disconnect {
         /// The connection.
         conn: ConnId,
     },
-    /// Make a unary call, then report `handle_reply`. It needs no timeout: the machine closes the connection if it takes too long.
+    /// Make a unary call, then report `handle_reply`. The client itself limits the time it takes.
     Call {
-        /// Its name; tells the connection too.
+        /// The id of the call, which includes its connection.
         rpc: RpcId,
         /// The call.
         request: Rpc,
-        /// Goes into the metadata `token`, if there is one.
+        /// The metadata entry `token`, if any.
         token: Option<Secret>,
     },
-    /// Open a stream, then report what comes by `handle_message` and its end by `handle_stream_ended`. The metadata
-    /// `hasleader: true` lets the server end the stream when its member has lost the leader.
+    /// Open a stream, and report `handle_message` and `handle_stream_ended`. The metadata entry
+    /// `hasleader: true` makes the server end the stream when its member loses the leader.
     Open {
-        /// Its name; tells the connection and the method too.
+        /// The id of the stream, which includes its connection and method.
         stream: StreamId,
-        /// Goes into the metadata `token`, if there is one.
+        /// The metadata entry `token`, if any.
         token: Option<Secret>,
     },
-    /// Send a message on a stream that was opened before.
+    /// Send a message on an open stream.
     Send {
         /// The stream.
         stream: StreamId,
         /// The message.
         message: StreamSend,
     },
-    /// End a stream. Nothing needs to be reported.
+    /// End a stream. Report nothing.
     Close {
         /// The stream.
         stream: StreamId,
     },
-    /// Tell the owner of this acquisition or candidacy.
+    /// Report an event of a lock or a candidacy.
     Event {
-        /// Which one.
+        /// The lock or candidacy.
         lock: LockId,
-        /// What happened.
+        /// The event.
         event: Event,
     },
-    /// Tell whoever asks about or observes an election.
+    /// Report an event of a query or an observation.
     Election {
-        /// Which question or observation.
+        /// The query or observation.
         query: QueryId,
-        /// What was learnt.
+        /// The event.
         event: ElectionEvent,
     },
-    /// The shutdown is over, every connection is closed.
+    /// The shutdown has finished, and every connection is closed.
     Stopped {
-        /// Keys and leases that may be left, until their TTL ends: their ends were not confirmed in time.
+        /// Keys and leases whose removal was not confirmed. They may remain until their TTL ends.
         unreleased: u32,
     },
 }

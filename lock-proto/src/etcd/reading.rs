@@ -1,57 +1,56 @@
-//! Reading the queue again whenever something has happened since the last time.
+//! Rereading a queue after each reported change.
 
 use crate::lock::Retry;
 use crate::time::Instant;
 
-/// What is known of the queue, and the request that finds out more.
+/// Tracks how current the known state of a queue is, and the read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Reading {
-    /// The revision up to which the queue is known.
+    /// The queue is known as of this revision.
     pub(super) known: i64,
-    /// Something has happened at this revision.
-    pub(super) news: i64,
-    /// What had been heard of when the request in flight was sent: its answer cannot be older.
-    pub(super) asked: i64,
-    /// The request in flight, by its serial.
+    /// The latest revision at which a change was reported.
+    pub(super) reported: i64,
+    /// The latest reported revision when the read in flight was sent. Its reply cannot be older.
+    pub(super) min_revision: i64,
+    /// The read in flight, by its serial.
     pub(super) retry: Retry<u64>,
 }
 
 impl Reading {
-    pub(super) const fn new(known: i64, news: i64) -> Self {
-        Self { known, news, asked: 0, retry: Retry::new(None) }
+    pub(super) const fn new(known: i64, reported: i64) -> Self {
+        Self { known, reported, min_revision: 0, retry: Retry::new(None) }
     }
 
-    /// Something happened at this revision.
-    pub(super) fn hear(&mut self, revision: i64) {
-        self.news = self.news.max(revision);
+    /// Records a change at this revision.
+    pub(super) fn report(&mut self, revision: i64) {
+        self.reported = self.reported.max(revision);
     }
 
-    /// Returns true if something has happened that is not known yet.
+    /// Returns true if a reported change is not yet known.
     pub(super) const fn is_behind(&self) -> bool {
-        self.news > self.known
+        self.reported > self.known
     }
 
-    /// A request was sent when `heard` was the last revision heard of.
-    pub(super) fn sent(&mut self, serial: u64, heard: i64) {
+    /// Records that a read was sent when `min_revision` was the latest reported one.
+    pub(super) fn sent(&mut self, serial: u64, min_revision: i64) {
         self.retry.sent(serial);
-        self.asked = heard;
+        self.min_revision = min_revision;
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
         self.retry.call() == Some(serial)
     }
 
-    /// The request in flight has its answer, if it has this serial.
     pub(super) fn answered(&mut self, serial: u64) -> bool {
         self.retry.answered(|call| *call == serial).is_some()
     }
 
-    /// To be read then, unless another time is set.
+    /// Schedules a read at `at`, unless one is scheduled already.
     pub(super) fn poll_at(&mut self, at: Instant) {
         self.retry.set_due(self.retry.due().or(Some(at)));
     }
 
-    /// To be read at the latest then.
+    /// Schedules a read no later than `at`.
     pub(super) fn read_by(&mut self, at: Instant) {
         self.retry.set_due(Some(self.retry.due().map_or(at, |due| due.min(at))));
     }

@@ -1,7 +1,7 @@
-//! Typed requests and replies: the seam between the hub and whatever speaks to etcd.
+//! Typed requests and replies between the hub and an etcd client.
 //!
-//! Bring your own etcd client here: [`Request::rpc`] gives the call, [`Request::read`] turns its answer into a [`Reply`].
-//! All of them are linearizable.
+//! To use your own etcd client, make the call that [`Request::rpc`] returns, and turn its response
+//! into a [`Reply`] with [`Request::read`]. All calls are linearizable.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,19 +20,19 @@ use super::rpc::{Rpc, RpcReply};
 use crate::fault::{Breach, Fault};
 use crate::lock::{Cause, ServerError};
 
-/// The id of a lease: positive, chosen by the client.
+/// The id of a lease: a positive number, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(i64);
 
 impl LeaseId {
-    /// A lease id from random bits: they are made positive.
+    /// Creates a positive lease id from random bits.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         let id = (bits & i64::MAX as u64) as i64;
         Self(if id == 0 { 1 } else { id })
     }
 
-    /// The number.
+    /// Returns the id as a number.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -50,7 +50,7 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// The queue of a lock or an election: all keys `name/…`, in the order of their creation.
+/// The queue of a lock or an election: all keys `name/…`, in order of creation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Queue {
     prefix: Bytes,
@@ -58,24 +58,24 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The queue of the lock whose full name (prefix and name) is `name`.
+    /// Creates the queue of the lock with this full name, prefix included.
     #[must_use]
     pub fn new(prefix: &[u8], name: &[u8]) -> Self {
         let key = [prefix, name, b"/"].concat();
         let mut end = key.clone();
         if let Some(last) = end.last_mut() {
-            // The slash is not the greatest byte, so this is the first key after all that begin with the prefix.
+            // Incrementing the final slash gives the first key after all keys with this prefix.
             *last += 1;
         }
         Self { prefix: key.into(), end: end.into() }
     }
 
-    /// What all its keys begin with: the name and a slash.
+    /// Returns the common prefix of the keys: the name and a slash.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
-    /// The name, byte for byte.
+    /// Returns the name as bytes.
     pub fn name(&self) -> &[u8] {
         &self.prefix[..self.prefix.len() - 1]
     }
@@ -84,7 +84,8 @@ impl Queue {
         (&self.prefix, &self.end)
     }
 
-    /// The key of a contender: the name, a slash and its lease in lower-case hexadecimal, without padding (requirement E2).
+    /// Returns a contender's key: name, slash, and lease id in lower-case hexadecimal, unpadded.
+    // E2
     pub fn key(&self, lease: LeaseId) -> Bytes {
         let digits = 16 - lease.get().leading_zeros() as usize / 4;
         let mut hex = [0; 16];
@@ -99,7 +100,8 @@ impl Queue {
         key.into()
     }
 
-    /// Whether a key in the queue's range is no contender's: its rest is not a bare lease id in lower-case hexadecimal (requirement E2).
+    /// Returns true if a key does not belong to a contender, that is, does not end in a lease id.
+    // E2
     pub fn is_foreign(&self, key: &[u8]) -> bool {
         match key.strip_prefix(&*self.prefix) {
             Some(rest) => {
@@ -116,27 +118,28 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// How many keys before the own one an answer lists at most. In a queue that is not longer all of them are known at once.
+/// Maximum number of predecessors in a reply. Up to this length, all of a queue is known at once.
 pub(crate) const LISTED: usize = 12;
 
-/// From how many keys on it is worth another request to read a queue while others have their turns: reading that many takes a server longer.
+/// A queue with more keys is long: reading it costs the server more than one extra request does.
 const LONG: i64 = 128;
 
-/// A key of a queue. Made again, by another revision of creation, it is another one.
+/// A key in a queue, identified by its name and the revision of its creation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Older {
     /// The key.
     pub key: Bytes,
-    /// The revision of its creation.
+    /// Revision of its creation.
     pub created: i64,
 }
 
-/// What a contender knows of those before it. There will never be more of them: whoever enters is behind it (requirement E4).
+/// The known predecessors of a contender. The set only shrinks: new keys are created behind it.
+// E4
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ahead {
-    /// The one next before it.
+    /// The direct predecessor.
     pub next: Older,
-    /// All others, newest first; `None` if they are not known.
+    /// All other predecessors, newest first; `None` if unknown.
     pub rest: Option<Vec<Older>>,
 }
 
@@ -144,36 +147,38 @@ pub struct Ahead {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
-    /// Enters the queue: puts the key if it is absent, and lists the keys before it. Finding the newest key of a long
-    /// queue costs the server as much as reading all of them, so of a long queue only the expected key is read.
+    /// Enter the queue: put the key if it is absent, and list its predecessors. Finding the newest
+    /// key of a long queue costs as much as reading all, so there only the expected one is read.
     // E3
     Create {
         /// The queue.
         queue: Queue,
         /// The contender's lease.
         lease: LeaseId,
-        /// The value.
+        /// The value of the new key.
         value: Bytes,
-        /// Put nothing if anybody is in the queue.
+        /// Put nothing unless the queue is empty.
         alone: bool,
-        /// The key that is expected to be next before the own one.
+        /// The expected predecessor.
         expects: Option<Bytes>,
-        /// The queue is known to be long: reads the expected key only.
+        /// The queue is known to be long: read only the expected predecessor.
         long: bool,
     },
-    /// Read the own key, and the newest ones that were created before `before`. If some are known, only those are looked at: others are
-    /// read only if the next one has gone and the rest is not known (requirement E4).
+    /// Read the contender's key, and the newest keys created before `before`. With `ahead`, list
+    /// others only if the direct predecessor is gone and the rest is unknown.
+    // E4
     Look {
         /// The queue.
         queue: Queue,
         /// The contender's lease.
         lease: LeaseId,
-        /// The revision of creation of the own key; `None` to read the own key alone.
+        /// Creation revision of the contender's key; `None` to read that key alone.
         before: Option<i64>,
-        /// Those that are known.
+        /// The known predecessors.
         ahead: Option<Ahead>,
     },
-    /// Write the own key if its last change is `modified`: to adopt it, to pass it on, to proclaim (requirement E6).
+    /// Write the contender's key if its last change is `modified`: to adopt, hand over or proclaim.
+    // E6
     Put {
         /// The queue.
         queue: Queue,
@@ -181,123 +186,126 @@ pub enum Request {
         lease: LeaseId,
         /// The new value.
         value: Bytes,
-        /// The revision of its last change.
+        /// Expected revision of its last change.
         modified: i64,
-        /// The revision of its creation.
+        /// Revision of its creation.
         before: i64,
     },
-    /// Delete the own key if its last change is `modified` (requirement E6).
+    /// Delete the contender's key if its last change is `modified`.
+    // E6
     Delete {
         /// The queue.
         queue: Queue,
         /// The contender's lease.
         lease: LeaseId,
-        /// The revision of its last change.
+        /// Expected revision of its last change.
         modified: i64,
     },
-    /// Read who leads: the contender whose key was created first.
+    /// Read the leader: the contender whose key was created first.
     First {
         /// The queue.
         queue: Queue,
     },
-    /// Make a lease.
+    /// Grant a lease.
     Grant {
-        /// Its id.
+        /// Id of the new lease.
         lease: LeaseId,
-        /// Life without a sign of life, in seconds.
+        /// Requested TTL, in seconds.
         ttl: i64,
     },
-    /// End a lease; its keys go with it.
+    /// Revoke a lease, which deletes its keys.
     Revoke {
         /// The lease.
         lease: LeaseId,
     },
-    /// A sign of life.
+    /// Renew a lease.
     KeepAlive {
         /// The lease.
         lease: LeaseId,
     },
 }
 
-/// A key as it was seen.
+/// The revisions of a key when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// The revision of its creation.
+    /// Revision of its creation.
     pub created: i64,
-    /// The revision of its last change.
+    /// Revision of its last change.
     pub modified: i64,
 }
 
-/// What a request found or did.
+/// The result of an executed request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Found {
-    /// To everything about one queue.
+    /// For requests about a queue.
     Queue {
-        /// The store's revision.
+        /// Revision of the store.
         revision: i64,
-        /// Whether the write was done. True for a read.
+        /// Whether the write succeeded. True for a read.
         done: bool,
-        /// The own key, as it is after this request.
+        /// The contender's key after this request.
         own: Option<Seen>,
-        /// The contender next before the own key (of [`Request::First`]: the first of all). Not read when a write was not done, but for
-        /// `Create` with `alone`. After a `Create` that was done it may not be known, though there are `others`.
+        /// The direct predecessor; for [`Request::First`], the first key. A failed write reads it
+        /// only for `Create` with `alone`. A successful `Create` may leave it unknown despite
+        /// `others`.
         older: Option<KeyValue>,
-        /// Those before `older`, newest first. Known from a `Create` that was done, and from a `Look`.
+        /// Predecessors of `older`, newest first. Set by a successful `Create` and by `Look`.
         rest: Vec<Older>,
-        /// Whether there are no others before those in `rest`.
+        /// Whether `rest` is complete.
         all: bool,
-        /// Whether anybody is in the queue, the own key not counted. Known from a `Create` that was done, and from a `Delete` that was not.
-        /// A `Create` with `long` does not look, and reports true.
+        /// Whether the queue has keys of others. Set by a successful `Create` and by a failed
+        /// `Delete`. A `Create` with `long` always reports true.
         others: bool,
-        /// Whether the queue has more than 128 keys. Set by a `Create` that was done, and by a `Look` that lists keys. A
-        /// `Create` with `long` does not look, and reports true.
+        /// Whether the queue has more than 128 keys. Set by a successful `Create`, and by a `Look`
+        /// that lists keys. A `Create` with `long` always reports true.
         long: bool,
     },
-    /// To [`Request::Grant`] and [`Request::KeepAlive`].
+    /// For [`Request::Grant`] and [`Request::KeepAlive`].
     Lease {
-        /// Life from the request on, in seconds; 0 or less if there is no such lease.
+        /// Remaining TTL from the request on, in seconds; 0 or less if the lease does not exist.
         ttl: i64,
     },
-    /// To [`Request::Revoke`]: it is gone.
+    /// For [`Request::Revoke`]: the lease no longer exists.
     Revoked,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reply {
-    /// Done, and this is what was found.
+    /// Executed, with this result.
     Done(Found),
-    /// Certainly not executed: the server said so.
+    /// The server refused the request, so it was not executed.
     Refused(Refusal),
-    /// It may have been executed, or may yet be (requirement M8).
+    /// The request may have been executed, or may still be.
+    // M8
     Unknown(Cause),
-    /// It never left.
+    /// The request was never sent.
     NotSent(Cause),
 }
 
-/// Why a server did not execute a request.
+/// Why a server refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// There is no such lease.
+    /// The lease does not exist.
     LeaseNotFound,
-    /// There is such a lease already.
+    /// The lease id is already in use.
     LeaseExists,
-    /// Anything else: see its class.
+    /// Any other reason: see its class.
     Error(ServerError),
 }
 
 impl Request {
-    /// The call; `None` for [`Request::KeepAlive`], which goes over its stream.
+    /// Returns the call, or `None` for [`Request::KeepAlive`], which uses its stream.
     pub fn rpc(&self) -> Option<Rpc> {
         Some(match self {
             Self::Create { queue, lease, value, alone, expects, long } => {
                 let key = queue.key(*lease);
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
-                // Without an order, a limit spares the server the reading of the others; all of them are counted.
+                // Unsorted, the limit lets the server count the other keys without reading them.
                 let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
                 let listed = (!long).then(|| some(LISTED as i64 + 1));
                 let expected = expects.iter().map(|expected| op_range(one(expected.clone())));
@@ -362,8 +370,7 @@ impl Request {
         })
     }
 
-    /// What an answer to this request means. An answer that such a request cannot have is a broken protocol, and what became of the
-    /// request is then unknown.
+    /// Converts the response. One of the wrong shape is a protocol error, and its outcome unknown.
     pub fn read(&self, answer: RpcReply) -> Reply {
         self.found(answer).map_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply))), Reply::Done)
     }
@@ -381,7 +388,7 @@ impl Request {
                 possible_all.then_some(found)
             }
             (Self::Grant { lease, .. }, RpcReply::Grant(grant)) => {
-                // A lease that lives no time would be no lease.
+                // A granted TTL must be positive.
                 (grant.id == lease.get() && grant.ttl > 0).then_some(Found::Lease { ttl: grant.ttl })
             }
             (Self::Revoke { .. }, RpcReply::Revoke(_)) => Some(Found::Revoked),
@@ -390,7 +397,7 @@ impl Request {
         }
     }
 
-    /// The answers stand in the order of the operations of [`rpc`](Self::rpc).
+    /// The responses are in the order of the operations in [`rpc`](Self::rpc).
     fn found_by_txn(&self, txn: TxnResponse) -> Option<Found> {
         let (revision, done, mut answers) = opened(txn)?;
         let (mut own, mut older, mut others) = (None, None, false);
@@ -410,7 +417,7 @@ impl Request {
                 if !all {
                     kvs = expected;
                 }
-                // Whoever else is there has been there before.
+                // The transaction created this key, so all other keys are older.
                 kvs.iter().all(|kv| kv.create_revision > 0 && kv.create_revision < revision).then_some(())?;
                 kvs.sort_by_key(|kv| Reverse(kv.create_revision));
                 (older, rest) = newest_first(kvs);
@@ -460,7 +467,6 @@ impl Request {
     }
 }
 
-/// The answers of a transaction's operations, one after the other.
 struct Answers(vec::IntoIter<super::message::ResponseOp>);
 
 impl Answers {
@@ -477,13 +483,13 @@ fn skip_write(answers: &mut Answers) -> Option<()> {
     matches!(answers.next()?, OpResponse::Put(_)).then_some(())
 }
 
-/// The parts of a transaction's answer, if it has them.
+/// Splits a transaction's response into revision, success and operation responses.
 fn opened(txn: TxnResponse) -> Option<(i64, bool, Answers)> {
     let revision = txn.header?.revision;
     (revision > 0).then(|| (revision, txn.succeeded, Answers(txn.responses.into_iter())))
 }
 
-/// A key of the own name. The outer `None` is a key that cannot be.
+/// Reads the contender's key. The outer `None` means that the response is invalid.
 #[expect(clippy::option_option, reason = "absent, and impossible")]
 fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
     let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
@@ -491,7 +497,7 @@ fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
     possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
 }
 
-/// The newest keys that were created before `before`, newest first, and how many keys there are in all.
+/// Reads the newest keys created before `before`, newest first, and the length of the queue.
 fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
     let RangeResponse { kvs: keys, count, .. } = answers.range()?;
     let mut bound = before;
@@ -502,14 +508,13 @@ fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, 
     Some((keys, count))
 }
 
-/// The first, and the others.
 fn newest_first(keys: Vec<KeyValue>) -> (Option<KeyValue>, Vec<Older>) {
     let mut keys = keys.into_iter();
     let first = keys.next();
     (first, keys.map(|kv| Older { key: kv.key, created: kv.create_revision }).collect())
 }
 
-/// Those that are as they were created: each was read alone.
+/// Returns the known keys that still exist. Each was read by its own operation.
 fn still_there<'a>(answers: &mut Answers, known: impl Iterator<Item = &'a Older>) -> Option<Vec<KeyValue>> {
     let mut there = Vec::new();
     for older in known {
@@ -519,7 +524,7 @@ fn still_there<'a>(answers: &mut Answers, known: impl Iterator<Item = &'a Older>
     Some(there)
 }
 
-/// The newest key that was created before `before`.
+/// Reads the newest key created before `before`.
 #[expect(clippy::option_option, reason = "absent, and impossible")]
 fn before_own(answers: &mut Answers, before: i64) -> Option<Option<KeyValue>> {
     let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
@@ -538,7 +543,6 @@ const fn op_range(range: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Op::Range(range)) }
 }
 
-/// All keys of the queue.
 fn whole(queue: &Queue) -> RangeRequest {
     let (key, range_end) = (queue.prefix.clone(), queue.end.clone());
     RangeRequest { key, range_end, ..RangeRequest::default() }
@@ -548,7 +552,7 @@ fn one(key: Bytes) -> RangeRequest {
     RangeRequest { key, keys_only: true, ..RangeRequest::default() }
 }
 
-/// The newest keys of the queue, of those created at `upto` or before; 0 for all.
+/// The newest keys of the queue that were created at or before `upto`; 0 for no bound.
 fn newest(queue: &Queue, upto: i64, limit: i64) -> RangeRequest {
     RangeRequest {
         limit,

@@ -1,4 +1,4 @@
-//! Remote procedure calls as the host sees them: what to send over a channel, and what comes back.
+//! Remote procedure calls as the host sees them: requests to send, and replies.
 
 use alloc::string::String;
 use core::fmt;
@@ -10,7 +10,7 @@ use super::message::{
 };
 use crate::id::ConnId;
 
-/// One unary call over one connection. Never used again.
+/// One unary call on one connection. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RpcId {
     pub(crate) conn: ConnId,
@@ -18,19 +18,19 @@ pub struct RpcId {
 }
 
 impl RpcId {
-    /// For a client of your own: the caller sees to it that no `serial` is used twice.
+    /// Creates an id, for a client of your own. The caller must not use a `serial` twice.
     #[must_use]
     pub const fn new(conn: ConnId, serial: u64) -> Self {
         Self { conn, serial }
     }
 
-    /// The connection that carries it.
+    /// Returns the connection that carries the call.
     pub const fn conn(self) -> ConnId {
         self.conn
     }
 }
 
-/// One stream over one connection. Never used again.
+/// One stream on one connection. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
     pub(crate) conn: ConnId,
@@ -39,18 +39,18 @@ pub struct StreamId {
 }
 
 impl StreamId {
-    /// For a client of your own: the caller sees to it that no `serial` is used twice.
+    /// Creates an id, for a client of your own. The caller must not use a `serial` twice.
     #[must_use]
     pub const fn new(conn: ConnId, kind: StreamKind, serial: u64) -> Self {
         Self { conn, kind, serial }
     }
 
-    /// The connection that carries it.
+    /// Returns the connection that carries the stream.
     pub const fn conn(self) -> ConnId {
         self.conn
     }
 
-    /// What it is for.
+    /// Returns the kind of the stream.
     pub const fn kind(self) -> StreamKind {
         self.kind
     }
@@ -66,7 +66,7 @@ pub enum StreamKind {
 }
 
 impl StreamKind {
-    /// The path of the method.
+    /// Returns the path of the method.
     pub const fn path(self) -> &'static str {
         match self {
             Self::KeepAlive => "/etcdserverpb.Lease/LeaseKeepAlive",
@@ -91,7 +91,7 @@ pub enum Rpc {
 }
 
 impl Rpc {
-    /// The path of the method.
+    /// Returns the path of the method.
     pub const fn path(&self) -> &'static str {
         match self {
             Self::Range(_) => "/etcdserverpb.KV/Range",
@@ -103,7 +103,7 @@ impl Rpc {
     }
 }
 
-/// The answer to a unary call: of the same kind as the call, or the machine takes it for a broken protocol.
+/// The reply to a unary call. A reply of another kind than the call is a protocol error.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RpcReply {
     /// To [`Rpc::Range`].
@@ -118,35 +118,35 @@ pub enum RpcReply {
     Authenticate(AuthenticateResponse),
 }
 
-/// A message to a stream.
+/// A message sent on a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StreamSend {
-    /// To [`StreamKind::KeepAlive`].
+    /// On [`StreamKind::KeepAlive`].
     KeepAlive(LeaseKeepAliveRequest),
-    /// To [`StreamKind::Watch`].
+    /// On [`StreamKind::Watch`].
     Watch(WatchRequest),
 }
 
-/// A message from a stream.
+/// A message received on a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StreamReceived {
-    /// From [`StreamKind::KeepAlive`].
+    /// On [`StreamKind::KeepAlive`].
     KeepAlive(LeaseKeepAliveResponse),
-    /// From [`StreamKind::Watch`].
+    /// On [`StreamKind::Watch`].
     Watch(WatchResponse),
 }
 
-/// How a call or a stream ended if not by a message: the status of gRPC.
+/// The gRPC status that ended a call or a stream.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// Its code.
+    /// The status code.
     pub code: Code,
-    /// The server's words, percent-decoded, or the host's own. May be anything, of any length.
+    /// The message, percent-decoded, from the server or the host. Content and length are arbitrary.
     pub message: String,
 }
 
 impl Status {
-    /// A status of this code and with these words.
+    /// Creates a status.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
@@ -159,7 +159,7 @@ impl fmt::Debug for Status {
     }
 }
 
-/// The codes of gRPC (`google.rpc.Code`).
+/// The gRPC status codes (`google.rpc.Code`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names are those of google.rpc.Code, which explains them")]
 pub enum Code {
@@ -183,7 +183,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code with this number; an unknown number is [`Code::Unknown`], as gRPC has it.
+    /// Returns the code with this number. Unknown numbers are [`Code::Unknown`], as in gRPC.
     #[must_use]
     pub const fn from_number(number: i32) -> Self {
         const ALL: [Code; 17] = [

@@ -1,4 +1,4 @@
-//! What the hub tells its surroundings.
+//! Outputs of the hub.
 
 use core::time::Duration;
 
@@ -8,66 +8,68 @@ use super::request::Request;
 use crate::id::{CallId, LockId};
 use crate::lock::{ElectionEvent, Event, QueryId};
 
-/// One watch of the hub. Never used again.
+/// One watch of the hub. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(pub(crate) u64);
 
 impl WatchId {
-    /// For whoever uses a [`Channel`](super::Channel) alone: the caller sees to it that no number is used twice.
+    /// Creates an id, to use a [`Channel`](super::Channel) alone. No number may be used twice.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// What the hub tells its surroundings. One ordered queue.
+/// Outputs of the hub, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocksOutput {
-    /// Send this request, and give the answer to `handle_reply`. If it has not left within `patience`, that is `NotSent`. Once it has left,
-    /// it stays in flight until its answer or the end of the connection, which is `Unknown` (requirement E13).
+    /// Send this request, and report `handle_reply`. Report `NotSent` if it was not sent within
+    /// `timeout`. If the connection ends before the reply, report `Unknown`.
+    // E13
     Send {
-        /// To be given back with the answer.
+        /// The id to return with the reply.
         call: CallId,
         /// The request.
         request: Request,
-        /// How long it may wait to be sent.
+        /// How long the request may wait to be sent.
         timeout: Duration,
     },
-    /// Watch a key from now on, until told otherwise: `handle_watching` when it is open, and again after each re-opening;
-    /// `handle_changed` for each change; `handle_unsubscribed` while it cannot be heard. Never from an earlier revision: etcd parks such a
-    /// watch, and works that off every 100 ms only (requirement E5).
+    /// Watch a key from now on. Report `handle_watching` whenever the watch opens, `handle_changed`
+    /// for each change, and `handle_unsubscribed` when it is interrupted. Do not start at an
+    /// earlier revision: etcd serves such watches only every 100 ms.
+    // E5
     Watch {
-        /// To be given back with what happens.
+        /// The id to return with each event.
         watch: WatchId,
         /// The key, or the first of a range.
         key: Bytes,
         /// Where the range ends, exclusive; empty for the one key.
         end: Bytes,
-        /// Only deletions matter: others need not be told.
+        /// Only deletions matter; other changes need not be reported.
         deletions: bool,
     },
-    /// Watch it no longer. What still comes is dropped.
+    /// End a watch. Later events of it are dropped.
     Unwatch {
-        /// Which one.
+        /// The watch.
         watch: WatchId,
     },
-    /// Tell an acquisition or a candidacy.
+    /// Report an event of a lock or a candidacy.
     Event {
-        /// Which one.
+        /// The lock or candidacy.
         lock: LockId,
-        /// What.
+        /// The event.
         event: Event,
     },
-    /// Tell whoever asks about or observes an election.
+    /// Report an event of a query or an observation.
     Election {
-        /// Which question or observation.
+        /// The query or observation.
         query: QueryId,
-        /// What.
+        /// The event.
         event: ElectionEvent,
     },
-    /// The shutdown is over.
+    /// The shutdown has finished.
     Stopped {
-        /// Keys and leases that may be left, until their TTL ends: their ends were not confirmed in time.
+        /// Keys and leases whose removal was not confirmed. They may remain until their TTL ends.
         unreleased: u32,
     },
 }

@@ -1,53 +1,52 @@
-//! What a status of gRPC means for a request, sorted once (requirement E9).
+//! Classifies the gRPC status of a failed request.
 //!
-//! Codes and words are those of `api/v3rpc/rpctypes/error.go` of etcd's public source, tried on 3.4. A definite no is believed only
-//! where nothing but the server's own decision can have produced it: gRPC stacks answer for the server with some of the codes,
-//! when a connection breaks or an answer is too long, and the request may then have been executed.
+//! Codes and messages are those of `api/v3rpc/rpctypes/error.go` in etcd's source, verified on 3.4.
+//! Only a status that the server itself must have chosen counts as a refusal. gRPC stacks also
+//! produce some codes, for broken connections or long responses, when the outcome is unknown.
+// E9
 
 use super::request::Refusal;
 use super::rpc::{Code, Status};
 use crate::lock::{ErrorClass, ServerError, printable};
 
-/// What a status means.
+/// The meaning of a status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Meaning {
-    /// Certainly not executed.
+    /// Not executed.
     Refused(Refusal),
-    /// Certainly not executed, for lack of a valid token: worth one new login. The error is for those who have no login.
+    /// Not executed for lack of a valid token. Log in again; without a login, report this error.
     LogIn(ServerError),
-    /// The answer to a login: the cluster knows no users, so none is needed.
+    /// Reply to a login: authentication is disabled on the cluster.
     LoginNotNeeded,
     /// It may have been executed.
     Unknown {
-        /// What was said.
+        /// The error that was reported.
         error: ServerError,
-        /// Another member may do better.
+        /// Another member may succeed.
         elsewhere: bool,
     },
 }
 
-/// What the member decided itself starts with this.
-const OWN_WORDS: &str = "etcdserver:";
+/// Prefix of the messages of etcd itself.
+const ETCD_PREFIX: &str = "etcdserver:";
 
-/// The words of a missing, forgotten or outdated token. The last comes when the token tells the revision of the users' database, and
-/// that has changed since.
-const TOKEN_WORDS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
+/// Messages about missing, expired or outdated tokens. The last one follows a change of users.
+const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
 
 impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
         let says = |words: &str| status.message.contains(words);
-        let own = status.message.starts_with(OWN_WORDS);
+        let own = status.message.starts_with(ETCD_PREFIX);
         let error = |class| ServerError { class, text: printable(&status.message, "") };
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
         let unknown = |elsewhere| Self::Unknown { error: error(ErrorClass::Unclear), elsewhere };
         match status.code {
-            // No leader, a new leader, no answer from the leader in time, a learner, a member that stops; or no connection.
+            // The member has no leader or a new one, timed out, is a learner or is stopping.
             Code::Unavailable | Code::DataLoss => unknown(true),
             Code::Ok | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded | Code::Aborted | Code::Internal => {
                 unknown(false)
             }
-            // Too many requests, database space exceeded, a lease with too long a TTL. Others' words: an answer that was too long, an
-            // HTTP/2 stack that was overrun.
+            // Too many requests, database full, TTL too long. Otherwise limits of the gRPC stack.
             Code::ResourceExhausted | Code::OutOfRange if !own => unknown(false),
             Code::ResourceExhausted => refused(ErrorClass::Transient),
             Code::NotFound if says("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
@@ -55,7 +54,7 @@ impl Meaning {
             Code::FailedPrecondition if says("authentication is not enabled") => Self::LoginNotNeeded,
             Code::FailedPrecondition if says("not leader") => refused(ErrorClass::Reconnect),
             Code::Unauthenticated => Self::LogIn(error(ErrorClass::Refused)),
-            Code::InvalidArgument if TOKEN_WORDS.iter().any(|words| says(words)) => {
+            Code::InvalidArgument if TOKEN_ERRORS.iter().any(|words| says(words)) => {
                 Self::LogIn(error(ErrorClass::Refused))
             }
             Code::InvalidArgument
@@ -68,20 +67,19 @@ impl Meaning {
         }
     }
 
-    /// Whether another member may do better.
+    /// Returns true if another member may succeed.
     pub(super) fn elsewhere(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: true, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Reconnect)
     }
 
-    /// Whether the server may answer another request with something else, and this one never: it may be too large, or of a kind that this
-    /// server does not know.
+    /// Returns true if only this request is at fault: too large, or unknown to the server.
     pub(super) fn blames_the_request(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: false, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
     }
 
-    /// The server's words.
+    /// Returns the server's error.
     pub(super) fn error(self, status: &Status) -> ServerError {
         match self {
             Self::Refused(Refusal::Error(error)) | Self::LogIn(error) | Self::Unknown { error, .. } => error,
@@ -92,12 +90,14 @@ impl Meaning {
     }
 }
 
-/// The error if a watch was ended for lack of permission, or of a valid token; `None` if it may simply be opened again.
+/// Returns the error if a watch ended for lack of permission or of a valid token, or `None` if the
+/// watch can simply be reopened.
 ///
-/// Only the words tell. etcd 3.4.23 gives them as `rpc error: code = PermissionDenied desc = etcdserver: permission denied`. Early
-/// releases of 3.4 and 3.5 say `permission denied` for an outdated token too, so that a new login is worth a try in any case.
+/// Only the text shows this, as in `rpc error: code = PermissionDenied desc = etcdserver:
+/// permission denied` of etcd 3.4.23. Early releases of 3.4 and 3.5 say so for an outdated token
+/// too, so a new login is always worth an attempt.
 pub(super) fn denial(reason: &str) -> Option<ServerError> {
-    let denied = reason.contains("permission denied") || TOKEN_WORDS.iter().any(|words| reason.contains(words));
+    let denied = reason.contains("permission denied") || TOKEN_ERRORS.iter().any(|words| reason.contains(words));
     let text = reason.split_once(" desc = ").map_or(reason, |(_, text)| text);
     denied.then(|| ServerError { class: ErrorClass::Refused, text: printable(text, "") })
 }
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Words and codes as etcd 3.4.23 gave them, or as its source has them where they are hard to provoke.
+    /// Messages and codes from etcd 3.4.23, or from its source where they are hard to provoke.
     #[test]
     fn e9_a_definite_no_is_told_from_an_unknown_outcome() {
         for (code, message, elsewhere) in [

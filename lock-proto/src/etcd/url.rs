@@ -1,4 +1,4 @@
-//! Where an etcd cluster is, and how to log in to it: `etcd://` URLs.
+//! `etcd://` URLs: the members of a cluster, and the login.
 
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
@@ -15,14 +15,14 @@ const SCHEME: &str = "etcd://";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Endpoint {
-    /// Where it is: a TCP port.
+    /// The TCP address.
     pub target: Target,
-    /// The same as text: what goes into `:authority` of HTTP/2.
+    /// The address as text, for `:authority` in HTTP/2.
     pub authority: Box<str>,
 }
 
 impl Endpoint {
-    /// Parses `host` or `host:port`. The port is 2379 unless given; an IPv6 address stands in brackets.
+    /// Parses `host` or `host:port`. The default port is 2379; IPv6 addresses need brackets.
     ///
     /// ```
     /// use lock_proto::etcd::Endpoint;
@@ -33,7 +33,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`UrlError`] names what is wrong, and what is allowed in its place.
+    /// [`UrlError`] names what is wrong and what is allowed instead.
     pub fn parse(place: &str) -> Result<Self, UrlError> {
         let target = parse_host(place, DEFAULT_PORT, "etcd://host, etcd://host1:2379,host2:2379")?;
         let authority = target.to_string().into();
@@ -55,7 +55,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// What a URL names: the members, and the login.
+/// The parsed URL: members and login.
 pub(super) type Parsed = (Vec<Endpoint>, Option<(Box<str>, Secret)>);
 
 /// Parses `etcd://[user:password@]host[:port][,host[:port]…]`.
@@ -68,7 +68,7 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     }
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));
-    // A password with a raw `/`, `?` or `#` looks like hosts and a path.
+    // A password with a raw `/`, `?` or `#` would be parsed as hosts and a path.
     if rest.contains('@') {
         return Err(UrlError::Login);
     }

@@ -1,10 +1,10 @@
-//! What is owed to the store: keys that must go, whatever becomes of whoever put them there (requirements E3, E6, U1).
+//! Cleanup: deletes the keys that attempts and holds leave in the store.
 //!
-//! There is one debt for each lease under whose key something may be left. It ends by a confirmed delete; if a create of ours may still
-//! be under way, the key is watched after that, and what appears is deleted: for one more TTL, and if it may still be under way then (a
-//! member can sit on a request for as long as it is cut off), until the lease is revoked, which is then done as soon as nothing else
-//! hangs on it. A key on a lease that is gone is gone with it, so a lost session clears its debts, and what is left of them goes when its
-//! lease is revoked.
+//! There is one cleanup for each lease whose key may remain. It ends with a confirmed delete. If a
+//! create may still be executed, the key is watched for another TTL, and deleted if it appears. A
+//! partitioned member can delay a request even longer: the watch then lasts until the lease is
+//! revoked. A lost session ends its cleanups, since its keys end with the lease.
+// E3, E6, U1
 
 use super::sessions::SessionId;
 use super::{Contention, Context, Lock};
@@ -14,21 +14,20 @@ use crate::etcd::seam::WatchId;
 use crate::lock::{Release, Retry};
 use crate::time::Instant;
 
-/// A request about the key that was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CleanupCall {
     serial: u64,
     emitted: Instant,
     kind: Kind,
-    /// The key was written meanwhile, as was told on another way: the answer may be older.
+    /// A watch reported a write in the meantime, so the reply may be outdated.
     overtaken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// An attempt that nobody waits for any more.
+    /// The create of an abandoned attempt.
     Create,
-    /// A write of the key that nobody waits for any more.
+    /// An abandoned write of the key.
     Put,
     Look,
     Delete,
@@ -50,13 +49,12 @@ impl CleanupCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Todo {
-    /// The key is in use: nothing to do until it is left.
-    Rest,
-    /// Find out whether it is there.
+    /// The key is in use; cleanup resumes after that.
+    Paused,
     Look,
-    /// Delete it, if its last change is this one.
+    /// Delete the key if this was its last change.
     Delete(i64),
-    /// It is gone, but may come back: watch it until then, or as long as the lease lives.
+    /// The key is gone but may reappear: watch it until then, or while the lease exists.
     Watch {
         watch: Option<WatchId>,
         until: Option<Instant>,
@@ -64,26 +62,26 @@ enum Todo {
     Nothing,
 }
 
-/// What is owed under one lease.
+/// Cleanup of the key of one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Cleanup {
     pub(super) session: SessionId,
     todo: Todo,
-    /// The key may be there when it is left, whatever comes: a create may yet land, or an end was not confirmed.
+    /// The key may remain after its use: a create may be late, or a delete was not confirmed.
     unsettled: bool,
     retry: Retry<CleanupCall>,
 }
 
 impl Cleanup {
     const fn new(session: SessionId) -> Self {
-        Self { session, todo: Todo::Rest, unsettled: false, retry: Retry::new(None) }
+        Self { session, todo: Todo::Paused, unsettled: false, retry: Retry::new(None) }
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
         self.retry.call().is_some_and(|call| call.serial == serial)
     }
 
-    /// A request is under way whose answer says whether the key is there.
+    /// Returns true if a request is in flight whose reply shows whether the key exists.
     pub(super) const fn is_busy(&self) -> bool {
         self.retry.is_in_flight()
     }
@@ -92,8 +90,8 @@ impl Cleanup {
         !self.is_busy() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
     }
 
-    /// A watch for as long as the lease lives: the sooner that ends, the better.
-    pub(super) const fn is_for_good(&self) -> bool {
+    /// Returns true if the watch lasts as long as the lease, which should therefore end soon.
+    pub(super) const fn is_open_ended(&self) -> bool {
         !self.is_busy() && matches!(self.todo, Todo::Watch { until: None, .. })
     }
 
@@ -108,11 +106,11 @@ impl Cleanup {
         match self.todo {
             Todo::Look | Todo::Delete(_) => self.retry.due(),
             Todo::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
-            Todo::Rest | Todo::Nothing => None,
+            Todo::Paused | Todo::Nothing => None,
         }
     }
 
-    /// From now on this is to be done. A watch that is not part of it any more is closed.
+    /// Sets the next action, and closes a watch that it does not need.
     fn set(&mut self, ctx: &mut Context, todo: Todo) {
         let stays = matches!(todo, Todo::Watch { .. });
         if let Todo::Watch { watch: Some(watch), .. } = self.todo
@@ -133,12 +131,11 @@ impl Lock {
         &mut self.store.cleanups[place]
     }
 
-    /// The key is there, its last change is `modified`, and it must go.
+    /// Schedules the deletion of a key that was last changed at `modified`.
     pub(super) fn schedule_key(&mut self, ctx: &mut Context, session: SessionId, modified: i64) {
         self.schedule(ctx, session, Todo::Delete(modified));
     }
 
-    /// The key was there, and nobody wants it any more.
     pub(super) fn schedule_look(&mut self, ctx: &mut Context, session: SessionId) {
         self.schedule(ctx, session, Todo::Look);
     }
@@ -151,37 +148,37 @@ impl Lock {
         self.work(ctx, session);
     }
 
-    /// A request is under way for a key that nobody wants any more.
+    /// Takes over a call in flight for an abandoned key.
     pub(super) fn schedule_call(&mut self, ctx: &mut Context, session: SessionId, call: CleanupCall) {
         let cleanup = self.cleanup(session);
         cleanup.set(ctx, Todo::Look);
         cleanup.retry.sent(CleanupCall { emitted: ctx.now, ..call });
     }
 
-    /// The key is there, or may yet be, and an attempt goes on that will find out.
+    /// Notes that the key may exist. An attempt in progress will find out.
     pub(super) fn schedule_unsettled(&mut self, ctx: &Context, session: SessionId) {
         if !ctx.session(session).is_some_and(|found| found.is_gone()) {
             self.cleanup(session).unsettled = true;
         }
     }
 
-    /// The key is wanted again: what is owed rests until it is left.
-    pub(super) fn rest_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
+    /// Pauses the cleanup while the key is in use again.
+    pub(super) fn pause_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.session == session) else { return };
-        // What has not been found out yet may be there still when the key is left.
+        // An unconfirmed key may still exist after that use.
         cleanup.unsettled |= matches!(cleanup.todo, Todo::Look | Todo::Delete(_));
-        cleanup.set(ctx, Todo::Rest);
+        cleanup.set(ctx, Todo::Paused);
         self.store.cleanups.retain(|cleanup| cleanup.session != session || cleanup.unsettled);
     }
 
-    /// The key is left, and it is not known whether it is there.
-    pub(super) fn wake_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
-        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Rest) {
+    /// Resumes a paused cleanup when the key is no longer in use.
+    pub(super) fn resume_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
+        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Paused) {
             self.schedule_look(ctx, session);
         }
     }
 
-    /// Sends what is to be sent now.
+    /// Sends the next request if it is due.
     fn work(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.key.clone(), ctx.now);
@@ -196,16 +193,16 @@ impl Lock {
                 *watch = Some(ctx.open_watch(queue.key(lease)));
                 return;
             }
-            // Once more at its end.
+            // Read once more at the end of the watch.
             Todo::Watch { until: Some(until), .. } if *until <= now => {
                 (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
-            Todo::Watch { .. } | Todo::Rest | Todo::Nothing => return,
+            Todo::Watch { .. } | Todo::Paused | Todo::Nothing => return,
         };
-        self.ask(ctx, session, kind, request);
+        self.send_request(ctx, session, kind, request);
     }
 
-    fn ask(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, request: Request) {
+    fn send_request(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, request: Request) {
         let serial = ctx.send(session, request);
         self.cleanup(session).retry.sent(CleanupCall::new(serial, ctx.now, kind));
     }
@@ -225,7 +222,7 @@ impl Lock {
         let session = cleanup.session;
         match reply {
             Reply::Done(Found::Queue { own, done, others, .. }) => {
-                // A delete that was not done is tried again at once, but not in a circle.
+                // Retry a failed delete once immediately, then back off.
                 if call.kind == Kind::Delete && own.is_some() {
                     cleanup.retry.failed(ctx.now);
                 } else {
@@ -233,8 +230,8 @@ impl Lock {
                 }
                 cleanup.retry.set_due(cleanup.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
                 let deleted = *done && call.kind == Kind::Delete;
-                if let Some(kept) = self.store.kept.as_mut().filter(|_| deleted) {
-                    kept.released(ctx.now, ctx.now.since(call.emitted));
+                if let Some(cached) = self.store.watch_cache.as_mut().filter(|_| deleted) {
+                    cached.released(ctx.now, ctx.now.since(call.emitted));
                 }
                 if own.is_none() {
                     self.deleted(ctx, session, deleted, *others);
@@ -244,7 +241,7 @@ impl Lock {
                     self.read_cleanup(ctx, place);
                 }
             }
-            // A create or a write that was not executed leaves what was there before.
+            // The create was not executed, and there was nothing else to clean up.
             Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
                 cleanup.set(ctx, Todo::Nothing);
             }
@@ -254,21 +251,21 @@ impl Lock {
                     cleanup.unsettled |= call.kind == Kind::Create;
                     for release in self.releases.iter_mut().map(|release| &mut release.store) {
                         let ours = release.session == session && call.emitted < release.valid_until;
-                        release.maybe |= ours && call.kind == Kind::Delete;
+                        release.maybe_deleted |= ours && call.kind == Kind::Delete;
                     }
                 }
                 cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
-                // A lost lease is revoked when nothing is left of it: that is tried once, and ends it all.
+                // A lost lease is revoked once its cleanups end, so one attempt suffices.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
                     cleanup.set(ctx, Todo::Nothing);
                 }
             }
         }
-        self.drop_paid();
+        self.drop_finished();
         self.enter_cleared(ctx, session);
     }
 
-    /// The key was seen, there or not there.
+    /// Chooses the next action after a reply about the key.
     fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
         let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
@@ -276,7 +273,7 @@ impl Lock {
         let cleanup = self.cleanup(session);
         let todo = match (own, cleanup.todo) {
             (Some(own), _) => Todo::Delete(own.modified),
-            // Long enough for most, but no time is long enough to be sure.
+            // A late create is unlikely by now, but no time is long enough to exclude it.
             (None, Todo::Watch { until: Some(until), watch }) if until <= ctx.now => {
                 ctx.shared.sessions.retire(session);
                 Todo::Watch { watch, until: None }
@@ -286,23 +283,23 @@ impl Lock {
             (None, _) => Todo::Nothing,
         };
         cleanup.set(ctx, todo);
-        // A read that a waiter of ours has been waiting for comes first; it knows best what to do about the key.
-        if kind != Kind::Look || own.is_none() || !self.clears(session) {
+        // If the head waits for this read, it adopts the key instead.
+        if kind != Kind::Look || own.is_none() || !self.head_waits_for(session) {
             self.work(ctx, session);
         }
     }
 
-    /// Whether the head waits for this debt.
-    fn clears(&self, session: SessionId) -> bool {
+    /// Returns true if the head of the local queue waits for this cleanup.
+    fn head_waits_for(&self, session: SessionId) -> bool {
         matches!(&self.contention, Contention::Entering(enter) if enter.session == session)
     }
 
-    /// Reads the key that is watched. What happened before the watch was open is not told.
+    /// Reads the watched key, which may have changed before the watch opened.
     pub(super) fn read_cleanup(&mut self, ctx: &mut Context, place: usize) {
         let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| !cleanup.is_busy()) else { return };
         let (session, queue) = (cleanup.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
-        self.ask(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
+        self.send_request(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
     }
 
     pub(super) fn cleanup_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {
@@ -319,11 +316,11 @@ impl Lock {
         self.schedule(ctx, session, Todo::Delete(kv.mod_revision));
     }
 
-    /// The lease is lost: its keys go with it.
+    /// Ends the cleanups of a lost lease, whose keys end with it.
     pub(super) fn cleanups_lost(&mut self, ctx: &mut Context, session: SessionId) {
         let gone = ctx.session(session).is_none_or(|found| found.is_gone());
         for cleanup in self.store.cleanups.iter_mut().filter(|cleanup| cleanup.session == session) {
-            // A delete under way still answers a release, unless there can be nothing to delete.
+            // A delete in flight still decides a release, unless the lease is gone.
             if gone || cleanup.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
                 cleanup.retry.forget_call();
                 cleanup.set(ctx, Todo::Nothing);
@@ -333,24 +330,22 @@ impl Lock {
         if gone {
             self.deleted(ctx, session, false, false);
         }
-        self.drop_paid();
+        self.drop_finished();
     }
 
-    fn drop_paid(&mut self) {
+    fn drop_finished(&mut self) {
         self.store.cleanups.retain(|cleanup| {
-            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.todo, Todo::Nothing | Todo::Rest)
+            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.todo, Todo::Nothing | Todo::Paused)
         });
     }
 
-    // --- releases ---
-
-    /// Answers the releases of a key that is gone: deleted by us, or found absent.
+    /// Resolves the releases of a key that was deleted or found absent.
     pub(super) fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
         let of_session = self.releases.iter_mut().map(|release| &mut release.store);
         for release in of_session.filter(|release| release.session == session) {
             release.outcome = Some(match () {
-                // Gone, after a delete of ours that may have done it while the key was still ours.
-                () if done || release.maybe => Release::Released,
+                // A delete of ours may have removed the key while the hold was valid.
+                () if done || release.maybe_deleted => Release::Released,
                 () if others => Release::Taken,
                 () => Release::Expired,
             });

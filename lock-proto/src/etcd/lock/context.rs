@@ -1,4 +1,4 @@
-//! What the locks of a client know of their surroundings: sessions and watches.
+//! State that the locks of a client share.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -16,17 +16,15 @@ use crate::id::{CallOwner, ClientId, NodeId};
 use crate::lock::{self, Loss};
 use crate::time::Instant;
 
-/// The surroundings of a step of an etcd lock.
 pub(crate) type Context = lock::Context<Etcd>;
 
-/// Whose a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Watcher {
     Lock(u32),
     Query(u32),
 }
 
-/// What the locks of a client share.
+/// Sessions, queries and watches of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
     pub(crate) client: ClientId,
@@ -34,12 +32,12 @@ pub struct Shared {
     pub(crate) queries: BTreeMap<u32, Query>,
     pub(crate) query_ids: Slots,
     pub(crate) watchers: BTreeMap<WatchId, Watcher>,
-    /// The last watch.
+    /// Number of the last watch.
     pub(crate) watch: u64,
 }
 
 impl Context {
-    /// Emits a request about a key of this session, and gives the serial of its call.
+    /// Sends a request about a key of this session, and returns the serial of its call.
     pub(crate) fn send(&mut self, session: SessionId, request: Request) -> u64 {
         let found = self.session(session);
         let timeout = found.map_or(self.config.request_timeout, |found| found.request_timeout(&self.config));
@@ -50,17 +48,14 @@ impl Context {
         self.shared.sessions.get(session)
     }
 
-    /// Watches one key from now on.
     pub(crate) fn open_watch(&mut self, key: Bytes) -> WatchId {
         self.watch_range(Watcher::Lock(self.slot), key, Bytes::new())
     }
 
-    /// Watches one key from now on for its deletion.
     fn watch_deletion(&mut self, key: Bytes) -> WatchId {
         self.watch(Watcher::Lock(self.slot), key, Bytes::new(), true)
     }
 
-    /// Watches the keys from `key` up to `end` from now on.
     pub(crate) fn watch_range(&mut self, whose: Watcher, key: Bytes, end: Bytes) -> WatchId {
         self.watch(whose, key, end, false)
     }
@@ -78,12 +73,12 @@ impl Context {
         self.out.push_back(LocksOutput::Unwatch { watch });
     }
 
-    /// The pause after `tries` failures.
+    /// Returns the backoff after `tries` failures.
     pub(crate) fn pause(&self, tries: u32) -> Duration {
         pause(self.seed ^ u64::from(self.slot), self.now.as_nanos(), tries)
     }
 
-    /// When to read a queue again although its watches are open and report nothing.
+    /// Returns when to reread a queue whose watches are open and report nothing.
     pub(crate) fn recheck_at(&self) -> Instant {
         self.now + recheck(&self.config, self.seed ^ u64::from(self.slot), self.now)
     }
@@ -104,22 +99,21 @@ impl Context {
         self.session(session).map_or(self.config.store.session_ttl, |found| found.ttl())
     }
 
-    /// Returns true if the server has no such lease any more.
+    /// Returns true if the lease no longer exists on the server.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
         self.session(session).is_none_or(|found| found.is_gone())
     }
 
-    /// The server said that the session's lease does not exist. Its users are told after this step.
+    /// Handles a reply that the session's lease does not exist. Users are notified after this step.
     pub(crate) fn lost_lease(&mut self, session: SessionId) {
         self.shared.sessions.lose(session, Loss::Gone);
     }
 }
 
-/// A watch as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Watched {
     pub(crate) id: WatchId,
-    /// Everything after this revision is told; `None` while it is not open.
+    /// The watch reports everything after this revision; `None` while it is not open.
     pub(crate) open: Option<i64>,
 }
 
@@ -128,12 +122,12 @@ impl Watched {
         Self { id: ctx.open_watch(key), open: None }
     }
 
-    /// Of the key of somebody else, of which only the end matters.
+    /// Watches another contender's key, of which only the deletion matters.
     pub(crate) fn until_deleted(ctx: &mut Context, key: Bytes) -> Self {
         Self { id: ctx.watch_deletion(key), open: None }
     }
 
-    /// What was read at `known` may be out of date: the watch tells only what came after its opening.
+    /// Returns true if a read at revision `known` may have missed a change before the watch opened.
     pub(crate) fn is_ahead_of(&self, known: i64) -> bool {
         self.open.is_some_and(|open| open > known)
     }

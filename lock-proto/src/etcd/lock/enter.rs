@@ -1,4 +1,5 @@
-//! Entering the queue: one transaction that creates the key, or takes over one that is there (requirements E3, E6).
+//! Entering the store's queue: one transaction creates the key, or adopts an existing one.
+// E3, E6
 
 use super::session::answer;
 use super::sessions::SessionId;
@@ -9,7 +10,6 @@ use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;
 
-/// On the way into the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Enter {
     pub(super) session: SessionId,
@@ -18,38 +18,40 @@ pub struct Enter {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// What is owed under this key is cleared first.
+    /// Waiting for cleanup of the key.
     Clearing,
-    /// Asked to create or to adopt the key.
-    Asked { serial: u64, what: What, value: Bytes },
-    /// The next attempt is due then.
+    InFlight {
+        serial: u64,
+        action: Action,
+        value: Bytes,
+    },
     Paused(Instant),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum Action {
     Create,
-    /// A key of this client that this attempt did not create: it is owned by a guarded put only (requirement E6).
+    /// Take ownership of an existing key of this client by a guarded put.
+    // E6
     Adopt,
-    /// The key was created so, and it is not known yet who is next before it.
+    /// The key was created with these revisions; find its predecessor.
     Search(Seen),
 }
 
 impl Enter {
-    pub(super) const fn awaits(&self, asked: u64) -> bool {
-        matches!(&self.step, Step::Asked { serial, .. } if *serial == asked)
+    pub(super) const fn awaits(&self, call: u64) -> bool {
+        matches!(&self.step, Step::InFlight { serial, .. } if *serial == call)
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Paused(until) => Some(*until),
-            Step::Clearing | Step::Asked { .. } => None,
+            Step::Clearing | Step::InFlight { .. } => None,
         }
     }
 }
 
 impl Lock {
-    /// The head begins, with a session.
     pub(super) fn start(&mut self, ctx: &mut Context) {
         self.contention = Contention::Idle;
         let Some(head) = self.waiters.head() else { return };
@@ -60,7 +62,7 @@ impl Lock {
         if ctx.is_alive(session) { self.enter(ctx, session) } else { self.contention = Contention::Leasing(session) }
     }
 
-    /// Asks for a place in the queue.
+    /// Enters the store's queue, once cleanup of the key has finished.
     pub(super) fn enter(&mut self, ctx: &mut Context, session: SessionId) {
         let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
             self.contention = Contention::Idle;
@@ -71,18 +73,18 @@ impl Lock {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
-        let kept = self.store.kept.as_ref().filter(|_| !alone);
-        if let Some(until) = kept.and_then(|kept| kept.pause(ctx.now)) {
+        let cached = self.store.watch_cache.as_ref().filter(|_| !alone);
+        if let Some(until) = cached.and_then(|cached| cached.pause(ctx.now)) {
             self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
             return;
         }
-        let (expects, long) = kept.and_then(|kept| kept.expects(session)).unzip();
+        let (expects, long) = cached.and_then(|cached| cached.expects(session)).unzip();
         let long = long.unwrap_or(false);
-        self.rest_cleanup(ctx, session);
+        self.pause_cleanup(ctx, session);
         let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
         let serial = ctx.send(session, request);
         self.contention =
-            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Create, value } });
+            Contention::Entering(Enter { session, step: Step::InFlight { serial, action: Action::Create, value } });
     }
 
     pub(super) fn adopt(&mut self, ctx: &mut Context, session: SessionId, own: Seen) {
@@ -100,19 +102,21 @@ impl Lock {
         };
         let serial = ctx.send(session, request);
         self.contention =
-            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Adopt, value } });
+            Contention::Entering(Enter { session, step: Step::InFlight { serial, action: Action::Adopt, value } });
     }
 
-    /// The key was created behind others: reads which of them is the newest.
+    /// Reads the predecessor of a key that was created behind others.
     fn search(&mut self, ctx: &mut Context, session: SessionId, own: Seen, value: Bytes) {
         let Some(lease) = ctx.lease(session) else { return };
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
         let serial = ctx.send(session, request);
-        self.contention =
-            Contention::Entering(Enter { session, step: Step::Asked { serial, what: What::Search(own), value } });
+        self.contention = Contention::Entering(Enter {
+            session,
+            step: Step::InFlight { serial, action: Action::Search(own), value },
+        });
     }
 
-    /// What was owed under the key has been cleared, or could not be.
+    /// Handles the end of a cleanup, successful or not.
     pub(super) fn enter_cleared(&mut self, ctx: &mut Context, session: SessionId) {
         if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
             && *own == session
@@ -132,15 +136,15 @@ impl Lock {
     pub(super) fn enter_answered(&mut self, ctx: &mut Context, reply: &Reply) {
         let Contention::Entering(enter) = &mut self.contention else { return };
         let session = enter.session;
-        let Step::Asked { what, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
+        let Step::InFlight { action, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
         match reply {
             Reply::Done(Found::Queue { done: true, own: Some(own), older: None, others: true, .. })
-                if what == What::Create =>
+                if action == Action::Create =>
             {
                 self.search(ctx, session, *own, value);
             }
-            // The key is gone or was written since it was created.
-            Reply::Done(Found::Queue { own, .. }) if matches!(what, What::Search(created) if *own != Some(created)) => {
+            // The key was deleted or written since its creation.
+            Reply::Done(Found::Queue { own, .. }) if matches!(action, Action::Search(created) if *own != Some(created)) => {
                 match own {
                     Some(own) => self.adopt(ctx, session, *own),
                     None => self.enter(ctx, session),
@@ -148,8 +152,8 @@ impl Lock {
             }
             Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, long, .. }) => {
                 self.tries = 0;
-                if what == What::Adopt {
-                    // The key was handed over within the client.
+                if action == Action::Adopt {
+                    // The key was handed over within this client, so its releases succeeded.
                     self.deleted(ctx, session, true, false);
                 }
                 match older {
@@ -170,20 +174,19 @@ impl Lock {
                     }
                 }
             }
-            // The key is there, and this attempt did not make it.
-            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if what == What::Create => {
+            // The key exists, and this attempt did not create it.
+            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if action == Action::Create => {
                 self.adopt(ctx, session, *own);
             }
-            // A try that finds the queue occupied.
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
                 self.contention = Contention::Idle;
-                self.wake_cleanup(ctx, session);
+                self.resume_cleanup(ctx, session);
                 if self.key.is_foreign(&older.key) {
                     return self.fail_foreign(ctx, &older.key);
                 }
                 self.store.answer = Answer::Taken(Expiry::Unknown);
                 self.end_try(ctx);
-                // Or the one that tried has gone, and the next one waits.
+                // If the waiter that tried has already left, contend for the next one.
                 if matches!(self.contention, Contention::Idle) {
                     self.start(ctx);
                 }
@@ -195,17 +198,17 @@ impl Lock {
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                 self.store.answer = answer(reply);
                 self.contention = Contention::Idle;
-                match what {
-                    What::Create => self.wake_cleanup(ctx, session),
-                    What::Adopt => self.schedule_look(ctx, session),
-                    What::Search(own) => self.schedule_key(ctx, session, own.modified),
+                match action {
+                    Action::Create => self.resume_cleanup(ctx, session),
+                    Action::Adopt => self.schedule_look(ctx, session),
+                    Action::Search(own) => self.schedule_key(ctx, session, own.modified),
                 }
                 self.fail_all(ctx, Failure::Refused);
             }
-            // Whatever else: the next attempt finds out.
+            // The outcome is unclear; the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
-                // A create may yet land; a key that was created, or was to be adopted, is there.
-                if what != What::Create || matches!(reply, Reply::Unknown(_)) {
+                // A create may still be executed. In the other cases the key exists.
+                if action != Action::Create || matches!(reply, Reply::Unknown(_)) {
                     self.schedule_unsettled(ctx, session);
                 }
                 if !matches!(reply, Reply::Done(_)) {

@@ -1,4 +1,5 @@
-//! Keeping a hold: its key is written, read and watched, and its lease renewed (requirements E6 to E9, H2).
+//! Maintaining a hold: writes, reads and watches of its key, and renewal of its lease.
+// E6 to E9, H2
 
 use alloc::boxed::Box;
 
@@ -15,12 +16,10 @@ use crate::lock::{Answer, ErrorClass, Event, Loss, Renew, Report, Retry};
 use crate::time::Instant;
 
 impl Lock {
-    // --- verbs ---
-
     pub(crate) fn proclaim(&mut self, ctx: &mut Context, id: LockId, value: Bytes) -> Result<(), Misuse> {
         let until = ctx.now + ctx.config.release_within;
         let hold = self.held_by(id)?;
-        // One after the other: a second one takes the place of the first, whose answer it is too.
+        // A second proclaim replaces the first, and its result counts for both.
         match &mut hold.write {
             Some(write) => {
                 write.value = value;
@@ -34,7 +33,7 @@ impl Lock {
         Ok(())
     }
 
-    /// The key, and the promise that it changes before the lock is passed on.
+    /// Returns the key, which the client changes before the next hand-over.
     pub(crate) fn owner_guard(&mut self, ctx: &Context, id: LockId) -> Result<OwnerKey, Misuse> {
         let queue = self.key.clone();
         let hold = self.held_by(id)?;
@@ -43,9 +42,7 @@ impl Lock {
         Ok(hold.owner_key(&queue, lease))
     }
 
-    // --- the grant ---
-
-    /// The holder of the key is a new one: write its value, or give it a full life, if that is needed, then tell it.
+    /// Prepares a new holder (writes its value, extends the lease), then offers it the lock.
     pub(super) fn take_over(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();
@@ -53,7 +50,7 @@ impl Lock {
         if hold.guarded || hold.value != waiter.terms.value || (waiter.terms.candidate && hold.turn.grants > 0) {
             let value = waiter.terms.value.clone();
             hold.write = Some(Write::new(ctx.now, value));
-            // Not the write alone: what was handed over may have more that is due.
+            // Other work on the inherited hold may be due too.
             return self.watch(ctx);
         }
         self.prepared(ctx);
@@ -61,7 +58,8 @@ impl Lock {
 
     fn prepared(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
-        // Kept alive while it waited; from now on it has one full life (requirement H3).
+        // The lease was renewed during the wait. From now on the holder has one full TTL.
+        // H3
         if hold.tenure.waiter.renew == Renew::Manual && hold.extending.is_empty() {
             hold.extending.push(ctx.now);
             ctx.shared.sessions.stop_renewing(hold.session);
@@ -71,22 +69,22 @@ impl Lock {
         self.offer(ctx);
     }
 
-    /// Watches the own key of a long hold, reads it where the watch may have missed its end, and writes it.
+    /// Watches the key of a long hold, rereads it if needed, and sends a pending write.
     pub(super) fn keep(&mut self, ctx: &mut Context) {
         if let Some(hold) = &mut self.hold
             && hold.own.is_none()
             && hold.watch_at <= ctx.now
             && let Some(lease) = ctx.lease(hold.session)
         {
-            // The hold has become a long one (requirement E9).
+            // E9
             hold.own = Some(Watched::new(ctx, self.key.key(lease)));
         }
-        self.look_after(ctx);
+        self.recheck_key(ctx);
         self.write(ctx);
     }
 
-    /// Reads whether the own key is there, if the watch may have missed its end.
-    pub(super) fn look_after(&mut self, ctx: &mut Context) {
+    /// Rereads the key if the watch may have missed its deletion.
+    pub(super) fn recheck_key(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         let missed = hold.own.is_some_and(|own| own.is_ahead_of(hold.reading.known));
         if !missed {
@@ -96,7 +94,7 @@ impl Lock {
             return;
         }
         let Some(lease) = ctx.lease(hold.session) else { return };
-        // Since when the watch has been reporting.
+        // The watch reports changes from this revision on.
         let opened = hold.own.and_then(|own| own.open).unwrap_or(0);
         let request = Request::Look { queue: self.key.clone(), lease, before: None, ahead: None };
         hold.reading.sent(ctx.send(hold.session, request), opened);
@@ -109,22 +107,21 @@ impl Lock {
         }
         let ours = hold.write.is_some() || kv.mod_revision <= hold.key.modified;
         if !gone && !ours {
-            // Somebody else has written the key: it must hang on our lease again.
+            // Another client wrote the key: attach it to our lease again.
             let value = hold.value.clone();
             hold.key.modified = kv.mod_revision;
             hold.write = Some(Write { retry: Retry::new(Some(ctx.now + ctx.pause(0))), ..Write::new(ctx.now, value) });
         }
     }
 
-    // --- writing the key ---
-
-    /// Sends the write that is wanted, or gives a proclaim up whose time is over.
+    /// Sends the pending write, or fails a proclaim that has timed out.
     fn write(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         if write.proclaim.is_some_and(|until| until <= ctx.now) {
-            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.store.answer.clone()]) };
-            // It may have been done; the next write reads first.
+            let report =
+                Report { waited: ctx.now.since(write.requested_at), nodes: Box::new([self.store.answer.clone()]) };
+            // The put may have been executed. A later write resolves that first.
             write.proclaim = None;
             let id = hold.tenure.id();
             if !write.retry.is_in_flight() {
@@ -148,10 +145,9 @@ impl Lock {
         write.retry.sent(WriteCall::Put(ctx.send(hold.session, request)));
     }
 
-    /// The answer to a reading or a write of the held key.
     pub(super) fn hold_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
-        // A reading for the watch and a write may be under way at one time.
+        // A read for the watch and a write can be in flight at the same time.
         let for_watch = hold.reading.answered(serial);
         if let Reply::Refused(Refusal::LeaseNotFound) = reply {
             ctx.lost_lease(hold.session);
@@ -168,27 +164,27 @@ impl Lock {
         };
         hold.reading.known = hold.reading.known.max(revision);
         if for_watch {
-            // A change by somebody else is told by the watch itself. It may have been opened anew meanwhile: then once more.
-            hold.reading.known = hold.reading.known.max(hold.reading.asked);
-            return self.look_after(ctx);
+            // The watch itself reports changes by others. Read again if it was reopened since.
+            hold.reading.known = hold.reading.known.max(hold.reading.min_revision);
+            return self.recheck_key(ctx);
         }
         let Some(write) = &mut hold.write else { return };
         let put = matches!(write.retry.answered(|_| true), Some(WriteCall::Put(_)));
         hold.key.modified = own.modified;
         if !(put && done) {
-            // Written by somebody else meanwhile, or by a put of ours that ended Unknown: once more, guarded by what was read.
+            // The revision was outdated, or a put ended Unknown. Retry with the revision just read.
             return self.write(ctx);
         }
         write.retry.succeeded();
         hold.value = write.sent.take().unwrap_or_default();
         if hold.value != write.value {
-            // Another value was proclaimed meanwhile.
             return self.write(ctx);
         }
         let proclaimed = write.proclaim.is_some();
         hold.write = None;
         if !hold.is_prepared() {
-            // Whoever guarded by the key as it was is out, and this reply proves the ownership (requirements E6, E8).
+            // Transactions guarded by the old revision now fail, and this reply proves ownership.
+            // E6, E8
             hold.guarded = false;
             hold.turn.revision = revision;
             hold.turn.grants = 0;
@@ -200,12 +196,11 @@ impl Lock {
         }
     }
 
-    /// A reading or a write of the held key has no proper answer.
     fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         self.store.answer = answer(reply);
         let Some(write) = hold.write.as_mut().filter(|_| !for_watch) else {
-            // There is no hurry: many holders may find the server busy at the same time.
+            // A long pause: the server may be overloaded by many holders.
             hold.reading.retry.set_due(Some(ctx.now + ctx.pause(4)));
             return;
         };
@@ -213,7 +208,8 @@ impl Lock {
         let refused = matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused);
         let id = hold.tenure.id();
         if refused && write.proclaim.is_some() {
-            let report = Report { waited: ctx.now.since(write.asked), nodes: Box::new([self.store.answer.clone()]) };
+            let report =
+                Report { waited: ctx.now.since(write.requested_at), nodes: Box::new([self.store.answer.clone()]) };
             hold.write = None;
             return ctx.emit(id, Event::ProclaimFailed(report));
         }
@@ -226,13 +222,11 @@ impl Lock {
         write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));
     }
 
-    // --- the session's news ---
-
     pub(super) fn renewed(&mut self, ctx: &mut Context, emitted: Instant) {
         let Some(hold) = &mut self.hold else { return };
         let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
         hold.tenure.renewed();
-        let answered = hold.asked_by(emitted);
+        let answered = hold.extends_answered_by(emitted);
         if answered > 0 && !hold.is_prepared() && hold.write.is_none() {
             return self.prepared(ctx);
         }
@@ -249,9 +243,9 @@ impl Lock {
         if !hold.tenure.is_held() {
             return;
         }
-        let (id, answered) = (hold.tenure.id(), hold.asked_by(emitted));
-        for asked in hold.extending.drain(..answered) {
-            let report = Report { waited: ctx.now.since(asked), nodes: Box::new([answer.clone()]) };
+        let (id, answered) = (hold.tenure.id(), hold.extends_answered_by(emitted));
+        for requested_at in hold.extending.drain(..answered) {
+            let report = Report { waited: ctx.now.since(requested_at), nodes: Box::new([answer.clone()]) };
             ctx.emit(id, Event::ExtendFailed(report));
         }
     }

@@ -1,4 +1,5 @@
-//! One key that is first in its queue, and the holders that it is passed on to (requirements E7, E8, H5).
+//! A key that is first in its queue, and the local holders it is handed over to.
+// E7, E8, H5
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -10,65 +11,65 @@ use crate::etcd::request::{LeaseId, Queue, Seen};
 use crate::lock::{Fence, Phase, Retry, Tenure};
 use crate::time::{Instant, soonest};
 
-/// Low bits of a fencing token that count the grants of one turn (requirement E8).
+/// Low bits of a fencing token, which count the grants since ownership was proven.
+// E8
 const GRANT_BITS: u32 = 16;
 
-/// The key that a holder has, for transactions of its own on the same etcd: they are executed only while it still holds the lock
-/// if they compare `mod_revision` (requirement E8).
+/// The key of a holder. Transactions of the application that compare `mod_revision` are executed
+/// only while it still holds the lock.
+// E8
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OwnerKey {
     /// The key: `name/<lease id>`.
     pub key: Bytes,
-    /// The revision of its creation.
+    /// Creation revision of the key.
     pub create_revision: i64,
-    /// The revision of its last change.
+    /// Revision of the key's last change.
     pub mod_revision: i64,
-    /// The revision at which ownership was proven: what `etcdctl lock` calls `ETCD_LOCK_REV`. It grows with every turn of any client.
+    /// The revision that proved ownership (`ETCD_LOCK_REV` of `etcdctl lock`). It grows each time
+    /// another client takes the lock.
     pub revision: i64,
-    /// The lease that it hangs on.
+    /// The lease of the key.
     pub lease: LeaseId,
 }
 
-/// A write of the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Write {
     pub(super) value: Bytes,
-    /// The value of the last put. Another may be wanted by now.
+    /// The value of the last put. `value` may have changed since.
     pub(super) sent: Option<Bytes>,
-    /// Whoever proclaims waits for an answer until then; `None` for taking over.
+    /// Deadline of a proclaim; `None` for a take-over.
     pub(super) proclaim: Option<Instant>,
-    pub(super) asked: Instant,
+    pub(super) requested_at: Instant,
     pub(super) retry: Retry<WriteCall>,
 }
 
 impl Write {
-    /// One that is wanted from now on.
     pub(super) const fn new(now: Instant, value: Bytes) -> Self {
-        Self { value, sent: None, proclaim: None, asked: now, retry: Retry::new(None) }
+        Self { value, sent: None, proclaim: None, requested_at: now, retry: Retry::new(None) }
     }
 }
 
-/// The request under way for a [`Write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WriteCall {
     Put(u64),
-    /// A put ended Unknown: read what came of it (requirement E7).
+    /// Reads the result of a put that ended Unknown.
+    // E7
     Look(u64),
 }
 
-/// The holders of this client in a row.
+/// Consecutive holders within this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
-    /// The revision that proves ownership.
     pub(super) revision: i64,
-    /// Grants since then.
+    /// Number of hand-overs since then.
     pub(super) grants: u64,
-    /// When the lock is released even if others of this client wait.
+    /// After this time, the lock is released even if local waiters remain.
     end: Instant,
 }
 
-/// See the module.
+/// A held key, its lease and its current holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     pub(super) session: SessionId,
@@ -76,15 +77,15 @@ pub struct Hold {
     pub(super) value: Bytes,
     pub(super) turn: Turn,
     pub(super) tenure: Tenure<Bid>,
-    /// The watch on the own key, and when it is to be opened.
+    /// The watch on the hold's key. `watch_at` is when to open it.
     pub(super) own: Option<Watched>,
     pub(super) watch_at: Instant,
-    /// Whether the key is still there, where the watch may have missed its end.
+    /// Tracks whether the key still exists, in case the watch missed its deletion.
     pub(super) reading: Reading,
-    /// Somebody guards transactions by the key as it is.
+    /// The application guards transactions by the current revision of the key.
     pub(super) guarded: bool,
     pub(super) write: Option<Write>,
-    /// When full lives were asked for that are not answered, in order.
+    /// Times of the unanswered extend requests, in order.
     pub(super) extending: Vec<Instant>,
 }
 
@@ -114,14 +115,13 @@ impl Hold {
         }
     }
 
-    /// The holder has been notified.
     pub(super) fn is_prepared(&self) -> bool {
         self.tenure.phase != Phase::Preparing
     }
 
-    /// How many of the extends a sign of life answers that was emitted at this instant.
-    pub(super) fn asked_by(&self, emitted: Instant) -> usize {
-        self.extending.partition_point(|asked| *asked <= emitted)
+    /// Returns how many pending extends a keep-alive sent at this instant answers.
+    pub(super) fn extends_answered_by(&self, emitted: Instant) -> usize {
+        self.extending.partition_point(|at| *at <= emitted)
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
@@ -131,7 +131,8 @@ impl Hold {
         write || self.reading.awaits(serial)
     }
 
-    /// The fencing token: the proof's revision and the number of the grant since (requirement E8).
+    /// Returns the fencing token: the proof's revision, then the number of grants since.
+    // E8
     pub(super) fn fence(&self) -> Fence {
         Fence(self.turn.revision.unsigned_abs() << GRANT_BITS | self.turn.grants)
     }
@@ -146,7 +147,8 @@ impl Hold {
         }
     }
 
-    /// Whether the turn may go on with `next` (requirement A8).
+    /// Returns true if the lock may be handed over to `next`.
+    // A8
     pub(super) fn may_hand_over(&self, now: Instant, next: &Waiter) -> bool {
         self.write.is_none()
             && self.tenure.waiter.terms.lease == LeaseKind::Shared
@@ -155,7 +157,6 @@ impl Hold {
             && self.turn.grants + 1 < 1 << GRANT_BITS
     }
 
-    /// When the watch on the own key is to be opened, the key to be read, or written.
     pub(super) fn deadline(&self) -> Instant {
         let watch = if self.own.is_none() { self.watch_at } else { Instant::MAX };
         let write = self.write.as_ref().and_then(|write| soonest([write.retry.deadline(), write.proclaim]));

@@ -1,9 +1,9 @@
-//! The lock in etcd's queue: one name within one client.
+//! State machine for one lock name on etcd, within one client.
 //!
-//! The head of the wait queue enters the store's queue ([`enter`]), waits there until no older key is left
-//! ([`wait_deletes`]), and holds the lock from then on ([`hold`], [`held`]). Waiters of the same name have one key between
-//! them (requirement E7). At any time the client has at most one live key under a name for each of its leases: that of the
-//! contender, or that of the hold.
+//! The waiter at the head of the local queue enters the store's queue ([`enter`]), waits until its
+//! key is the oldest ([`wait_deletes`]), and then holds the lock ([`hold`], [`held`]). All waiters
+//! of a name share one key. For each lease, a client has at most one live key per name.
+// E7
 
 mod cleanup;
 mod context;
@@ -25,13 +25,13 @@ use bytes::Bytes;
 
 use cleanup::{Cleanup, CleanupCall};
 pub(crate) use context::{Context, Shared, Watched, Watcher};
-use enter::{Enter, Step, What};
+use enter::{Action, Enter, Step};
 use hold::{Hold, WriteCall};
 use query::Query;
-use session::{News, Session};
+use session::{Session, SessionEvent};
 use sessions::{SessionId, Sessions, seconds};
 use wait_deletes::Contender;
-use watch_cache::Kept;
+use watch_cache::CachedWatches;
 
 use super::config::{Config, Settings};
 use super::message::KeyValue;
@@ -50,55 +50,51 @@ pub use hold::OwnerKey;
 /// State machine for one lock name within one client.
 pub(crate) type Lock = lock::Lock<Etcd>;
 
-/// One acquisition that waits.
 pub(crate) type Waiter = lock::Waiter<Bid>;
 
-/// Which lease an acquisition hangs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LeaseKind {
-    /// The client's.
+    /// The lease that the client's locks share.
     Shared,
-    /// One of its own, of so many seconds.
+    /// A separate lease with this TTL in seconds.
     Own(i64),
 }
 
-/// What an acquisition puts into the queue.
+/// Terms of an acquisition on etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bid {
     pub(crate) lease: LeaseKind,
-    /// What its key is to hold: a candidate's proposal.
+    /// Value of the key: a candidate's proposal.
     pub(crate) value: Bytes,
-    /// It is a candidate: taking over is always written to the store, where others observe it.
+    /// A candidate always writes its key on taking over, so that observers see it.
     pub(crate) candidate: bool,
 }
 
-/// What is remembered of one name in the store.
+/// Per-name state of the etcd store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Etcd {
     cleanups: Vec<Cleanup>,
-    /// What was last heard, for reports.
+    /// The last reply, for reports.
     answer: Answer,
-    /// The watches of the last wait.
-    kept: Option<Box<Kept>>,
-    /// The sessions that it last used, which know of it, and whether each must stay alive for it.
+    /// Watches of the previous wait, for reuse.
+    watch_cache: Option<Box<CachedWatches>>,
+    /// Sessions that this lock last joined, and whether it needs each one alive.
     pub(crate) joined: Vec<(SessionId, bool)>,
 }
 
-/// How far the head of the queue is on its way to the lock.
+/// Progress of the head of the local queue towards the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contention {
-    /// Nobody contends.
     #[default]
     Idle,
-    /// The head's lease is being granted.
+    /// The server has not granted the head's lease yet.
     Leasing(SessionId),
-    /// On the way into the queue.
     Entering(Enter),
-    /// In the queue, behind another key.
+    /// Waiting in the store's queue, behind another key.
     Waiting(Contender),
 }
 
-/// What a hold that has ended leaves in the store.
+/// What an ended hold leaves in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Remains {
     session: SessionId,
@@ -107,22 +103,20 @@ pub struct Remains {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Left {
-    /// The key is gone.
     Nothing,
-    /// The key, whose last change is this one.
+    /// The key, last changed at this revision.
     Key(i64),
-    /// A write under way changes the key first: its answer says what to delete.
+    /// A put in flight may change the key; its reply gives the revision to delete.
     Write(u64),
 }
 
-/// What is known of a release that has no answer yet.
+/// State of a release without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Releasing {
     session: SessionId,
-    /// The end of the hold's validity.
     valid_until: Instant,
-    /// A delete, emitted while the hold was valid, ended Unknown.
-    maybe: bool,
+    /// A delete sent while the hold was valid ended Unknown.
+    maybe_deleted: bool,
     outcome: Option<Release>,
 }
 
@@ -139,10 +133,8 @@ impl Store for Etcd {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { cleanups: Vec::new(), answer: Answer::Silent, kept: None, joined: Vec::new() }
+        Self { cleanups: Vec::new(), answer: Answer::Silent, watch_cache: None, joined: Vec::new() }
     }
-
-    // --- contending ---
 
     fn contend(lock: &mut Lock, ctx: &mut Context) {
         lock.start(ctx);
@@ -154,7 +146,7 @@ impl Store for Etcd {
         match &lock.contention {
             Contention::Waiting(_) if same => lock.notify_blocked(ctx, Blocked::Held),
             Contention::Leasing(_) | Contention::Entering(_) if same => {}
-            // Another lease, another key.
+            // The new head uses a different lease, and therefore a different key.
             Contention::Idle | Contention::Leasing(_) | Contention::Entering(_) | Contention::Waiting(_) => {
                 lock.nobody_waits(ctx);
                 lock.start(ctx);
@@ -166,14 +158,14 @@ impl Store for Etcd {
         match mem::take(&mut lock.contention) {
             Contention::Idle | Contention::Leasing(_) => {}
             Contention::Entering(Enter { session, step }) => match step {
-                Step::Asked { serial, what: What::Create, .. } => {
+                Step::InFlight { serial, action: Action::Create, .. } => {
                     lock.schedule_call(ctx, session, CleanupCall::create(serial))
                 }
-                Step::Asked { serial, what: What::Adopt, .. } => {
+                Step::InFlight { serial, action: Action::Adopt, .. } => {
                     lock.schedule_call(ctx, session, CleanupCall::put(serial))
                 }
-                Step::Asked { what: What::Search(own), .. } => lock.schedule_key(ctx, session, own.modified),
-                Step::Clearing | Step::Paused(_) => lock.wake_cleanup(ctx, session),
+                Step::InFlight { action: Action::Search(own), .. } => lock.schedule_key(ctx, session, own.modified),
+                Step::Clearing | Step::Paused(_) => lock.resume_cleanup(ctx, session),
             },
             Contention::Waiting(mut contender) => {
                 contender.close(ctx);
@@ -185,8 +177,6 @@ impl Store for Etcd {
     fn answers(lock: &Lock) -> Box<[Answer]> {
         Box::new([lock.store.answer.clone()])
     }
-
-    // --- holding ---
 
     fn tenure(hold: &Hold) -> &Tenure<Bid> {
         &hold.tenure
@@ -200,7 +190,7 @@ impl Store for Etcd {
         Terms { until: ctx.until(hold.session), ttl: nanos(ctx.ttl(hold.session)), at_risk: ctx.config.at_risk }
     }
 
-    /// The end of the session comes as its news.
+    /// Sessions report losses by events, so nothing is polled here.
     fn loss(_: &Hold, _: &Context) -> Option<Loss> {
         None
     }
@@ -239,8 +229,6 @@ impl Store for Etcd {
         lock.take_over(ctx);
     }
 
-    // --- the end of a hold ---
-
     fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Remains {
         let put = match hold.write.as_ref().and_then(|write| write.retry.call()) {
             Some(WriteCall::Put(serial)) => Some(serial),
@@ -252,33 +240,35 @@ impl Store for Etcd {
             (_, _) => Left::Key(hold.key.modified),
         };
         if loss == Some(Loss::MaxHold) {
-            // The lease is this hold's alone. It is not renewed from now on, so the key outlives the limit by a TTL at
-            // most, even if the guard never comes back (requirement H6).
+            // The lease is this hold's alone and no longer renewed. The key outlives the limit by
+            // at most a TTL, even if the guard is never dropped.
+            // never drops.
+            // H6
             ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
         if loss.is_none() {
-            lock.keep_own(ctx, hold);
+            lock.cache_own_watch(ctx, hold);
         } else {
             if let Some(own) = hold.own {
                 ctx.close_watch(own.id);
             }
-            lock.close_kept(ctx);
+            lock.close_cached_watches(ctx);
         }
         Remains { session: hold.session, left }
     }
 
-    /// The keys of a lost lease go with it.
+    /// The keys of a lost lease end with it and need no cleanup.
     fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, _: bool) {
         let session = ended.remains.session;
         match ended.remains.left {
             _ if ctx.session(session).is_none_or(|found| found.is_lost()) => {}
             Left::Key(modified) => lock.schedule_key(ctx, session, modified),
-            // An earlier create may yet land, now that the key is gone.
-            Left::Nothing | Left::Write(_) => lock.wake_cleanup(ctx, session),
+            // The key is gone, but an earlier create may still be executed.
+            Left::Nothing | Left::Write(_) => lock.resume_cleanup(ctx, session),
         }
     }
 
-    /// The key hangs on a lease of its own time: no attempt since has used it.
+    /// After a loss, attempts use a new lease, so none of them has used this key.
     fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
         let session = ended.remains.session;
         match ended.remains.left {
@@ -289,7 +279,7 @@ impl Store for Etcd {
         }
     }
 
-    /// The waiters go to the end of the queue.
+    /// Waiters requeue behind the other clients.
     fn turn_ended(lock: &mut Lock, ctx: &mut Context, _: &Hold) {
         lock.start(ctx);
     }
@@ -298,14 +288,12 @@ impl Store for Etcd {
         let Remains { session, left } = ended.remains;
         let gone = left == Left::Nothing || ctx.is_gone(session);
         let outcome = gone.then_some(Release::Expired);
-        Releasing { session, valid_until: ended.valid_until, maybe: false, outcome }
+        Releasing { session, valid_until: ended.valid_until, maybe_deleted: false, outcome }
     }
 
     fn released(releasing: &Releasing, _: &Context) -> Option<Release> {
         releasing.outcome
     }
-
-    // --- time, and the end ---
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         match &lock.contention {
@@ -314,7 +302,7 @@ impl Store for Etcd {
             Contention::Idle | Contention::Leasing(_) => {}
         }
         lock.cleanups_due(ctx);
-        lock.close_kept_due(ctx);
+        lock.expire_cached_watches(ctx);
     }
 
     fn contention_deadline(contention: &Contention) -> Option<(Instant, &'static str)> {
@@ -331,24 +319,22 @@ impl Store for Etcd {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let cleanups = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
-        let kept = self.kept.as_ref().map(|kept| (kept.until, "watches that are kept"));
-        [cleanups, kept].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let cached = self.watch_cache.as_ref().map(|cached| (cached.until, "watches that are kept"));
+        [cleanups, cached].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn shut_down(lock: &mut Lock, ctx: &mut Context) {
-        lock.close_kept(ctx);
+        lock.close_cached_watches(ctx);
     }
 
-    /// What could still land hangs on a lease that is revoked next.
+    /// A request that may still be executed needs a lease, and shutdown revokes the leases next.
     fn is_drained(&self, _: &Context) -> bool {
         self.cleanups.iter().all(Cleanup::is_only_a_watch)
     }
 
     fn is_over(&self) -> bool {
-        self.cleanups.is_empty() && self.kept.is_none()
+        self.cleanups.is_empty() && self.watch_cache.is_none()
     }
-
-    // --- the client ---
 
     fn terms_of(config: &Config, want: &Acquire) -> Result<(Queue, Bid), Misuse> {
         check_name(&want.name)?;
@@ -359,7 +345,8 @@ impl Store for Etcd {
         if want.renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold.into());
         }
-        // Its own life, or one that ends before the session's, needs a lease of its own (requirement E1).
+        // A separate TTL, or an end independent of the session, requires a separate lease.
+        // E1
         let shared = seconds(ttl) == seconds(config.store.session_ttl) && want.renew == Renew::Auto;
         let lease = if shared { LeaseKind::Shared } else { LeaseKind::Own(seconds(ttl)) };
         let queue = Queue::new(&config.prefix, &want.name);
@@ -382,7 +369,7 @@ impl Store for Etcd {
         LocksOutput::Stopped { unreleased }
     }
 
-    /// Notes which leases its keys hang on. Most steps change nothing about that.
+    /// Updates the sessions that this lock uses. Most steps change nothing.
     fn after_step(lock: &mut Lock, ctx: &mut Context) {
         if lock.uses().eq(lock.store.joined.iter().copied()) {
             return;
@@ -405,18 +392,18 @@ impl Store for Etcd {
 
     fn is_unsettled(ctx: &Context) -> bool {
         let sessions = &ctx.shared.sessions;
-        sessions.due(ctx.now).is_some() || sessions.has_news() || !ctx.shared.queries.is_empty()
+        sessions.due(ctx.now).is_some() || sessions.has_events() || !ctx.shared.queries.is_empty()
     }
 
-    /// Sessions come before the locks that hang on them.
+    /// Processes sessions before the locks that depend on them.
     fn settle_first(locks: &mut lock::Locks<Self>) -> bool {
         let sessions = &mut locks.ctx.shared.sessions;
         if let Some(session) = sessions.due(locks.ctx.now) {
             locks.ctx.session_step(session, Session::timeout);
-        } else if let Some((session, news)) = sessions.next_news() {
+        } else if let Some((session, event)) = sessions.next_event() {
             let users: Vec<u32> = sessions.get(session).map_or_else(Vec::new, |s| s.users.keys().copied().collect());
             for slot in users {
-                locks.step(slot, |lock, ctx| lock.session(ctx, session, &news));
+                locks.step(slot, |lock, ctx| lock.session(ctx, session, &event));
             }
         } else {
             return false;
@@ -443,7 +430,7 @@ impl Store for Etcd {
         }
     }
 
-    /// What could still land hangs on a lease; without one it cannot.
+    /// Without a lease, a late request can no longer create a key.
     fn drain(locks: &mut lock::Locks<Self>) -> bool {
         locks.drop_locks();
         locks.ctx.drain_sessions()
@@ -451,15 +438,12 @@ impl Store for Etcd {
 }
 
 impl Lock {
-    // --- questions ---
-
-    /// The sessions that its keys hang on, and whether each must stay alive for it.
+    /// Returns the sessions of this lock's keys, and whether it needs each one alive.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
         let all = self.guarded().chain(self.store.cleanups.iter().map(|cleanup| cleanup.session));
         all.map(|session| (session, self.needs(session)))
     }
 
-    /// The session of the head that contends.
     const fn contending(&self) -> Option<SessionId> {
         match &self.contention {
             Contention::Idle => None,
@@ -469,7 +453,6 @@ impl Lock {
         }
     }
 
-    /// Those of attempts and guards.
     fn guarded(&self) -> impl Iterator<Item = SessionId> {
         let held = self.hold.as_ref().map(|hold| hold.session);
         self.contending().into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
@@ -477,16 +460,14 @@ impl Lock {
 
     fn needs(&self, session: SessionId) -> bool {
         self.guarded().any(|own| own == session)
-            || self.store.cleanups.iter().any(|cleanup| cleanup.session == session && !cleanup.is_for_good())
+            || self.store.cleanups.iter().any(|cleanup| cleanup.session == session && !cleanup.is_open_ended())
     }
 
-    /// The key that this acquisition holds.
+    /// Returns the key of this acquisition if it holds the lock.
     pub(crate) fn owner(&self, id: LockId, ctx: &Context) -> Option<OwnerKey> {
         let hold = self.hold.as_ref().filter(|hold| hold.tenure.id() == id && hold.is_prepared())?;
         Some(hold.owner_key(&self.key, ctx.session(hold.session)?.lease))
     }
-
-    // --- facts ---
 
     pub(crate) fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.awaits(serial)) {
@@ -502,23 +483,23 @@ impl Lock {
         }
     }
 
-    /// Something happened to a session that this name depends on.
-    pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, news: &News) {
-        if let News::Lost(_) | News::Refused(_) = news {
+    /// Handles an event of a session that this lock uses.
+    pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
+        if let SessionEvent::Lost(_) | SessionEvent::Refused(_) = event {
             self.cleanups_lost(ctx, session);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
-            return match news {
-                News::Lost(loss) => self.lose(ctx, *loss),
-                News::Renewed(emitted) => self.renewed(ctx, *emitted),
-                News::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
-                News::Alive | News::Trouble(_) | News::Refused(_) => {}
+            return match event {
+                SessionEvent::Lost(loss) => self.lose(ctx, *loss),
+                SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
+                SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
+                SessionEvent::Alive | SessionEvent::GrantFailed(_) | SessionEvent::Refused(_) => {}
             };
         }
         if self.contending() != Some(session) {
             return;
         }
-        if let News::Lost(_) = news {
+        if let SessionEvent::Lost(_) = event {
             if let Contention::Waiting(contender) = &mut self.contention {
                 contender.close(ctx);
             }
@@ -527,23 +508,23 @@ impl Lock {
         if !matches!(self.contention, Contention::Leasing(_)) {
             return;
         }
-        match news {
-            News::Alive => self.enter(ctx, session),
-            News::Trouble(answer) => {
+        match event {
+            SessionEvent::Alive => self.enter(ctx, session),
+            SessionEvent::GrantFailed(answer) => {
                 self.store.answer = answer.clone();
                 self.notify_blocked(ctx, Blocked::Unreachable);
                 self.end_try(ctx);
             }
-            News::Refused(answer) => {
+            SessionEvent::Refused(answer) => {
                 self.store.answer = answer.clone();
                 self.contention = Contention::Idle;
                 self.fail_all(ctx, Failure::Refused);
             }
-            News::Lost(_) | News::Renewed(_) | News::Unrenewed(..) => {}
+            SessionEvent::Lost(_) | SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) => {}
         }
     }
 
-    /// The watch is open: everything after `revision` is told.
+    /// Handles an opened watch. It reports everything after `revision`.
     pub(crate) fn watching(&mut self, ctx: &mut Context, watch: WatchId, revision: i64) {
         if let Some(watched) = self.watched(watch) {
             watched.open = Some(revision);
@@ -551,20 +532,19 @@ impl Lock {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.read_cleanup(ctx, place);
         }
-        self.look_after(ctx);
+        self.recheck_key(ctx);
         if let Contention::Waiting(contender) = &mut self.contention {
             contender.opened(ctx.now, watch);
             self.look(ctx);
         }
     }
 
-    /// A watched key has changed.
     pub(crate) fn changed(&mut self, ctx: &mut Context, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.cleanup_changed(ctx, place, kv, gone);
         }
-        if let Some(kept) = self.store.kept.as_mut().filter(|kept| kept.is(watch)) {
-            return kept.told(watch, revision, gone);
+        if let Some(cached) = self.store.watch_cache.as_mut().filter(|cached| cached.is(watch)) {
+            return cached.record(watch, revision, gone);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.own.is_some_and(|own| own.id == watch)) {
             return self.own_key_changed(ctx, revision, kv, gone);
@@ -576,15 +556,14 @@ impl Lock {
         }
     }
 
-    /// The watch is not open at present.
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context, watch: WatchId) {
-        if self.store.kept.as_ref().is_some_and(|kept| kept.is(watch)) {
-            return self.close_kept(ctx);
+        if self.store.watch_cache.as_ref().is_some_and(|cached| cached.is(watch)) {
+            return self.close_cached_watches(ctx);
         }
         if let Contention::Waiting(contender) = &mut self.contention
             && contender.is_earlier(watch)
         {
-            // A hint is missed, and nothing else.
+            // This watch is an optimization only.
             return contender.close_earlier(ctx);
         }
         if let Some(watched) = self.watched(watch) {
@@ -595,8 +574,6 @@ impl Lock {
         }
     }
 
-    // --- inside ---
-
     fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
         let own = self.hold.as_mut().and_then(|hold| hold.own.as_mut()).filter(|own| own.id == watch);
         match &mut self.contention {
@@ -605,7 +582,8 @@ impl Lock {
         }
     }
 
-    /// A key that is no contender's stands in the way (requirement E2).
+    /// Fails all waiters because a foreign key occupies the queue.
+    // E2
     fn fail_foreign(&mut self, ctx: &mut Context, key: &[u8]) {
         let text = alloc::format!("the key {} is in the way, and is not of this lock", key.escape_ascii());
         self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });

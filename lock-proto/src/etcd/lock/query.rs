@@ -1,4 +1,5 @@
-//! One question about an election, or one observation of it (requirement E10).
+//! A query for the leader of an election, or an observation of it.
+// E10
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -12,22 +13,20 @@ use crate::id::{CallOwner, NodeId};
 use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
 
-/// How often an observer reads while its watch cannot be opened.
+/// Polling interval of an observer while its watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
-/// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Query {
     pub(crate) id: QueryId,
     queue: Queue,
-    /// The watch of an observer.
     pub(crate) watch: Option<Watched>,
-    /// When a question is given up; `None` for an observer.
+    /// Deadline of a query; `None` for an observer.
     until: Option<Instant>,
     since: Instant,
     reading: Reading,
-    told: Option<ElectionEvent>,
-    /// When an observer reads although nothing was heard: the server may have lost an event.
+    last_event: Option<ElectionEvent>,
+    /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
     answer: Answer,
 }
@@ -41,13 +40,13 @@ impl Query {
             until,
             since: now,
             reading: Reading::new(0, 1),
-            told: None,
+            last_event: None,
             recheck: None,
             answer: Answer::Silent,
         }
     }
 
-    /// Begins: an observer watches all keys of the queue, then reads.
+    /// Starts the query. An observer watches all keys of the queue before it reads.
     pub(crate) fn start(&mut self, ctx: &mut Context) -> bool {
         if self.until.is_none() {
             let (key, end) = self.queue.range();
@@ -57,29 +56,29 @@ impl Query {
         self.read(ctx)
     }
 
-    fn tell(&mut self, ctx: &mut Context, event: ElectionEvent) {
-        if self.told.as_ref() != Some(&event) {
-            self.told = Some(event.clone());
+    fn emit(&mut self, ctx: &mut Context, event: ElectionEvent) {
+        if self.last_event.as_ref() != Some(&event) {
+            self.last_event = Some(event.clone());
             ctx.out.push_back(LocksOutput::Election { query: self.id, event });
         }
     }
 
-    /// Reads who leads, if that may have changed. The query goes on.
+    /// Reads the leader if it may have changed. Always returns false: the query continues.
     fn read(&mut self, ctx: &mut Context) -> bool {
         let retry = &self.reading.retry;
         let polled = retry.due().is_some() && self.watch.is_some();
-        let wanted = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
-        if retry.is_in_flight() || !(wanted || self.recheck().is_some_and(|at| at <= ctx.now)) {
+        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
+        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return false;
         }
         self.recheck = self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.id.slot), ctx.now));
         let request = Request::First { queue: self.queue.clone() };
         let serial = ctx.call(CallOwner::Query(self.id.slot), NodeId(0), request, ctx.config.request_timeout);
-        self.reading.sent(serial, self.reading.news);
+        self.reading.sent(serial, self.reading.reported);
         false
     }
 
-    /// True if the query has ended.
+    /// Handles a reply. Returns true if the query has ended.
     pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         if !self.reading.answered(serial) {
             return false;
@@ -87,11 +86,12 @@ impl Query {
         let reading = &mut self.reading;
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
-                // What is told while a reading is on its way may be younger than it. What was told before it cannot be: a server that
-                // says so is not asked in a circle.
-                reading.known = reading.known.max(*revision).max(reading.asked);
+                // A change reported during the read may be newer than the reply. Changes reported
+                // before are included, and a reply that says otherwise must not cause a read loop.
+                reading.known = reading.known.max(*revision).max(reading.min_revision);
                 reading.retry.succeeded();
-                // A key that is no candidate's does not lead, and nobody is elected behind it (requirement E2).
+                // A foreign key does not lead, and no candidate behind it is elected.
+                // E2
                 let event = match older.as_ref().filter(|kv| !self.queue.is_foreign(&kv.key)) {
                     None => ElectionEvent::NoLeader,
                     Some(kv) => ElectionEvent::Leader(Leader {
@@ -101,7 +101,7 @@ impl Query {
                         mod_revision: kv.mod_revision,
                     }),
                 };
-                self.tell(ctx, event);
+                self.emit(ctx, event);
                 if self.watch.is_some_and(|watch| watch.open.is_none()) {
                     self.reading.retry.set_due(Some(ctx.now + POLL));
                 }
@@ -120,41 +120,41 @@ impl Query {
                 self.answer = answer(reply);
                 reading.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), reading.retry.tries()));
                 if self.watch.is_some() {
-                    self.tell(ctx, ElectionEvent::Disconnected);
+                    self.emit(ctx, ElectionEvent::Disconnected);
                 }
                 false
             }
         }
     }
 
-    /// A failure has its own pause.
+    /// Returns the next reread. After a failure, only the backoff applies.
     fn recheck(&self) -> Option<Instant> {
         self.recheck.filter(|_| self.reading.retry.tries() == 0)
     }
 
     fn fail(&mut self, ctx: &mut Context, failure: impl FnOnce(Report) -> Failure) {
         let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
-        self.tell(ctx, ElectionEvent::Failed(failure(report)));
+        self.emit(ctx, ElectionEvent::Failed(failure(report)));
     }
 
     pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) -> bool {
         if let Some(watch) = &mut self.watch {
             watch.open = Some(revision);
         }
-        // Reading now and then, as one does without a watch, has an end; the pause after a failure has not.
+        // The open watch replaces polling, but not the backoff after a failure.
         if self.reading.retry.tries() == 0 {
             self.reading.retry.set_due(None);
         }
-        // Heard again: whoever was told `Disconnected` is told how things stand.
-        if self.told == Some(ElectionEvent::Disconnected) {
+        // After `Disconnected`, report the current leader again.
+        if self.last_event == Some(ElectionEvent::Disconnected) {
             self.reading.known = 0;
         }
-        self.reading.hear(revision);
+        self.reading.report(revision);
         self.read(ctx)
     }
 
     pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) -> bool {
-        self.reading.hear(revision);
+        self.reading.report(revision);
         self.read(ctx)
     }
 
@@ -163,11 +163,11 @@ impl Query {
             watch.open = None;
         }
         self.reading.poll_at(ctx.now + POLL);
-        self.tell(ctx, ElectionEvent::Disconnected);
+        self.emit(ctx, ElectionEvent::Disconnected);
         false
     }
 
-    /// True if the query has ended.
+    /// Handles a timeout. Returns true if the query has ended.
     pub(crate) fn timeout(&mut self, ctx: &mut Context) -> bool {
         if self.until.is_some_and(|until| until <= ctx.now) {
             self.fail(ctx, Failure::TimedOut);
@@ -177,7 +177,7 @@ impl Query {
     }
 
     pub(crate) fn shut_down(&mut self, ctx: &mut Context) -> bool {
-        self.tell(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+        self.emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
         true
     }
 

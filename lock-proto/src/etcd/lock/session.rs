@@ -1,4 +1,5 @@
-//! A session: one lease, kept alive until it is revoked or lost (requirements E1, T1, T2).
+//! A session: one lease, kept alive until it is revoked or lost.
+// E1, T1, T2
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -11,17 +12,17 @@ use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, ErrorClass, Loss, Retry};
 use crate::time::Instant;
 
-/// The first pause before something that failed is tried again, and the longest.
+/// First and longest backoff after a failure.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// The pause after `tries` failures.
+/// Returns the backoff after `tries` failures, with jitter.
 pub(super) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
     let (first, max) = PAUSE;
     let pause = doubled(first, tries, max);
     pause + jitter(seed, n, pause / 2)
 }
 
-/// After how long what is watched is read again, see [`Config::recheck`].
+/// Returns the jittered interval of rereading what is watched. See [`Config::recheck`].
 pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
     config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
 }
@@ -31,68 +32,66 @@ pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
 pub(crate) struct Session {
     id: SessionId,
     pub(crate) lease: LeaseId,
-    /// The one that all locks without a lease of their own share.
+    /// Shared by all locks without a lease of their own.
     pub(crate) shared: bool,
-    /// The names that depend on it, and whether they need it alive: one that only watches for a late key does not.
+    /// Its locks, and whether each needs it alive; a lock that watches for a late create does not.
     pub(crate) users: BTreeMap<u32, bool>,
-    /// Nothing new is hung on it, and it ends when nobody needs it any more: a create whose end nobody knows may still land.
+    /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
-    /// What was asked for, in seconds.
-    asked: i64,
-    /// What was granted last.
+    /// The requested TTL, in seconds.
+    requested: i64,
+    /// The TTL that the server last granted.
     granted: Duration,
     state: State,
     retry: Retry<Call>,
-    /// An earlier grant may have landed.
+    /// An earlier grant may have been executed.
     may_exist: bool,
-    /// Kept alive until told otherwise.
     renewing: bool,
-    /// A sign of life is wanted that is emitted at this instant or later.
-    wanted: Option<Instant>,
+    /// The lock needs a keep-alive sent at or after this instant.
+    renew_from: Option<Instant>,
     until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     Granting,
-    /// An earlier grant had landed, it is not known when: a sign of life decides.
+    /// The lease exists, but the time of its grant is unknown. A keep-alive decides.
     Checking,
     Alive,
-    /// Over for its users, who may still have guards out; its keys are left alone until those come back (requirement H6).
+    /// Lost for its users. Its keys stay until the users drop their guards.
+    // H6
     Lost(Loss),
     Revoking,
     Over,
 }
 
-/// The request under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Call {
     serial: u64,
     emitted: Instant,
-    what: What,
+    kind: CallKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum What {
+enum CallKind {
     Grant,
     KeepAlive,
     Revoke,
 }
 
-/// What its users are told.
+/// An event for the users of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum News {
-    /// Granted.
+pub(crate) enum SessionEvent {
+    /// The lease was granted.
     Alive,
-    /// Kept alive by a request emitted at this instant.
+    /// A keep-alive sent at this instant renewed the lease.
     Renewed(Instant),
-    /// A sign of life that was emitted at this instant was not confirmed.
+    /// A keep-alive sent at this instant was not confirmed.
     Unrenewed(Instant, Answer),
-    /// It could not be granted so far; it goes on trying.
-    Trouble(Answer),
-    /// It will not be granted.
+    /// A grant failed; the session retries.
+    GrantFailed(Answer),
+    /// The server refused the grant.
     Refused(Answer),
-    /// It is lost.
     Lost(Loss),
 }
 
@@ -104,13 +103,13 @@ impl Session {
             shared,
             users: BTreeMap::new(),
             retired: false,
-            asked: seconds,
+            requested: seconds,
             granted: Duration::from_secs(seconds.unsigned_abs()),
             state: State::Granting,
             retry: Retry::new(Some(now)),
             may_exist: false,
             renewing: true,
-            wanted: None,
+            renew_from: None,
             until: Instant::ZERO,
         }
     }
@@ -123,22 +122,20 @@ impl Session {
         matches!(self.state, State::Lost(_) | State::Revoking | State::Over)
     }
 
-    /// The server said that there is no such lease (any more): nor is there a key on it.
+    /// Returns true if the server reported that the lease does not exist. Its keys are gone too.
     pub(crate) const fn is_gone(&self) -> bool {
         matches!(self.state, State::Lost(Loss::Gone) | State::Over)
     }
 
-    /// The end of validity of all that hangs on it.
+    /// Returns the end of validity of all holds on this lease.
     pub(crate) const fn until(&self) -> Instant {
         self.until
     }
 
-    /// Life without a sign of life.
     pub(crate) const fn ttl(&self) -> Duration {
         self.granted
     }
 
-    /// How long a request about it or its keys may stay unanswered.
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
         config.request_timeout.min(self.granted / 5)
     }
@@ -149,43 +146,41 @@ impl Session {
         [expiry, due].into_iter().flatten().min()
     }
 
-    /// A full life from now on, also for one that is not kept alive by itself.
-    pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<News> {
-        self.wanted = Some(ctx.now);
+    /// Renews the lease for a full TTL, even if it is not renewed automatically.
+    pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        self.renew_from = Some(ctx.now);
         self.work_at(ctx, ctx.now);
         None
     }
 
-    /// From now on it lives only as long as it is extended.
+    /// Stops the automatic renewal. The lease then lives as long as it is extended.
     pub(crate) const fn stop_renewing(&mut self) {
         self.renewing = false;
     }
 
-    /// The server said so, or the clock.
-    pub(crate) fn lose(&mut self, loss: Loss) -> Option<News> {
+    pub(crate) fn lose(&mut self, loss: Loss) -> Option<SessionEvent> {
         if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
             return None;
         }
         self.state = State::Lost(loss);
         self.retry = Retry::new(None);
-        Some(News::Lost(loss))
+        Some(SessionEvent::Lost(loss))
     }
 
-    /// Nobody depends on it any more. A shared one lives on until the client ends.
-    pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<News> {
+    /// Handles the departure of the last user. A shared session lives until the client shuts down.
+    pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
         let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
         if lives_on { None } else { self.revoke(ctx) }
     }
 
-    /// Ends it, with whatever hangs on it.
-    pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<News> {
-        let granting = self.retry.call().is_some_and(|call| call.what == What::Grant);
+    pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        let granting = self.retry.call().is_some_and(|call| call.kind == CallKind::Grant);
         match self.state {
             State::Granting if !granting && !self.may_exist => self.state = State::Over,
             State::Lost(Loss::Gone) => self.state = State::Over,
             State::Granting | State::Checking | State::Alive | State::Lost(_) => {
                 self.state = State::Revoking;
-                // A grant under way is answered first: revoked before, it could still land.
+                // Wait for the reply to a grant in flight: it could be executed after the revoke.
                 if !granting {
                     self.retry.forget_call();
                 }
@@ -197,42 +192,42 @@ impl Session {
         None
     }
 
-    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> Option<News> {
+    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
         if self.is_alive() && self.until <= ctx.now {
-            let news = self.lose(Loss::Expired);
+            let event = self.lose(Loss::Expired);
             if self.users.is_empty() {
                 self.revoke(ctx);
             }
-            return news;
+            return event;
         }
         self.work(ctx);
         None
     }
 
-    /// Sends what is due.
+    /// Sends the next request if it is due.
     fn work(&mut self, ctx: &mut Context) {
         if !self.retry.is_due(ctx.now) {
             return;
         }
         let lease = self.lease;
-        let (what, request) = match self.state {
-            State::Granting => (What::Grant, Request::Grant { lease, ttl: self.asked }),
-            State::Checking | State::Alive => (What::KeepAlive, Request::KeepAlive { lease }),
-            State::Revoking => (What::Revoke, Request::Revoke { lease }),
+        let (kind, request) = match self.state {
+            State::Granting => (CallKind::Grant, Request::Grant { lease, ttl: self.requested }),
+            State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease }),
+            State::Revoking => (CallKind::Revoke, Request::Revoke { lease }),
             State::Lost(_) | State::Over => return,
         };
         let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
-        self.retry.sent(Call { serial, emitted: ctx.now, what });
+        self.retry.sent(Call { serial, emitted: ctx.now, kind });
     }
 
-    /// Sends the next request then, and not before.
+    /// Schedules the next request, and sends it if it is due.
     fn work_at(&mut self, ctx: &mut Context, due: Instant) {
         self.retry.set_due(Some(due));
         self.work(ctx);
     }
 
-    /// At once, but not in a circle.
-    fn again(&mut self, ctx: &mut Context) {
+    /// Retries once immediately, then backs off.
+    fn retry_once(&mut self, ctx: &mut Context) {
         if self.retry.tries() > 0 {
             return self.back_off(ctx);
         }
@@ -244,17 +239,18 @@ impl Session {
         self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
     }
 
-    /// Until when a life of `ttl` counts that was asked for at `emitted` (requirement T1).
+    /// Returns the end of validity of a `ttl` that was requested at `emitted`.
+    // T1
     fn valid(emitted: Instant, ttl: Duration, config: &Config) -> Instant {
         emitted + ttl.saturating_sub(ttl / config.drift.divisor + config.drift.margin)
     }
 
-    /// The answer to a request of this session; `None` if it is nobody's business.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<News> {
+    /// Handles a reply. Replies to obsolete calls return `None`.
+    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<SessionEvent> {
         let call = self.retry.answered(|call| call.serial == serial)?;
-        match (call.what, self.state) {
-            (What::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
-            (What::Grant, State::Revoking) => {
+        match (call.kind, self.state) {
+            (CallKind::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
+            (CallKind::Grant, State::Revoking) => {
                 let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
                 if landed || self.may_exist {
                     self.work_at(ctx, ctx.now);
@@ -263,10 +259,10 @@ impl Session {
                 }
                 None
             }
-            (What::KeepAlive, State::Alive | State::Checking) => self.sign_answered(ctx, call, reply),
-            (What::Revoke, State::Revoking) => {
+            (CallKind::KeepAlive, State::Alive | State::Checking) => self.keep_alive_answered(ctx, call, reply),
+            (CallKind::Revoke, State::Revoking) => {
                 match reply {
-                    // Refused for good: it is not kept alive, so it ends by itself.
+                    // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.state = State::Over,
                     Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                         self.state = State::Over;
@@ -275,15 +271,15 @@ impl Session {
                 }
                 None
             }
-            (What::Grant | What::KeepAlive | What::Revoke, _) => None,
+            (CallKind::Grant | CallKind::KeepAlive | CallKind::Revoke, _) => None,
         }
     }
 
-    fn grant_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<News> {
+    fn grant_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) => {
-                self.live(ctx, call.emitted, *ttl);
-                Some(News::Alive)
+                self.record_alive(ctx, call.emitted, *ttl);
+                Some(SessionEvent::Alive)
             }
             Reply::Done(_) => {
                 self.back_off(ctx);
@@ -296,54 +292,54 @@ impl Session {
             }
             Reply::Refused(Refusal::LeaseExists) => {
                 self.lease = ctx.fresh_lease();
-                self.again(ctx);
+                self.retry_once(ctx);
                 None
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
                 self.state = State::Lost(if self.may_exist { Loss::Expired } else { Loss::Gone });
-                Some(News::Refused(Answer::Rejected(error.clone())))
+                Some(SessionEvent::Refused(Answer::Rejected(error.clone())))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 self.may_exist |= matches!(reply, Reply::Unknown(_));
                 self.back_off(ctx);
-                Some(News::Trouble(answer(reply)))
+                Some(SessionEvent::GrantFailed(answer(reply)))
             }
         }
     }
 
-    fn sign_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<News> {
+    fn keep_alive_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
                 let granted = self.state == State::Checking;
-                self.live(ctx, call.emitted, *ttl);
-                Some(if granted { News::Alive } else { News::Renewed(call.emitted) })
+                self.record_alive(ctx, call.emitted, *ttl);
+                Some(if granted { SessionEvent::Alive } else { SessionEvent::Renewed(call.emitted) })
             }
-            // It has ended before it was of use.
+            // The lease expired before it could be used.
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
                 self.state = State::Granting;
-                self.again(ctx);
+                self.retry_once(ctx);
                 None
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                // Whoever asked for one since then has not got theirs yet.
-                let another = self.wanted.is_some_and(|at| call.emitted < at);
+                // An extend requested since then still needs its own keep-alive.
+                let another = self.renew_from.is_some_and(|at| call.emitted < at);
                 self.work_at(ctx, if another { ctx.now } else { ctx.now + self.granted / 12 });
-                Some(News::Unrenewed(call.emitted, answer(reply)))
+                Some(SessionEvent::Unrenewed(call.emitted, answer(reply)))
             }
         }
     }
 
-    /// Records that the lease is alive for `ttl` seconds from `emitted` on, and plans its renewal.
-    fn live(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
-        // A late answer makes the renewal due at once: it is sent below, as this state demands.
+    /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
+    fn record_alive(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
+        // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         self.until = self.until.max(Self::valid(emitted, self.granted, &ctx.config));
         self.retry.succeeded();
-        self.wanted = self.wanted.filter(|at| emitted < *at);
+        self.renew_from = self.renew_from.filter(|at| emitted < *at);
         let third = self.granted / 3;
-        let due = if self.wanted.is_some() {
+        let due = if self.renew_from.is_some() {
             Some(ctx.now)
         } else if self.renewing {
             Some(
@@ -362,7 +358,6 @@ impl Session {
     }
 }
 
-/// A failure, as an acquisition is told.
 pub(super) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Done(_) => Answer::Granted,

@@ -1,4 +1,5 @@
-//! The sessions of a client: one that its locks share, and those of locks with a lease of their own (requirement E1).
+//! The sessions of a client: one that its locks share, and one for each lock with a separate lease.
+// E1
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -6,7 +7,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::Context;
-use super::session::{News, Session, pause};
+use super::session::{Session, SessionEvent, pause};
 use crate::collections::Deadlines;
 use crate::etcd::request::{LeaseId, Reply, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
@@ -14,30 +15,29 @@ use crate::jitter::mix;
 use crate::lock::Loss;
 use crate::time::Instant;
 
-/// A session of this client, by its slot. A slot is used again only once nobody depends on it.
+/// A session of this client, by its slot. A slot is reused only when no lock depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(u32);
 
-/// All sessions of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sessions {
     list: BTreeMap<SessionId, Session>,
     free: u32,
     shared: Option<SessionId>,
-    /// Opened for a lock in this step, which may have changed its mind since.
+    /// Opened for a lock in this step, which may no longer need it.
     opened: Vec<SessionId>,
-    /// Those that a lock does not depend on any more after this step, with its slot.
+    /// Sessions that a lock stopped using in this step, with its slot.
     pub(crate) left: Vec<(SessionId, u32)>,
-    /// To be given a full TTL after this step.
+    /// Extends requested in this step.
     pub(crate) extend: Vec<SessionId>,
-    /// To be lost as soon as nobody needs them.
+    /// Retired sessions, which are lost once no lock needs them.
     retired: Vec<SessionId>,
     deadlines: Deadlines,
-    /// What users have to be told, in order.
-    news: VecDeque<(SessionId, News)>,
-    /// Leases so far, to tell them apart.
+    /// Events for the users, in order.
+    events: VecDeque<(SessionId, SessionEvent)>,
+    /// Number of leases so far, to derive their ids.
     leases: u64,
-    /// Leases in a row that the server did not know of, before it had confirmed a sign of life.
+    /// Consecutive leases that the server did not know before it confirmed a keep-alive.
     unknown: u32,
 }
 
@@ -53,18 +53,17 @@ impl Sessions {
         Some((at, reason))
     }
 
-    /// The session that is due at `now`.
     pub(crate) fn due(&self, now: Instant) -> Option<SessionId> {
         let (at, slot) = self.deadlines.first()?;
         (at <= now && at < Instant::MAX).then_some(SessionId(slot))
     }
 
-    pub(crate) fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
-    pub(crate) fn next_news(&mut self) -> Option<(SessionId, News)> {
-        self.news.pop_front()
+    pub(crate) fn next_event(&mut self) -> Option<(SessionId, SessionEvent)> {
+        self.events.pop_front()
     }
 
     fn open(&mut self, due: Instant, lease: LeaseId, shared: bool, seconds: i64) -> SessionId {
@@ -79,15 +78,16 @@ impl Sessions {
         id
     }
 
-    /// `needs`: it must stay alive for this user.
+    /// Adds a user. `needs` means that the session must stay alive for it.
     pub(crate) fn join(&mut self, id: SessionId, user: u32, needs: bool) {
         if let Some(session) = self.list.get_mut(&id) {
             session.users.insert(user, needs);
         }
     }
 
-    /// A create on this lease may land at any time from now on (requirement E3). The lease is used for nothing new, and revoked as soon as
-    /// it can be: then it can land no more.
+    /// Retires a session whose create may still be executed. No new keys use the lease, which is
+    /// revoked as soon as possible.
+    // E3
     pub(crate) fn retire(&mut self, id: SessionId) {
         let Some(session) = self.list.get_mut(&id).filter(|session| !session.retired) else { return };
         session.retired = true;
@@ -97,22 +97,26 @@ impl Sessions {
         }
     }
 
-    /// Its users are told by way of the news.
+    /// Marks a session as lost, and queues an event for its users.
     pub(crate) fn lose(&mut self, id: SessionId, loss: Loss) {
         let Some(session) = self.list.get_mut(&id) else { return };
-        if let Some(news) = session.lose(loss) {
-            self.tell(id, news);
+        if let Some(event) = session.lose(loss) {
+            self.emit(id, event);
         }
         self.after(id);
     }
 
-    fn tell(&mut self, id: SessionId, news: News) {
-        match news {
-            News::Lost(Loss::Gone) => self.unknown = self.unknown.saturating_add(1),
-            News::Renewed(_) => self.unknown = 0,
-            News::Alive | News::Unrenewed(..) | News::Trouble(_) | News::Refused(_) | News::Lost(_) => {}
+    fn emit(&mut self, id: SessionId, event: SessionEvent) {
+        match event {
+            SessionEvent::Lost(Loss::Gone) => self.unknown = self.unknown.saturating_add(1),
+            SessionEvent::Renewed(_) => self.unknown = 0,
+            SessionEvent::Alive
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::GrantFailed(_)
+            | SessionEvent::Refused(_)
+            | SessionEvent::Lost(_) => {}
         }
-        self.news.push_back((id, news));
+        self.events.push_back((id, event));
     }
 
     pub(crate) fn stop_renewing(&mut self, id: SessionId) {
@@ -121,12 +125,11 @@ impl Sessions {
         }
     }
 
-    /// How many leases there are.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// What follows from a step.
+    /// Updates the deadline after a step, and removes a session that is gone and unused.
     fn after(&mut self, id: SessionId) {
         let Some(session) = self.list.get(&id) else { return };
         if session.is_lost() && self.shared == Some(id) {
@@ -142,7 +145,6 @@ impl Sessions {
 }
 
 impl Context {
-    /// The shared session, made if there is none.
     pub(crate) fn shared_session(&mut self) -> SessionId {
         if let Some(id) = self.shared.sessions.shared {
             return id;
@@ -152,7 +154,6 @@ impl Context {
         id
     }
 
-    /// A session of a lock's own.
     pub(crate) fn own_session(&mut self, seconds: i64) -> SessionId {
         let id = self.open_session(false, seconds);
         self.shared.sessions.opened.push(id);
@@ -161,7 +162,7 @@ impl Context {
 
     fn open_session(&mut self, shared: bool, seconds: i64) -> SessionId {
         let lease = self.fresh_lease();
-        // A server that grants leases and then does not know of them is not asked at once again and again.
+        // Back off if the server grants leases and then does not know them.
         let due = match self.shared.sessions.unknown.checked_sub(2) {
             None => self.now,
             Some(tries) => self.now + pause(self.seed, self.now.as_nanos(), tries),
@@ -169,20 +170,21 @@ impl Context {
         self.shared.sessions.open(due, lease, shared, seconds)
     }
 
-    /// A lease id that nobody has (requirement E1): a hash of the client's random id and a number.
+    /// Returns an unused lease id: a hash of the client's random id and a counter.
+    // E1
     pub(crate) fn fresh_lease(&mut self) -> LeaseId {
         self.shared.sessions.leases += 1;
         fresh(self.shared.client, self.shared.sessions.leases)
     }
 
-    /// Emits a request of a session, and returns the serial of its call.
+    /// Sends a request of a session, and returns the serial of its call.
     pub(crate) fn send_for(&mut self, session: SessionId, request: Request, timeout: Duration) -> u64 {
         self.call(CallOwner::Session(session.0), NodeId(0), request, timeout)
     }
 
-    /// Called after every step of a lock. Leaves the sessions that the lock no longer uses, and extends those that it asked
-    /// to extend. Closes sessions that were opened in this step and are not used: waiters with leases of their own whose
-    /// waits end at one time are each the head of their queue for a moment. Ends retired sessions that no lock needs.
+    /// Called after every step of a lock. Leaves the sessions that the lock no longer uses, runs
+    /// the requested extends, and closes sessions that were opened in this step but remain unused.
+    /// Ends retired sessions that no lock needs.
     pub(crate) fn settle_sessions(&mut self) {
         for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
@@ -202,7 +204,7 @@ impl Context {
                 place += 1;
             } else {
                 sessions.retired.swap_remove(place);
-                // Those who only watch leave when they are told, and the last one to leave has it revoked.
+                // The remaining users only watch. The last one to leave revokes the lease.
                 sessions.lose(id, Loss::Expired);
             }
         }
@@ -219,7 +221,7 @@ impl Context {
         self.session_step(SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
     }
 
-    /// The end of the client: every lease that nobody depends on is revoked, the shared one too. True once none is left.
+    /// Revokes all unused leases, the shared one included. Returns true once none is left.
     pub(crate) fn drain_sessions(&mut self) -> bool {
         let idle = self.shared.sessions.list.iter().filter(|(_, session)| session.users.is_empty());
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -228,15 +230,18 @@ impl Context {
         self.shared.sessions.list.is_empty()
     }
 
-    /// One step of one session, and what follows from it.
-    pub(crate) fn session_step(&mut self, id: SessionId, f: impl FnOnce(&mut Session, &mut Self) -> Option<News>) {
-        // Taken out of the list meanwhile, so that it can use the rest.
+    pub(crate) fn session_step(
+        &mut self,
+        id: SessionId,
+        f: impl FnOnce(&mut Session, &mut Self) -> Option<SessionEvent>,
+    ) {
+        // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
-        let news = f(&mut session, self);
+        let event = f(&mut session, self);
         let sessions = &mut self.shared.sessions;
         sessions.list.insert(id, session);
-        if let Some(news) = news {
-            sessions.tell(id, news);
+        if let Some(event) = event {
+            sessions.emit(id, event);
         }
         sessions.after(id);
     }
@@ -247,7 +252,7 @@ fn fresh(client: ClientId, number: u64) -> LeaseId {
     LeaseId::from_bits(mix(mix(bits as u64, number) ^ (bits >> 64) as u64, number))
 }
 
-/// A TTL in etcd's whole seconds, rounded up.
+/// Converts a TTL to whole seconds, rounded up.
 pub(crate) fn seconds(ttl: Duration) -> i64 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     whole.max(1) as i64
@@ -271,7 +276,7 @@ mod tests {
             sessions.free = free.unwrap_or(sessions.free);
             sessions.open(Instant::ZERO, fresh(ClientId::from_bits(1), 1), false, 5).0
         };
-        // The numbers have come round, and the first slots are still in use.
+        // The counter has wrapped around, and the first slots are still in use.
         assert_eq!([open(None), open(None), open(Some(0)), open(None)], [0, 1, 2, 3]);
     }
 

@@ -1,5 +1,6 @@
-//! Waiting in the queue: the newest older key is watched until it is deleted, again and again until there is none
-//! (requirements E4, E5). The Go concurrency package calls this `waitDeletes`.
+//! Waiting in the store's queue: watches the direct predecessor until its key is deleted, and
+//! repeats until no older key is left. The Go concurrency package calls this `waitDeletes`.
+// E4, E5
 
 use alloc::boxed::Box;
 
@@ -11,7 +12,7 @@ use core::time::Duration;
 use super::hold::Hold;
 use super::session::answer;
 use super::sessions::SessionId;
-use super::watch_cache::{Earlier, Kept};
+use super::watch_cache::{CachedWatches, Earlier};
 use super::{Contention, Context, Lock, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
@@ -20,38 +21,38 @@ use crate::etcd::seam::WatchId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
 use crate::time::Instant;
 
-/// How often the queue is read while a watch cannot be opened.
+/// Polling interval while a watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
-/// For how long after its opening a watch may tell late, see [`Contender::opened`].
-const LATE: Duration = Duration::from_millis(100);
-/// When the queue is read again meanwhile, for the first time.
-const DOUBT: Duration = Duration::from_millis(2);
+/// How long events of a newly opened watch may be delayed, see [`Contender::opened`].
+const DELAY_LIMIT: Duration = Duration::from_millis(100);
+/// Delay before the first extra read in that period.
+const FIRST_REREAD: Duration = Duration::from_millis(2);
 
-/// Which of the others before the next one tells that our turn is near: the one next before it is 0.
+/// Index in [`Ahead::rest`] of the key whose deletion gives early notice of the client's turn.
 const EARLIER: usize = 3;
-/// Delay before that reading. An immediate one would slow down the waiter whose turn has come.
+/// Delay before the read that its deletion triggers, so as not to slow down the next holder.
 const READ_AFTER: Duration = Duration::from_millis(2);
 
-/// In the queue, behind somebody else.
+/// A contender that waits behind another key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     pub(super) session: SessionId,
     own: Seen,
     value: Bytes,
-    /// What is known of the queue, and when it is read again, after a failure or while a watch is not open.
+    /// The known state of the queue, and the schedule of the next read.
     reading: Reading,
     own_watch: Watched,
-    /// Who is before us, and the watch on the key next before us.
+    /// The known predecessors. `older_watch` is on the key of the direct one.
     ahead: Ahead,
     older_watch: Option<Watched>,
-    /// A key further ahead, where not all of them are known.
+    /// A watched key further ahead, if not all predecessors are known.
     earlier: Option<Box<Earlier>>,
-    /// That watch has told something, now or in a wait before: it does not tell late.
-    prompt: bool,
-    /// When that watch was opened, if it may tell late.
-    doubted: Option<Instant>,
-    /// When to read it although nothing was heard: the server may have lost an event.
+    /// The watch on the predecessor has reported an event, so it is known to be live.
+    live: bool,
+    /// When the watch on the predecessor opened, if its events may be delayed.
+    delayed_since: Option<Instant>,
+    /// When to read the queue without a report: the server may have lost an event.
     recheck: Instant,
 }
 
@@ -60,7 +61,6 @@ impl Contender {
         self.reading.awaits(serial)
     }
 
-    /// The last change of the own key.
     pub(super) const fn modified(&self) -> i64 {
         self.own.modified
     }
@@ -73,15 +73,14 @@ impl Contender {
         iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
-    /// The latest revision that something was heard of.
-    pub(super) fn heard_of(&mut self) -> i64 {
-        let news = self.reading.news;
-        self.watches().filter_map(|watched| watched.open).fold(news, i64::max)
+    pub(super) fn latest_reported(&mut self) -> i64 {
+        let reported = self.reading.reported;
+        self.watches().filter_map(|watched| watched.open).fold(reported, i64::max)
     }
 
-    /// A linearizable reading is never behind what was heard before it was asked for; a server that says so is not asked in a circle.
-    pub(super) fn contradicted(&mut self, now: Instant, revision: i64) {
-        self.reading.news = self.reading.news.min(revision);
+    /// Backs off after a reply older than a reported event, as only a faulty server sends one.
+    pub(super) fn handle_stale_reply(&mut self, now: Instant, revision: i64) {
+        self.reading.reported = self.reading.reported.min(revision);
         for watched in self.watches() {
             watched.open = watched.open.map(|open| open.min(revision));
         }
@@ -98,16 +97,16 @@ impl Contender {
         }
     }
 
-    /// Whether the queue is to be read again.
+    /// Records an event of a watch. Returns true if the queue must be read again.
     pub(super) fn changed(&mut self, now: Instant, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) -> bool {
         let own = watch == self.own_watch.id && (gone || kv.mod_revision > self.own.modified);
         let older = gone && self.older_watch.is_some_and(|older| older.id == watch);
         if older {
-            self.prompt = true;
-            self.doubted = None;
+            self.live = true;
+            self.delayed_since = None;
         }
         if own || older {
-            self.reading.hear(revision);
+            self.reading.report(revision);
         }
         if let Some(earlier) = self.earlier.as_mut().filter(|earlier| gone && earlier.watch.id == watch) {
             earlier.read_at = Some(now + READ_AFTER).filter(|_| self.ahead.rest.is_none());
@@ -115,50 +114,53 @@ impl Contender {
         own || older
     }
 
-    /// A watch is not open: read the queue now and then, should it stay so.
+    /// Schedules a read, in case a watch stays closed.
     pub(super) fn poll_later(&mut self, now: Instant) {
         self.reading.poll_at(now + POLL);
     }
 
-    /// A watch is open. That on the older key may tell late.
+    /// Handles an opened watch, and checks whether events of the predecessor may be delayed.
     ///
-    /// etcd asked to watch from now on reads the store's revision, and then opens the watch after it (`recvLoop` in
-    /// `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). If a write comes between the two, the watch begins in the past, and is put on the
-    /// list that is worked off every 100 ms (requirement E5). The watch on the own key, which is asked for next on the same stream, is the
-    /// witness: opened at the same revision, it proves that no write came between. Otherwise the queue is read a few times meanwhile.
+    /// To watch from now on, etcd reads the store's revision and then opens the watch after it
+    /// (`recvLoop` in `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). After a write in
+    /// between, the watch joins a list that etcd processes every 100 ms. The watch on the client's
+    /// own key is requested next on the same stream. If both opened at one revision, no write came
+    /// in between. Otherwise the queue is reread a few times.
     ///
-    /// A watch on another older key, when that one has given up, has no witness: the two together are too rare.
+    /// A watch on a later predecessor is not checked: that race is too rare.
+    // E5
     pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
         let older = self.older_watch.and_then(|older| older.open);
         if watch == self.own_watch.id && older.is_some() && older != self.own_watch.open {
-            self.doubted = Some(now);
-            self.doubt(now, None);
+            self.delayed_since = Some(now);
+            self.check_delay(now, None);
         }
     }
 
-    /// Has the queue read again if the watch on the older key is doubted. That the store had not moved when it was read proves it as well.
-    pub(super) fn doubt(&mut self, now: Instant, read: Option<i64>) {
-        let Some(since) = self.doubted else { return };
-        let at = now + (2 * now.since(since)).max(DOUBT);
+    /// Schedules a reread while events of the predecessor may be delayed. A read at the revision at
+    /// which the watch opened excludes that.
+    pub(super) fn check_delay(&mut self, now: Instant, read: Option<i64>) {
+        let Some(since) = self.delayed_since else { return };
+        let at = now + (2 * now.since(since)).max(FIRST_REREAD);
         let proven = read.is_some() && self.older_watch.is_some_and(|older| older.open == read);
-        if proven || at > since + LATE {
-            self.doubted = None;
+        if proven || at > since + DELAY_LIMIT {
+            self.delayed_since = None;
         } else if self.reading.retry.tries() == 0 {
             self.reading.read_by(at);
         }
     }
 
     pub(super) fn close_older(&mut self, ctx: &mut Context) {
-        self.doubted = None;
-        self.prompt = false;
+        self.delayed_since = None;
+        self.live = false;
         if let Some(older) = self.older_watch.take() {
             ctx.close_watch(older.id);
         }
     }
 
-    /// The wait is over: a watch that does not tell late is kept for the next one.
-    pub(super) fn keep_older(&mut self, ctx: &mut Context, long: bool) -> Option<Box<Kept>> {
-        let watch = self.older_watch.filter(|older| self.prompt && older.open.is_some());
+    /// Ends the wait, and caches its watches if the one on the predecessor is known to be live.
+    pub(super) fn cache_watches(&mut self, ctx: &mut Context, long: bool) -> Option<Box<CachedWatches>> {
+        let watch = self.older_watch.filter(|older| self.live && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(ctx);
             self.close_earlier(ctx);
@@ -167,7 +169,7 @@ impl Contender {
         let older = mem::take(&mut self.ahead.next.key);
         let earlier = self.earlier.take().map(|earlier| Box::new(Earlier { read_at: None, ..*earlier }));
         let long = long || earlier.is_some();
-        Some(Box::new(Kept::new(ctx.now, self.session, older, watch, earlier, long)))
+        Some(Box::new(CachedWatches::new(ctx.now, self.session, older, watch, earlier, long)))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -177,7 +179,7 @@ impl Contender {
         }
         let near = self.earlier.as_ref().and_then(|earlier| earlier.read_at);
         let next = near.map_or(self.recheck, |at| at.min(self.recheck));
-        // A failure has its own pause.
+        // After a failure, only the backoff applies.
         Some(retry.due().map_or(next, |at| if retry.tries() > 0 { at } else { at.min(next) }))
     }
 
@@ -189,7 +191,8 @@ impl Contender {
 }
 
 impl Lock {
-    /// In the queue, behind those of `ahead`: watch the key of the next one, and the own one (requirement E4).
+    /// Joins the queue behind `ahead`: watches the predecessor's key and the client's own.
+    // E4
     pub(super) fn join(
         &mut self,
         ctx: &mut Context,
@@ -212,21 +215,22 @@ impl Lock {
             session,
             own,
             value,
-            reading: Reading::new(revision, watching.news),
+            reading: Reading::new(revision, watching.reported),
             own_watch: watching.own,
             ahead,
             older_watch: Some(watching.older),
             earlier: watching.earlier,
-            prompt: watching.prompt,
-            doubted: None,
+            live: watching.live,
+            delayed_since: None,
             recheck: ctx.recheck_at(),
         });
         self.notify_blocked(ctx, Blocked::Held);
         self.look(ctx);
     }
 
-    /// In a long queue where too many are before us to be listed, watches one that is further ahead: when it goes, there is time to read who is left, and
-    /// the turn then takes two or three readings of one key, however long the queue behind is.
+    /// Watches a key further ahead in a long queue whose predecessors are not all known. Its
+    /// deletion leaves time to read them, so that a hand-over costs only two or three reads of
+    /// single keys.
     pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
@@ -237,7 +241,7 @@ impl Lock {
         }
     }
 
-    /// Behind the one that was expected, in a long queue: lists the newest, to watch one further ahead.
+    /// Lists the newest keys of a long queue, to find one further ahead to watch.
     pub(super) fn list_once(&mut self, ctx: &mut Context) {
         if let Contention::Waiting(contender) = &self.contention
             && contender.ahead.rest.is_none()
@@ -248,7 +252,7 @@ impl Lock {
         }
     }
 
-    /// Reads the queue again, if what is known of it may be out of date.
+    /// Rereads the queue if its known state may be outdated.
     pub(super) fn look(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= ctx.now);
@@ -259,20 +263,19 @@ impl Lock {
             return;
         }
         let near = contender.earlier.as_mut().and_then(|earlier| earlier.read_at.take_if(|at| *at <= ctx.now));
-        // Who is left is read, even if the next one is there.
+        // List the predecessors even if the direct one still exists.
         let search = near.is_some() && contender.ahead.rest.is_none();
         let ahead = (!search).then(|| contender.ahead.clone());
         self.read_queue(ctx, ahead);
     }
 
-    /// Reads the keys of `ahead`, or lists the newest keys before the client's own.
     fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };
         contender.recheck = ctx.recheck_at();
-        let heard = contender.heard_of();
+        let reported = contender.latest_reported();
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created), ahead };
-        contender.reading.sent(ctx.send(contender.session, request), heard);
+        contender.reading.sent(ctx.send(contender.session, request), reported);
     }
 
     pub(super) fn look_answered(&mut self, ctx: &mut Context, reply: &Reply) {
@@ -285,12 +288,13 @@ impl Lock {
             {
                 contender.reading.known = *revision;
                 match older {
-                    // Nothing older, and the own key is there: this very reading proves it (requirements E4, E8).
+                    // No older key, and the client's own key exists: this read proves ownership.
+                    // E4, E8
                     None => {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
-                        // None has been kept since the wait began.
-                        self.store.kept = contender.keep_older(ctx, *long);
+                        // The cache is empty: `join` took its watches.
+                        self.store.watch_cache = contender.cache_watches(ctx, *long);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {
@@ -314,22 +318,22 @@ impl Lock {
                 }
                 let Contention::Waiting(contender) = &mut self.contention else { return };
                 contender.reading.retry.succeeded();
-                if contender.reading.asked > *revision {
-                    contender.contradicted(ctx.now, *revision);
+                if contender.reading.min_revision > *revision {
+                    contender.handle_stale_reply(ctx.now, *revision);
                 }
-                contender.doubt(ctx.now, Some(*revision));
+                contender.check_delay(ctx.now, Some(*revision));
                 if contender.watches().any(|watched| watched.open.is_none()) {
                     contender.poll_later(ctx.now);
                 }
                 self.look(ctx);
             }
-            // Somebody else has written the key: it may even hang on no lease any more.
+            // Another client wrote the key, perhaps without a lease.
             Reply::Done(Found::Queue { own: Some(own), .. }) => {
                 contender.close(ctx);
                 let own = *own;
                 self.adopt(ctx, session, own);
             }
-            // The key is gone, and with it the place in the queue. If the lease is gone as well, the next request tells.
+            // The key is gone. If the lease is gone too, the next request reports it.
             Reply::Done(Found::Queue { own: None, .. }) => {
                 contender.close(ctx);
                 self.enter(ctx, session);
@@ -349,7 +353,7 @@ impl Lock {
         }
     }
 
-    /// First in the queue, proven at `revision`.
+    /// Takes the lock. A read or write at `revision` proved that the key is first.
     pub(super) fn win(
         &mut self,
         ctx: &mut Context,
@@ -361,11 +365,10 @@ impl Lock {
     ) {
         self.contention = Contention::Idle;
         let Some(waiter) = self.waiters.pop() else {
-            // Nobody waits any more.
             if let Some(watch) = watch {
                 ctx.close_watch(watch.id);
             }
-            self.close_kept(ctx);
+            self.close_cached_watches(ctx);
             return self.schedule_key(ctx, session, own.modified);
         };
         self.blocked = None;

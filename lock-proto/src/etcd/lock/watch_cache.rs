@@ -1,7 +1,9 @@
-//! The watches of the last wait, for the next one (requirement E5).
+//! Watches of the previous wait, cached for the next one.
 //!
-//! Clients that want a lock again and again stand in line in the same order each time, so whoever was waited for is waited for again. A watch that
-//! is open already costs neither requests nor another reading of the queue, which are most of what a turn costs a server.
+//! Clients that lock a name repeatedly tend to queue in the same order, behind the same
+//! predecessor. Reusing an open watch saves requests and a read of the queue, which are most of
+//! what a hand-over costs the server.
+// E5
 
 use alloc::boxed::Box;
 
@@ -15,34 +17,31 @@ use super::{Context, Lock, Watched};
 use crate::etcd::seam::WatchId;
 use crate::time::Instant;
 
-/// How long they are kept after a grant, and after its end.
-const KEPT_FOR: Duration = Duration::from_millis(100);
-/// Bounds of the pause before the client queues again. Timers have a resolution of about a millisecond.
+/// How long watches stay cached after a grant, and again after the end of the hold.
+const CACHE_TTL: Duration = Duration::from_millis(100);
+/// Bounds of the pause before the client queues again. Timers have a resolution of about 1 ms.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
 
-/// See the module. Nobody waits: what they tell is noted, since it may be younger than what the next wait begins with.
+/// Cached watches. Their events may be newer than the reply that starts the next wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kept {
+pub(super) struct CachedWatches {
     session: SessionId,
-    /// That on the own key, unless the holder has it.
+    /// The watch on the client's key, once the holder has returned it.
     own: Option<Watched>,
     older: Bytes,
     older_watch: Watched,
-    /// That on a key before the older one.
+    /// The watch on a key ahead of the predecessor.
     earlier: Option<Box<Earlier>>,
-    /// The queue was a long one.
     long: bool,
-    /// The revision at which the own key was changed, or the other one deleted, as far as was told.
-    news: i64,
-    /// How long the last hold lasted.
+    /// Latest reported revision at which the client's key changed or the predecessor was deleted.
+    reported: i64,
     held: Duration,
-    /// The earliest time to queue again.
     enter_at: Option<Instant>,
     pub(super) until: Instant,
 }
 
-impl Kept {
-    /// `older_watch` does not tell late.
+impl CachedWatches {
+    /// `older_watch` must be known to be live.
     pub(super) fn new(
         now: Instant,
         session: SessionId,
@@ -51,7 +50,7 @@ impl Kept {
         earlier: Option<Box<Earlier>>,
         long: bool,
     ) -> Self {
-        let until = now + KEPT_FOR;
+        let until = now + CACHE_TTL;
         Self {
             session,
             own: None,
@@ -59,21 +58,21 @@ impl Kept {
             older_watch,
             earlier,
             long,
-            news: 0,
+            reported: 0,
             held: Duration::ZERO,
             enter_at: None,
             until,
         }
     }
 
-    /// The key that is expected to precede the client's own key again, and whether the queue was a long one.
+    /// Returns the expected predecessor of the client's next key, and whether the queue was long.
     pub(super) fn expects(&self, session: SessionId) -> Option<(Bytes, bool)> {
         (self.session == session && self.own.is_some()).then(|| (self.older.clone(), self.long))
     }
 
-    /// Records that the key was deleted, by a request that took `took`. The next holder reads the queue at this moment,
-    /// and a write would delay that reading. The client therefore pauses before it queues again, but no longer than
-    /// its own hold lasted.
+    /// Records that the key was deleted, by a request that took `took`. The next holder is reading
+    /// the queue, which a write would delay. The client pauses, but no longer than it held the
+    /// lock.
     pub(super) fn released(&mut self, now: Instant, took: Duration) {
         if self.held >= *PAUSE.start() {
             self.enter_at = Some(now + took.clamp(*PAUSE.start(), *PAUSE.end()).min(self.held));
@@ -91,10 +90,10 @@ impl Kept {
             || self.earlier.as_ref().is_some_and(|earlier| earlier.watch.id == watch)
     }
 
-    pub(super) fn told(&mut self, watch: WatchId, revision: i64, gone: bool) {
+    pub(super) fn record(&mut self, watch: WatchId, revision: i64, gone: bool) {
         match &mut self.earlier {
             Some(earlier) if earlier.watch.id == watch => {}
-            Some(_) | None if gone || watch != self.older_watch.id => self.news = self.news.max(revision),
+            Some(_) | None if gone || watch != self.older_watch.id => self.reported = self.reported.max(revision),
             Some(_) | None => {}
         }
     }
@@ -110,69 +109,68 @@ impl Kept {
     }
 }
 
-/// A key before the one that is waited for: when it goes, the queue is read, so that it is known who is left when the turn has come
-/// (requirement E4).
+/// A watched key ahead of the predecessor. Its deletion triggers an early read of the queue.
+// E4
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Earlier {
     pub(super) key: Bytes,
     pub(super) watch: Watched,
-    /// When to read the queue, once the key has been deleted.
+    /// When to read the queue, after the key was deleted.
     pub(super) read_at: Option<Instant>,
 }
 
-/// What a wait begins with.
 pub(super) struct Watching {
     pub(super) own: Watched,
     pub(super) older: Watched,
-    /// What they have told already.
-    pub(super) news: i64,
-    /// That on the older key does not tell late.
-    pub(super) prompt: bool,
+    /// The latest revision that cached watches reported.
+    pub(super) reported: i64,
+    /// The watch on the predecessor is known to be live.
+    pub(super) live: bool,
     pub(super) earlier: Option<Box<Earlier>>,
 }
 
 impl Lock {
-    pub(super) fn close_kept(&mut self, ctx: &mut Context) {
-        if let Some(kept) = self.store.kept.take() {
-            kept.close(ctx);
+    pub(super) fn close_cached_watches(&mut self, ctx: &mut Context) {
+        if let Some(cached) = self.store.watch_cache.take() {
+            cached.close(ctx);
         }
     }
 
-    pub(super) fn close_kept_due(&mut self, ctx: &mut Context) {
-        if self.store.kept.as_ref().is_some_and(|kept| kept.until <= ctx.now) {
-            self.close_kept(ctx);
+    pub(super) fn expire_cached_watches(&mut self, ctx: &mut Context) {
+        if self.store.watch_cache.as_ref().is_some_and(|cached| cached.until <= ctx.now) {
+            self.close_cached_watches(ctx);
         }
     }
 
-    /// The holder does not need the watch on its key any more.
-    pub(super) fn keep_own(&mut self, ctx: &mut Context, hold: &Hold) {
+    /// Caches the holder's watch on its own key, or closes it.
+    pub(super) fn cache_own_watch(&mut self, ctx: &mut Context, hold: &Hold) {
         let Some(own) = hold.own else { return };
-        match &mut self.store.kept {
-            Some(kept) if kept.own.is_none() && own.open.is_some() => {
-                kept.own = Some(own);
-                kept.held = ctx.now.since(hold.tenure.since());
-                kept.until = ctx.now + KEPT_FOR;
+        match &mut self.store.watch_cache {
+            Some(cached) if cached.own.is_none() && own.open.is_some() => {
+                cached.own = Some(own);
+                cached.held = ctx.now.since(hold.tenure.since());
+                cached.until = ctx.now + CACHE_TTL;
             }
             Some(_) | None => ctx.close_watch(own.id),
         }
     }
 
-    /// Watches the key of `older`, and the own one.
+    /// Watches the predecessor's key and the client's own. Reuses cached watches if they match.
     pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
-        match self.store.kept.take().map(|kept| *kept) {
-            Some(Kept { session: of, own: Some(own), older: key, older_watch, earlier, news, .. })
+        match self.store.watch_cache.take().map(|cached| *cached) {
+            Some(CachedWatches { session: of, own: Some(own), older: key, older_watch, earlier, reported, .. })
                 if of == session && key == *older =>
             {
-                Watching { own, older: older_watch, news, prompt: true, earlier }
+                Watching { own, older: older_watch, reported, live: true, earlier }
             }
-            kept => {
-                if let Some(kept) = kept {
-                    kept.close(ctx);
+            cached => {
+                if let Some(cached) = cached {
+                    cached.close(ctx);
                 }
-                // In this order, see [`Contender::opened`](super::wait_deletes::Contender::opened).
+                // The order matters, see `Contender::opened`.
                 let older = Watched::until_deleted(ctx, older.clone());
                 let own = Watched::new(ctx, own);
-                Watching { own, older, news: 0, prompt: false, earlier: None }
+                Watching { own, older, reported: 0, live: false, earlier: None }
             }
         }
     }

@@ -75,7 +75,7 @@ fn no_error_and_no_debug_shows_a_password() {
             format!("user:{password}@host"),
         ] {
             let shown = match parse(&url) {
-                // By the rules of URLs a password ends at the last @ of the authority.
+                // A URL's password ends at the last `@` of the authority.
                 Ok(parsed) => format!("{parsed:?}").replace("\"xkxk\"", "").replace("\"xkxk:2379\"", ""),
                 Err(error) => format!("{error:?} {error}"),
             };
