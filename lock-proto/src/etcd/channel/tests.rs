@@ -241,7 +241,7 @@ fn e9_silence_gives_the_connection_up_and_settles_all_in_flight() {
 /// A server that is only busy is not taken for one that hangs: it would be asked everything again, and be busier.
 #[test]
 fn e9_a_burst_is_sent_in_portions() {
-    const MOST: usize = calls::MOST_IN_FLIGHT;
+    const MOST: usize = calls::MAX_IN_FLIGHT;
     let (mut rig, conn) = Rig::up(2);
     let calls: Vec<CallId> = (0..2 * MOST + 10).map(|_| rig.send(grant(2))).collect();
     let mut portion = |calls: &[CallId], due: Vec<ChannelOutput>| {

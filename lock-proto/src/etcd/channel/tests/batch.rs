@@ -200,10 +200,10 @@ fn e11_a_write_gathers_for_two_milliseconds_at_most() {
 #[test]
 fn e11_no_more_leave_together_than_there_is_room_for() {
     let (mut rig, _) = Rig::busy();
-    for _ in 0..calls::MOST_IN_FLIGHT - 4 {
+    for _ in 0..calls::MAX_IN_FLIGHT - 4 {
         rig.send(Request::First { queue: Queue::new(b"", b"q") });
     }
-    assert_eq!(rig.all().len(), calls::MOST_IN_FLIGHT - 4);
+    assert_eq!(rig.all().len(), calls::MAX_IN_FLIGHT - 4);
     rig.write_many(3);
     rig.until_due();
     rig.batch(&[create("0"), create("1")]);
@@ -440,7 +440,7 @@ fn what_was_not_sent_is_answered_in_the_order_in_which_it_was_asked_for() {
 fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
     for (over, alone) in [(0, false), (1, true)] {
         let (mut rig, [(first, _), _]) = Rig::busy();
-        let half = crate::etcd::channel::batch::MOST_BYTES / 2;
+        let half = crate::etcd::channel::batch::MAX_BYTES / 2;
         let all = [("a", half), ("b", half + over)].map(|(name, len)| {
             let (queue, value) = (Queue::new(b"", name.as_bytes()), vec![0; len].into());
             Request::Create { queue, lease: lease(7), value, alone: false, expects: None, long: false }

@@ -130,7 +130,7 @@ fn e9_many_watches_are_opened_in_portions() {
     let (mut rig, _) = Rig::up(1);
     (0..200).for_each(|n| rig.watch(n));
     let stream = rig.stream(StreamKind::Watch);
-    let wires: Vec<i64> = (0..calls::MOST_IN_FLIGHT).map(|_| asked(&mut rig, stream)).collect();
+    let wires: Vec<i64> = (0..calls::MAX_IN_FLIGHT).map(|_| asked(&mut rig, stream)).collect();
     assert_eq!(rig.all(), []);
     assert!(rig.channel.next_deadline().unwrap() > rig.now, "nothing more to be polled for now");
     for wire in &wires {
