@@ -1,4 +1,4 @@
-//! The transport against a real etcd, and against servers that are none.
+//! The transport against a real etcd, and against servers that are not etcd.
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
@@ -126,7 +126,7 @@ fn a_lease_is_kept_alive_on_a_stream() {
             let StreamReceived::KeepAlive(answer) = tried.message().await else { panic!("of another stream") };
             assert_eq!((answer.id, answer.ttl), (id, ttl));
         }
-        // The connection lives on.
+        // The connection survives.
         tried.close(stream);
         assert!(tried.call(range("a", "")).await.is_ok());
     });
@@ -173,8 +173,7 @@ fn messages_over_the_limit_are_refused() {
             tried.call(put(key, vec![b'x'; 1_500_000], 0)).await.unwrap();
         }
         let Err(status) = tried.call(range("a", "z")).await else { panic!("4.5 MB were read") };
-        // Whether it was carried out is not told by this: it must not look like the server's
-        // refusal.
+        // The request may have been executed, so this must not look like a refusal by the server.
         assert_eq!(status.code, Code::Internal, "{status:?}");
         assert!(tried.call(range("a", "")).await.is_ok());
     });
@@ -218,8 +217,8 @@ fn a_server_that_goes_away() {
         let call = tried.begin(range("a", ""));
         assert!(tried.within(core::time::Duration::from_millis(100)).await.is_none(), "a stopped server answers");
         etcd.kill();
-        // Calls and streams are told before the end or not at all: the machine settles those by
-        // itself.
+        // Replies to calls and stream ends come before the end of the connection or not at all. The
+        // machine answers the rest itself.
         let fault = loop {
             match tried.next().await {
                 Fact::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}
