@@ -117,7 +117,7 @@ fn keys(range: &RangeRequest) -> usize {
         _ if range.count_only => 0,
         _ if range.range_end.is_empty() => 1,
         1.. => usize::try_from(range.limit).unwrap_or(usize::MAX),
-        // A range without a limit.
+        // Not reached: every range request has a limit.
         _ => usize::MAX,
     }
 }
@@ -192,7 +192,7 @@ mod tests {
         assert!(!admits(&first, &found(2).encode_to_vec()));
     }
 
-    /// As batches do.
+    /// As in a batch of writes.
     #[test]
     fn inner_transactions_count() {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
