@@ -1,5 +1,5 @@
-//! `etcd-client`: the Lock call of the server (v3lock), which waits there. Who has the same lease has the same place in the queue, so each
-//! task has a lease of its own.
+//! `etcd-client` with the server's Lock call (v3lock), which waits on the server. Calls with the
+//! same lease share a place in the queue, so each task has its own lease.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Contender for Task {
         self.alive = Some(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(pause).await;
-                // Without an answer the lease ends, and the locks fail: that is counted there.
+                // Without a reply the lease expires, and the locks fail. The failures are counted
+                // there.
                 if keeper.keep_alive().await.is_err() || answers.message().await.is_err() {
                     return;
                 }
