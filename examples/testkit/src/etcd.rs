@@ -224,7 +224,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         self.keys_of("")
@@ -234,7 +234,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn keys_of(&self, prefix: &str) -> Vec<String> {
         let all = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
@@ -245,7 +245,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn get(&self, key: &str) -> String {
         self.etcdctl(&["get", "--print-value-only", key])
@@ -255,7 +255,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     pub fn put(&self, key: &str, value: &str) {
         self.etcdctl(&["put", key, value]);
     }
@@ -297,7 +297,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn revision(&self) -> i64 {
         let fields = self.etcdctl(&["get", "no such key", "-w", "fields"]);

@@ -164,7 +164,7 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn connect(&self) -> Connection {
         self.try_connect(TIMEOUT).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
@@ -200,7 +200,7 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         let Value::Array(keys) = self.command(&["KEYS", "*"]) else { panic!("KEYS was refused") };

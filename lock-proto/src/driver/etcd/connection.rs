@@ -236,7 +236,7 @@ impl<H: Host> Connection<H> {
             more = self.poll_tasks(cx, facts) | self.poll_stream(host, route, cx);
             if !self.up && self.conn_state.is_up() {
                 self.up = true;
-                // Comes before any answer: the machine sends nothing earlier.
+                // Precedes any reply, because the machine sends nothing earlier.
                 facts.push(Fact::Connected);
             }
             more |= self.poll_streams(cx, facts);
