@@ -18,12 +18,12 @@ fn timers(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("one renewal", held), |b| {
             // Locks within one coalescing interval are renewed together. More held locks mean more
             // of them.
-            b.iter_custom(|wanted| {
+            b.iter_custom(|iterations| {
                 let (start, mut renewed) = (Instant::now(), 0);
-                while renewed < wanted {
+                while renewed < iterations {
                     renewed += rig.renew_next() as u64;
                 }
-                start.elapsed().mul_f64(wanted as f64 / renewed as f64)
+                start.elapsed().mul_f64(iterations as f64 / renewed as f64)
             });
         });
     }

@@ -36,17 +36,17 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
     let kit = Kit::<R>::new();
     let (client, driver) = driver(kit.runtime().host(), &server);
     kit.spawn(driver);
-    let (dropped, asked) = kit
+    let (dropped, observed) = kit
         .runtime()
         .block_on(async { (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await) });
-    assert!(dropped.is_held() && asked.is_held());
+    assert!(dropped.is_held() && observed.is_held());
     drop(kit);
-    assert!(!dropped.is_held() && !asked.is_held(), "nobody renews them any more");
+    assert!(!dropped.is_held() && !observed.is_held(), "nobody renews them any more");
     drop(dropped);
     // Handles do not depend on a particular runtime.
     crate::run(|kit: Kit<R>| async move {
-        assert_eq!(kit.soon("the loss", asked.lost()).await, Loss::ShutDown);
-        assert_eq!(kit.soon("release", asked.release()).await, Release::Unknown);
+        assert_eq!(kit.soon("the loss", observed.lost()).await, Loss::ShutDown);
+        assert_eq!(kit.soon("release", observed.release()).await, Release::Unknown);
         let refused = kit.soon("refused", client.lock("c").acquire()).await.unwrap_err();
         assert_eq!(refused, AcquireError::ShutDown);
         assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 2, "both were held when it ended");

@@ -253,7 +253,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     // The leader is asked to resign, and takes its time.
     let leadership = kit.soon("elected", election.campaign("one")).await.unwrap();
     let resign_handle = leadership.resign_handle();
-    let asked = thread::spawn(move || {
+    let thread = thread::spawn(move || {
         thread::sleep(100 * MS);
         resign_handle.resign();
     });
@@ -269,7 +269,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     });
     let led = kit.soon("the work", led).await;
     assert_eq!((led.output, led.release), (Ok(1), Release::Released), "the office was held until the work had ended");
-    asked.join().unwrap();
+    thread.join().unwrap();
     assert_eq!(etcd.keys_of("board/").len(), 0);
 
     // The leader is asked to resign, and ignores it.
@@ -318,7 +318,7 @@ pub async fn logins_and_permissions<R: Runtime>(kit: Kit<R>) {
 }
 
 pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
-    for (said, breach) in [
+    for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
         (b"-ERR unknown command\r\n", Breach::Malformed),
@@ -327,7 +327,7 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
         let url = format!("etcd://{}", listener.local_addr().unwrap());
         thread::spawn(move || {
             while let Ok((mut stream, _)) = listener.accept() {
-                let _ = stream.write_all(said);
+                let _ = stream.write_all(greeting);
                 thread::spawn(move || {
                     thread::sleep(LONG);
                     drop(stream);

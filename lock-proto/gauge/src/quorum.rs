@@ -56,7 +56,7 @@ impl Rig {
 
     /// Every node replies to its request. Returns the event that follows.
     fn exchange(&mut self, answer: &[u8]) -> Option<(LockId, Event)> {
-        let mut told = None;
+        let mut result = None;
         for index in 0..self.conns.len() {
             self.write(self.conns[index]);
         }
@@ -64,10 +64,10 @@ impl Rig {
             self.client.handle_received(self.now, self.conns[index], answer);
             while let Some(output) = self.client.poll_output() {
                 let Output::Event { lock, event } = output else { panic!("nothing else is to be done: {output:?}") };
-                assert!(told.replace((lock, event)).is_none(), "one event");
+                assert!(result.replace((lock, event)).is_none(), "one event");
             }
         }
-        told
+        result
     }
 
     fn give_back(&mut self) {

@@ -125,7 +125,7 @@ mod tests {
 
     impl Written {
         /// After the preface.
-        fn begun() -> Self {
+        fn after_preface() -> Self {
             let mut written = Self { acks: Acks::default(), out: Vec::new() };
             written.write(&[b'P'; PREFACE]);
             assert_eq!(written.left(), [b'P'; PREFACE]);
@@ -153,13 +153,13 @@ mod tests {
             let mut frames = vec![&*headers, &*data];
             let answer = ack(1);
             frames.insert(place, &answer);
-            let mut written = Written::begun();
+            let mut written = Written::after_preface();
             written.write(&frames.concat());
             assert_eq!(written.left(), [&*headers, &*data].concat(), "{place}");
             written.release();
             assert_eq!(written.left(), answer, "{place}");
         }
-        let mut written = Written::begun();
+        let mut written = Written::after_preface();
         let mut data = frame(DATA, 0, 1, &[8; 30]);
         data[FRAME_HEAD + 2..][..ACK].copy_from_slice(&ack(1));
         // Also if the write is split there.
@@ -179,7 +179,7 @@ mod tests {
     fn an_answer_leaves_between_two_frames_and_not_inside_one() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
         for cut in FRAME_HEAD..=data.len() {
-            let mut written = Written::begun();
+            let mut written = Written::after_preface();
             let (first, second) = data.split_at(cut);
             written.write(&[&ack(1), first].concat());
             written.release();
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_second_answer_takes_the_first_along() {
-        let mut written = Written::begun();
+        let mut written = Written::after_preface();
         written.write(&ack(1));
         assert_eq!(written.left(), b"");
         written.write(&ack(2));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn where_it_is_not_known_where_frames_begin_answers_leave_at_once() {
-        let mut written = Written::begun();
+        let mut written = Written::after_preface();
         let headers = frame(HEADERS, 0, 1, &[7; 3]);
         written.write(&ack(1));
         written.write(&headers[..4]);

@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn what_a_server_says_first_tells_what_it_speaks() {
-        for (said, breach) in [
+        for (greeting, breach) in [
             (&b"HTTP/1.1 400 Bad Request\r\n"[..], Some(Breach::Http1)),
             (b"H", None),
             (b"HTTP", None),
@@ -344,12 +344,12 @@ mod tests {
             (b"SSH-2.0-OpenSSH_9.2\r\n", Some(Breach::Malformed)),
         ] {
             // In one piece, and byte by byte.
-            for size in [said.len(), 1] {
+            for size in [greeting.len(), 1] {
                 let conn_state = ConnState::default();
-                let read: io::Result<Vec<()>> = said.chunks(size).map(|piece| conn_state.read(piece)).collect();
-                assert_eq!(read.is_err(), breach.is_some(), "{said:?}");
-                assert_eq!(conn_state.fault(), breach.map(Fault::Protocol), "{said:?}");
-                assert_eq!(conn_state.is_up(), breach.is_none() && said.len() >= GREETING, "{said:?}");
+                let read: io::Result<Vec<()>> = greeting.chunks(size).map(|piece| conn_state.read(piece)).collect();
+                assert_eq!(read.is_err(), breach.is_some(), "{greeting:?}");
+                assert_eq!(conn_state.fault(), breach.map(Fault::Protocol), "{greeting:?}");
+                assert_eq!(conn_state.is_up(), breach.is_none() && greeting.len() >= GREETING, "{greeting:?}");
             }
         }
     }

@@ -100,7 +100,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// `batching` enables batching.
+    /// `batching`: whether writes may be combined into one transaction.
     pub(super) fn new(batching: bool) -> Self {
         let max_batch = if batching { batch::MAX_REQUESTS } else { 1 };
         Self { max_batch, initial_max_batch: max_batch, ..Self::default() }
@@ -176,7 +176,7 @@ impl Calls {
         Some(rpc)
     }
 
-    /// Positions of the writes that leave batching with `first`: later ones whose queues overlap
+    /// Positions of the writes that leave together with `first`: later ones whose queues overlap
     /// with no other in the batch. That preserves the order of writes to one queue.
     fn select_batch(&self, first: &Call) -> Vec<u64> {
         let max = self.max_batch.min(MAX_IN_FLIGHT - self.in_flight_requests);
@@ -185,7 +185,7 @@ impl Calls {
             return Vec::new();
         }
         let mut bytes = batch::value_len(&first.request);
-        // Bounds the scan: with few distinct names, few writes fit batching.
+        // Bounds the scan: with few distinct names, few writes fit together.
         for (_, call) in self.writes.iter().take(2 * max) {
             bytes += batch::value_len(&call.request);
             if 1 + chosen.len() >= max || bytes > batch::MAX_BYTES {

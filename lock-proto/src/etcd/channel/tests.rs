@@ -207,7 +207,7 @@ fn a_connection_is_opened_when_there_is_something_to_send() {
 #[test]
 fn m8_a_call_counts_as_sent_when_it_is_handed_out() {
     let (mut rig, conn) = Rig::up(2);
-    let (sent, kept) = (rig.send(grant(2)), rig.send(grant(3)));
+    let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
     rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
     assert_eq!(rig.channel.poll_output(), Some(unknown(sent, Fault::Reset)));
@@ -216,7 +216,7 @@ fn m8_a_call_counts_as_sent_when_it_is_handed_out() {
     assert!(next.node() != conn.node());
     let rpc = rig.call();
     rig.answer(rpc, granted(3));
-    assert_eq!(rig.all(), [ChannelOutput::Reply { call: kept, reply: LEASE }]);
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: queued, reply: LEASE }]);
 }
 
 #[test]
@@ -405,11 +405,11 @@ fn m3_what_can_be_handed_out_is_due_now() {
 #[test]
 fn close_answers_all_and_a_later_request_opens_anew() {
     let (mut rig, conn) = Rig::up(1);
-    let (sent, kept) = (rig.send(grant(2)), rig.send(grant(3)));
+    let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
     rig.channel.close(rig.now);
-    assert_eq!(rig.all(), [disconnect(conn), unknown(sent, Fault::NotNeeded), not_sent(kept, Fault::NotNeeded)]);
+    assert_eq!(rig.all(), [disconnect(conn), unknown(sent, Fault::NotNeeded), not_sent(queued, Fault::NotNeeded)]);
     assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (None, None));
     rig.send(grant(4));
     assert!(rig.connecting() != conn);

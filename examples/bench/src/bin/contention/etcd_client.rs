@@ -39,8 +39,8 @@ impl Contender for Task {
         let ttl = i64::try_from(self.ttl.as_secs().max(1)).unwrap_or(i64::MAX);
         let granted = self.client.lease_grant(ttl, None).await.map_err(Failed::unreachable)?;
         self.lease = granted.id();
-        let kept = self.client.lease_keep_alive(self.lease).await;
-        let (mut keeper, mut answers) = kept.map_err(Failed::unreachable)?;
+        let stream = self.client.lease_keep_alive(self.lease).await;
+        let (mut keeper, mut answers) = stream.map_err(Failed::unreachable)?;
         let pause = self.ttl / 3;
         self.alive = Some(tokio::spawn(async move {
             loop {

@@ -28,8 +28,8 @@ const DEFAULT: [&str; 4] = ["100:0:10:3", "100:1:10:3", "300:1:30:1", "1000:1:30
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let wanted: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
-    let setups: Vec<(Setup, usize)> = wanted.into_iter().map(parse).collect();
+    let specs: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
+    let setups: Vec<(Setup, usize)> = specs.into_iter().map(parse).collect();
     raise_limit_of_files(setups.iter().map(|(setup, _)| setup.clients).max().unwrap_or(0));
     let peer = go::build();
     for (setup, rounds) in setups {

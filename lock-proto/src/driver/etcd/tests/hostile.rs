@@ -27,13 +27,13 @@ fn fault(address: SocketAddr) -> Fault {
 #[test]
 fn no_http2() {
     let none = |_| Vec::new();
-    for (said, breach) in [
+    for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
         (b"-ERR unknown command 'PRI'\r\n", Breach::Malformed),
         (&[0xff; 100], Breach::Malformed),
     ] {
-        assert_eq!(fault(server(said, none)), Fault::Protocol(breach));
+        assert_eq!(fault(server(greeting, none)), Fault::Protocol(breach));
     }
     // A valid beginning. Whether the machine learns of the connection depends on how the bytes
     // arrive.
@@ -61,9 +61,9 @@ fn a_server_that_says_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     smol::block_on(async {
         let mut tried = Tried::to(listener.local_addr().unwrap());
-        let heard = tried.within(Duration::from_millis(200)).await;
+        let fact = tried.within(Duration::from_millis(200)).await;
         // The machine's `connect_timeout` ends it.
-        assert!(heard.is_none(), "{heard:?}");
+        assert!(fact.is_none(), "{fact:?}");
     });
 }
 
@@ -190,7 +190,7 @@ fn streams_of_nonsense() {
         let address = server(HELLO, |id| [grpc(id), message(id, 0, 0, 0, &[])].concat());
         let mut tried = Tried::up(address).await;
         tried.open(StreamKind::Watch);
-        assert_eq!(heard(&mut tried).await, WatchResponse::default());
+        assert_eq!(watch_response(&mut tried).await, WatchResponse::default());
     });
 }
 
@@ -219,12 +219,12 @@ fn e12_messages_that_hold_more_than_was_asked_for() {
         })
     };
     let txn = Rpc::Txn(TxnRequest { success: vec![RequestOp::default(); 4], ..TxnRequest::default() });
-    for (asked, element) in [(Some(range("a", "")), [0x12, 0]), (Some(txn), [0x1a, 0]), (None, [0x5a, 0])] {
+    for (request, element) in [(Some(range("a", "")), [0x12, 0]), (Some(txn), [0x1a, 0]), (None, [0x5a, 0])] {
         let address = answers(element);
         let used = allocation_counter::measure(|| {
             smol::block_on(async {
                 let mut tried = Tried::up(address).await;
-                let status = match asked {
+                let status = match request {
                     Some(call) => tried.call(call).await.err(),
                     None => {
                         tried.open(StreamKind::Watch);
