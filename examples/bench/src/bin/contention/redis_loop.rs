@@ -1,6 +1,6 @@
-//! The `redis` client with a common handwritten lock. It repeats `SET NX PX` every 50 ms until it
-//! succeeds, with a token per attempt, and releases by a script that deletes the key if it has the
-//! token.
+//! The `redis` client with a common handwritten lock. It repeats `SET NX PX` once per poll interval
+//! until it succeeds, with a token per attempt. To release, a script deletes the key if it still
+//! has the token.
 
 use std::time::Duration;
 

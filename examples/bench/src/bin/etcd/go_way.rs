@@ -3,7 +3,8 @@
 //!
 //! Each step is one request:
 //!
-//! - A transaction puts the own key if it is absent, and reads the first key of the queue.
+//! - A transaction puts the own key if it is absent, and reads the first key of the queue. If that
+//!   is the own key, the lock is held.
 //! - While there is an older key: read the newest of them, watch it *from the revision of that
 //!   read* until it is deleted, and read again.
 //! - Read the own key.
