@@ -221,20 +221,12 @@ impl Etcd {
     }
 
     /// All keys, sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         self.keys_of("")
     }
 
     /// The keys that begin with `prefix`, sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn keys_of(&self, prefix: &str) -> Vec<String> {
         let all = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
@@ -242,38 +234,22 @@ impl Etcd {
     }
 
     /// The value of a key.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn get(&self, key: &str) -> String {
         self.etcdctl(&["get", "--print-value-only", key])
     }
 
     /// Writes a key.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn put(&self, key: &str, value: &str) {
         self.etcdctl(&["put", key, value]);
     }
 
     /// Deletes a key. Returns true if it existed.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn delete(&self, key: &str) -> bool {
         self.etcdctl(&["del", key]) == "1"
     }
 
     /// The ids of all leases, sorted, in hexadecimal without padding as in keys.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn leases(&self) -> Vec<String> {
         let all = self.etcdctl(&["lease", "list"]);
@@ -294,10 +270,6 @@ impl Etcd {
     }
 
     /// The revision of the store.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn revision(&self) -> i64 {
         let fields = self.etcdctl(&["get", "no such key", "-w", "fields"]);
@@ -325,10 +297,6 @@ impl Etcd {
     }
 
     /// Compacts the history up to now.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn compact(&self) {
         self.etcdctl(&["compact", &self.revision().to_string()]);
     }

@@ -101,10 +101,6 @@ impl Monitor {
     }
 
     /// All commands since the last call. Includes every command that was answered before this call.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn take(&self) -> Vec<Seen> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.1 += 1;
@@ -124,10 +120,6 @@ impl Monitor {
     }
 
     /// The commands of clients since the last call, without logins and commands of scripts.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn take_client_commands(&self) -> Vec<Seen> {
         self.take().into_iter().filter(|seen| !seen.is_lua() && !seen.is_handshake()).collect()
     }

@@ -161,10 +161,6 @@ impl Redis {
     }
 
     /// Opens a connection and logs in.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn connect(&self) -> Connection {
         self.try_connect(TIMEOUT).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
@@ -179,28 +175,16 @@ impl Redis {
     }
 
     /// Runs a command on a new connection.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Value {
         self.connect().command(args).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
     }
 
     /// Runs a command, and returns the reply as text: see [`Value`]'s `Display`.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     pub fn cli(&self, args: &[&str]) -> String {
         self.command(args).to_string()
     }
 
     /// All keys of database 0, sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         let Value::Array(keys) = self.command(&["KEYS", "*"]) else { panic!("KEYS was refused") };
@@ -210,10 +194,6 @@ impl Redis {
     }
 
     /// Collects all commands from now on.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not reply.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::attach(self)

@@ -22,14 +22,12 @@ const HEAD: &str = "\
 # in the commit why it is worth it.
 ";
 
-/// One figure of one workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     work: String,
     figure: String,
 }
 
-/// Contents of `limits.txt`.
 #[derive(Clone, Debug)]
 struct Limits {
     rustc: String,

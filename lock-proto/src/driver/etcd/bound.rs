@@ -20,7 +20,6 @@ const MAX_FLAT_MESSAGE: usize = 64 << 10;
 /// at a time. A message with more changes reopens the stream, and the watched keys are read again.
 const MAX_EVENTS: usize = 4_096;
 
-/// Limits for one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     shape: Shape,
@@ -70,7 +69,6 @@ impl Bound {
         }
     }
 
-    /// Maximal length in bytes.
     pub(super) const fn bytes(self) -> usize {
         match self.shape {
             Shape::Flat => MAX_FLAT_MESSAGE,

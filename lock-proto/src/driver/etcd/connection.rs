@@ -73,7 +73,6 @@ enum Done {
     Over(Fault),
 }
 
-/// Parts of an open connection.
 struct Opened {
     send: SendRequest<Body>,
     dispatch: BoxFuture<Fault>,
@@ -136,7 +135,6 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Starts HTTP/2 on the open stream.
     fn begin(&self) {
         let timers = Timers::new(self.clock.clone(), Arc::clone(&self.sleeps));
         let (conn_state, outbox) = (Arc::clone(&self.conn_state), Arc::clone(&self.outbox));
@@ -190,7 +188,6 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Makes a call.
     pub(super) fn call(&self, rpc: RpcId, request: Rpc, token: Option<Secret>) {
         let Some(peer) = self.peer.clone() else {
             self.tasks.push(boxed(async move { Done::Reply(rpc, Err(not_open())) }));
@@ -199,7 +196,6 @@ impl<H: Host> Connection<H> {
         self.tasks.push(boxed(async move { Done::Reply(rpc, peer.call(request, token).await) }));
     }
 
-    /// Opens a stream.
     pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Secret>) {
         // The machine opens streams on open connections only.
         let Some(peer) = self.peer.clone() else { return };
@@ -207,7 +203,6 @@ impl<H: Host> Connection<H> {
         self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
     }
 
-    /// Sends a message on a stream.
     pub(super) fn send(&self, id: StreamId, message: StreamSend) {
         if let Some(stream) = self.streams.iter().find(|stream| stream.id == id) {
             // Fails if the stream has ended, which is reported anyway.
@@ -215,7 +210,6 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Ends a stream.
     pub(super) fn close_stream(&mut self, id: StreamId) {
         self.streams.retain(|stream| stream.id != id);
     }

@@ -57,7 +57,6 @@ impl Peer {
         Grpc::with_origin(carrier, self.origin.clone()).max_decoding_message_size(bound.bytes())
     }
 
-    /// Makes a unary call.
     pub(super) async fn call(self, rpc: Rpc, token: Option<Secret>) -> Result<RpcReply, Status> {
         let status_sent = Arc::default();
         let path = PathAndQuery::from_static(rpc.path());
@@ -215,7 +214,6 @@ fn undelivered(error: &hyper::Error) -> tonic::Status {
     tonic::Status::unavailable(chain(error))
 }
 
-/// Body of a reply.
 struct Answer {
     body: Incoming,
     status_sent: Arc<AtomicBool>,
@@ -256,7 +254,6 @@ type Decode<U> = fn(&mut DecodeBuf<'_>) -> Result<U, DecodeError>;
 struct Typed<T, U> {
     encode: Encode<T>,
     decode: Decode<U>,
-    /// Limits for decoding.
     bound: Bound,
 }
 

@@ -212,12 +212,10 @@ pub(super) struct Sleeps(Mutex<Waiting>);
 struct Waiting {
     /// By deadline and a unique number.
     wakers: BTreeMap<(Instant, u64), Waker>,
-    /// The last number.
     last: u64,
 }
 
 impl Sleeps {
-    /// The next deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
     }
@@ -277,7 +275,6 @@ impl<C: Clock> Timer for Timers<C> {
     }
 }
 
-/// A pending timer.
 pub(super) struct TimerSleep<C> {
     key: (Instant, u64),
     clock: C,

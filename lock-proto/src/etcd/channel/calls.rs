@@ -47,7 +47,6 @@ pub(super) enum Sent {
     Batch(Vec<InFlight>),
 }
 
-/// A request in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct InFlight {
     pub(super) call: Call,
@@ -63,7 +62,6 @@ impl Sent {
         }
     }
 
-    /// The requests, in order.
     pub(super) fn into_all(self) -> Vec<InFlight> {
         match self {
             Self::Single(one) => vec![one],
@@ -118,7 +116,6 @@ impl Calls {
         queue.put(call.place, call, deadline);
     }
 
-    /// Returns true if a call can be sent now.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.has_room() && (self.waiting.len() > 0 || self.write_is_due(now))
     }
@@ -127,7 +124,6 @@ impl Calls {
         self.in_flight_requests < MAX_IN_FLIGHT
     }
 
-    /// Returns true if the first queued write can be sent now.
     fn write_is_due(&self, now: Instant) -> bool {
         let Some((_, first)) = self.writes.iter().next() else { return false };
         first.retried
@@ -247,7 +243,6 @@ impl Calls {
         queue.pop().map(|(call, _)| call.call)
     }
 
-    /// Removes the oldest call in flight.
     pub(super) fn pop_in_flight(&mut self) -> Option<Sent> {
         self.in_flight.pop_first().map(|(_, sent)| self.uncount(sent))
     }
@@ -257,7 +252,6 @@ impl Calls {
         [self.waiting.earliest(), self.writes.earliest()].into_iter().flatten().min()
     }
 
-    /// Returns true if a reply is outstanding.
     pub(super) const fn any_in_flight(&self) -> bool {
         self.in_flight_requests > 0
     }

@@ -38,7 +38,6 @@ impl Login {
 }
 
 impl Channel {
-    /// Logs in if a user is configured.
     pub(super) fn log_in(&mut self, until: Instant) {
         let Some(conn) = self.current() else { return };
         let Some(user) = &self.config.user else {
@@ -60,7 +59,6 @@ impl Channel {
         }
     }
 
-    /// Handles the reply to a login.
     pub(super) fn logged_in(&mut self, result: Result<RpcReply, Status>) {
         let status = match result {
             Ok(RpcReply::Authenticate(answer)) if !answer.token.is_empty() => {

@@ -35,7 +35,6 @@ pub(super) struct KeepAlives {
     in_flight: BTreeMap<u64, PendingKeepAlive>,
     /// The numbers in `in_flight`, by lease.
     by_lease: BTreeSet<(LeaseId, u64)>,
-    /// Number of requests sent.
     sent: u64,
     pub(super) stream: Option<StreamId>,
     /// The stream stays closed until then.
@@ -55,12 +54,10 @@ impl KeepAlives {
         self.waiting.push(PendingKeepAlive { call, lease }, deadline);
     }
 
-    /// Returns true if there is something to send.
     pub(super) fn is_ready(&self) -> bool {
         self.any_waiting() && self.pause.is_none()
     }
 
-    /// Returns the next step.
     pub(super) fn step(&mut self) -> Option<Step<LeaseKeepAliveRequest>> {
         if !self.is_ready() {
             return None;
@@ -121,7 +118,6 @@ impl KeepAlives {
         self.waiting.earliest()
     }
 
-    /// Returns true if a reply is outstanding.
     pub(super) fn any_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
@@ -179,14 +175,12 @@ impl Channel {
         }
     }
 
-    /// Handles a message on the keep-alive stream.
     pub(super) fn handle_keep_alive(&mut self, response: &LeaseKeepAliveResponse) {
         if let Some(call) = self.keep_alives.answered(response) {
             self.reply(call, Reply::Done(Found::Lease { ttl: response.ttl }));
         }
     }
 
-    /// Handles a message on the watch stream.
     pub(super) fn handle_watch(&mut self, response: WatchResponse) {
         let verdict = self.watches.received(self.now, response, &self.config, &mut self.out);
         let login = match verdict {

@@ -295,7 +295,6 @@ impl Watches {
         self.silent_until(config, silence).is_some_and(|until| until <= now)
     }
 
-    /// Returns true if there is something to send.
     pub(super) fn is_ready(&self) -> bool {
         match self.stream {
             Some(_) => {
@@ -305,7 +304,6 @@ impl Watches {
         }
     }
 
-    /// Returns the next step.
     pub(super) fn step(&mut self, now: Instant) -> Option<Step<WatchRequest>> {
         if !self.is_ready() {
             return None;
@@ -351,7 +349,6 @@ impl Watches {
         (self.wire, WatchAsk::Create(request))
     }
 
-    /// The open stream.
     pub(super) fn stream(&self) -> Option<StreamId> {
         self.stream.map(|stream| stream.id)
     }
@@ -369,13 +366,11 @@ impl Watches {
         self.backoff.failures
     }
 
-    /// When `timeout` is due.
     pub(super) fn deadline(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(until, _)| *until);
         [self.pause, pausing, self.silent_until(config, silence), self.probe_at(config)].into_iter().flatten().min()
     }
 
-    /// Returns true if a reply is outstanding.
     pub(super) fn any_in_flight(&self) -> bool {
         !self.unanswered.is_empty()
     }

@@ -11,10 +11,8 @@ use lock_testkit::Etcd;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval at which the queue is counted until all are in it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Name of the lock.
 pub const NAME: &str = "waiters";
 
-/// Parameters of a contest.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub clients: usize,
@@ -22,7 +20,6 @@ pub struct Setup {
     pub span: Duration,
 }
 
-/// Result of a contest.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// From the start until all keys were in the queue.
@@ -39,7 +36,6 @@ pub struct Outcome {
     pub usage: Usage,
 }
 
-/// Resources used.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// Unary calls during the measurement.
