@@ -167,10 +167,6 @@ impl Etcd {
     }
 
     /// The server's process id.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
@@ -334,19 +330,11 @@ impl Etcd {
     }
 
     /// Stops the server with SIGSTOP: it keeps its connections but does not reply.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
     pub fn pause(&self) {
         self.process.pause();
     }
 
     /// Resumes a paused server.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
     pub fn resume(&self) {
         self.process.resume();
     }
