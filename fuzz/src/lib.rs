@@ -1,6 +1,6 @@
-//! What the fuzz targets do with their bytes. Plain functions, so that tests on stable Rust replay the corpora by them (requirement S7).
-//!
-//! Each panics if a promise of the machine it drives is broken.
+//! The fuzz targets as plain functions, so that tests on stable Rust can replay the corpora. Each
+//! panics if the state machine breaks a promise.
+// S7
 #![forbid(unsafe_code)]
 
 mod pipe;

@@ -1,4 +1,4 @@
-//! One connection to a server that does what it likes.
+//! One connection to an arbitrary server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const URLS: [&str; 6] = [
     "redis+unix:///s?db=1",
 ];
 
-/// Answers that a script of the fuzzer need not spell out.
+/// Predefined replies, which the fuzzer need not spell out.
 const ANSWERS: [&[u8]; 16] = [
     b"+OK\r\n",
     b"$-1\r\n",
@@ -39,15 +39,16 @@ const ANSWERS: [&[u8]; 16] = [
 
 const LIMITS: Limits = Limits { frame: 4096, depth: 4, elements: 64, pushes: 8, outgoing: 2048, in_flight: 16 };
 
-/// More than the longest command here: a script and its arguments, or `BLPOP` of 255 lists.
+/// Exceeds the longest command here: a script and its arguments, or `BLPOP` of 255 lists.
 const ONE_COMMAND: usize = 16 * 1024;
 
-/// Drives a [`Pipe`] by `data`: a byte for the configuration, then operations, each a letter and its arguments (see
-/// `fuzz/README.md`).
+/// Drives a [`Pipe`] by `data`: a configuration byte, then operations, each a letter and its
+/// arguments (see `fuzz/README.md`).
 ///
-/// Checked: nothing panics; every call is answered exactly once; a call answered `NotSent` was not
-/// written in whole, or was refused by an error; connection ids grow; the bytes that wait for the
-/// socket are bounded; a machine with no deadline has answered every call.
+/// Checks that nothing panics, that every call gets exactly one reply, and that connection ids
+/// grow. A call answered `NotSent` was not written completely, or was refused by an error. The
+/// bytes that wait for the socket are bounded. A machine without a deadline has answered every
+/// call.
 pub fn pipe(data: &[u8]) {
     let mut input = Input { rest: data };
     let mut world = World::new(input.byte());
@@ -73,7 +74,7 @@ pub fn pipe(data: &[u8]) {
                 raw = input.take(usize::from(len));
                 world.receive(raw, usize::from(step));
             }
-            // The same bytes once more, many times.
+            // Receives the same bytes many more times.
             b'R' => world.receive(&raw.repeat(1 + usize::from(input.byte()) * 16), usize::MAX),
             b't' => {
                 world.now = world.now + Duration::from_millis(u64::from(input.byte()) * 8);
@@ -85,7 +86,7 @@ pub fn pipe(data: &[u8]) {
                     world.pipe.handle_timeout(world.now);
                 }
             }
-            // The next facts are about an old connection.
+            // Later facts are about an old connection.
             b'O' => world.stale = !world.stale,
             _ => continue,
         }
@@ -120,10 +121,10 @@ struct World {
     pipe: Pipe,
     now: Instant,
     serial: u64,
-    /// What is not answered, with the token that the command carries if it can be found in the bytes.
+    /// Unanswered calls. With the token of the command, if the written bytes contain it literally.
     pending: BTreeMap<CallId, Option<String>>,
-    /// The bytes written on any connection since the server last sent an error. A batch that is
-    /// refused by an error is not executed, and each of its calls is sent again alone.
+    /// Bytes written on any connection since the server's last error. A batch that is refused by an
+    /// error is not executed, and each of its calls is sent again alone.
     written: Vec<u8>,
     newest: Option<ConnId>,
     old: Option<ConnId>,
@@ -160,7 +161,7 @@ impl World {
         let call = CallId::new(NodeId::new(0), self.serial);
         let key = Key::new(b"", &[b'a' + kind % 4]);
         let ttl_ms = u64::from(ttl);
-        // Numbers of one length, so that none is the start of another.
+        // Equally long, so that no number is a prefix of another.
         let (number, retired) = (1_000_000 + self.serial, Retired::default());
         let mut token = None;
         let request = match kind / 4 % 5 {
@@ -198,7 +199,7 @@ impl World {
         let before = (self.pipe.current() != Some(conn)).then(|| self.pipe.clone());
         f(&mut self.pipe, self.now, conn);
         if let Some(before) = before {
-            // Only the clock may have gone on.
+            // Only the clock may have advanced.
             let mut before = before;
             before.handle_received(self.now, conn, b"");
             assert_eq!(self.pipe, before, "a connection that is not the current one changed something");
@@ -254,7 +255,7 @@ impl World {
         }
     }
 
-    /// A server that falls silent: everything is answered by the deadlines alone.
+    /// The server falls silent: deadlines alone must answer everything.
     fn finish(mut self) {
         for _ in 0..10_000 {
             if self.pending.is_empty() {

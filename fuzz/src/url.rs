@@ -1,9 +1,9 @@
-//! URLs of servers.
+//! Server URLs.
 
 use lock_proto::redis::{Endpoint, Secret};
 
-/// Parses `data` as a URL. What is accepted is displayed as a URL that means the same and hides the password; what is refused is
-/// refused with a message.
+/// Parses `data` as a URL. An accepted URL is displayed as an equivalent URL without the password,
+/// and a rejected one gives an error message.
 pub fn url(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     let endpoint = match Endpoint::parse(text) {
@@ -16,7 +16,7 @@ pub fn url(data: &[u8]) {
     let shown = endpoint.to_string();
     let debug = format!("{endpoint:?}");
     let masked = Endpoint { password: endpoint.password.as_ref().map(|_| Secret::new("***")), ..endpoint };
-    // What does not depend on the password does not show it.
+    // Whatever does not change with the password does not reveal it.
     assert_eq!((masked.to_string(), format!("{masked:?}")), (shown.clone(), debug));
     assert_eq!(Endpoint::parse(&shown).as_ref(), Ok(&masked), "{shown}");
 }

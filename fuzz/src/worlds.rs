@@ -1,8 +1,9 @@
-//! Whole worlds: clients, servers, a network and clocks, with everything that goes wrong, as the bytes say.
+//! Whole worlds of clients, servers, network, clocks and faults, driven by the input.
 
 use lock_proto::sim::{Keep, Plan, Scenario};
 
-/// The situations that the first byte chooses from: those where every promise stands, and those beyond the bounds, where fewer do.
+/// Scenarios selected by the first byte: some in which every promise holds, and some beyond the
+/// limits, in which fewer hold.
 const REDIS: [&str; 6] =
     ["redis-everything", "redis-turns", "redis-cancel", "redis-wake", "redis-shutdown", "redis-beyond"];
 const QUORUM: [&str; 2] = ["redis-quorum", "redis-data-loss"];
@@ -17,22 +18,23 @@ const ETCD: [&str; 7] = [
 ];
 const ELECTION: [&str; 1] = ["etcd-elections"];
 
-/// Clients of Redis nodes: a byte for the scenario, then what [`Plan::from_bytes`] draws from.
+/// Clients of Redis nodes. The first byte selects the scenario, and [`Plan::from_bytes`] draws from
+/// the rest.
 ///
-/// Checked: everything that the scenario promises, see [`Rule`](lock_proto::sim::Rule): no two holders in true time, growing fencing
-/// tokens, no stale write, one end for each acquisition, losses told in time, bounded requests, and after the faults everybody is
-/// served and nothing is left behind.
+/// Checks all promises of the scenario, see [`Rule`](lock_proto::sim::Rule): no two holders in true
+/// time, growing fencing tokens, no stale write, one end for each acquisition, timely reports of
+/// losses and bounded requests. After the faults every waiter is served and nothing is left behind.
 pub fn redis_ops(data: &[u8]) {
     play(&REDIS, data);
 }
 
-/// The same on quorums.
+/// Clients of quorums.
 pub fn quorum_ops(data: &[u8]) {
     play(&QUORUM, data);
 }
 
-/// Clients of an etcd cluster, drawn in the same way. Checked beside the rules: each grant against the queues as they
-/// were at each revision, kept apart from the machines.
+/// Clients of an etcd cluster. Also checks each grant against the queues as they were at each
+/// revision, tracked independently of the machines.
 pub fn etcd_ops(data: &[u8]) {
     play(&ETCD, data);
 }

@@ -1,8 +1,9 @@
-//! Replays the committed corpora on stable Rust, without libFuzzer (requirement S7).
+//! Replays the committed corpora on stable Rust, without libFuzzer.
+// S7
 
 use std::path::Path;
 
-/// Each file, and the file cut short at every one of its first `cuts` places.
+/// Replays each file, and the file truncated at each of its first `cuts` bytes.
 fn replay(target: &str, run: fn(&[u8]), at_least: usize, cuts: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     let mut files: Vec<_> =
@@ -10,7 +11,7 @@ fn replay(target: &str, run: fn(&[u8]), at_least: usize, cuts: usize) {
     files.sort();
     assert!(files.len() >= at_least, "only {} seeds in {}", files.len(), folder.display());
     for file in files {
-        // On failure the test harness shows the last line.
+        // If a test fails, the harness shows the last line.
         println!("{}", file.display());
         let data = std::fs::read(&file).expect("readable");
         run(&data);

@@ -1,4 +1,4 @@
-//! How the cost of one hand-over and of one more waiter grows with the number of waiters of an etcd client.
+//! Cost of a hand-over and of another waiter, by the number of waiters in an etcd client.
 //!
 //! `cargo bench -p lock-proto --bench etcd_queue`.
 

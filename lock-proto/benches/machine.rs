@@ -1,6 +1,7 @@
-//! What the pure machines cost: no socket, no runtime, no clock.
+//! Cost of the state machines alone, without socket, runtime or clock.
 //!
-//! `cargo bench -p lock-proto --bench machine`. The budget of a whole acquire and release cycle of one node, bytes to bytes, is 2 µs.
+//! `cargo bench -p lock-proto --bench machine`. The budget of a complete acquire and release cycle
+//! on one node, bytes to bytes, is 2 µs.
 
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]
 

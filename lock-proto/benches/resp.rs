@@ -1,5 +1,5 @@
-//! What RESP costs: a command encoded and its answer read by a connection's machine, with its line of commands and deadlines, beside the
-//! bare codec of redis-protocol.
+//! Cost of RESP: a connection encodes a command and reads its reply, with its queue and deadlines,
+//! compared with the bare codec of redis-protocol.
 //!
 //! `cargo bench -p lock-proto --bench resp`. The last line is the ratio.
 
@@ -29,7 +29,7 @@ fn main() {
     }
 }
 
-/// In turns, so that a noisy machine disturbs both; the median of the ratios.
+/// Alternates, so that a noisy machine disturbs both alike. Reports the median ratio.
 fn ratio(rig: &mut Rig, bare: &mut Bare) {
     let mut ratios: Vec<f64> = (0..201)
         .map(|_| {
@@ -47,7 +47,7 @@ fn time(mut work: impl FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// The same commands and answers, encoded and decoded by redis-protocol alone.
+/// The same commands and replies, encoded and decoded by redis-protocol alone.
 struct Bare {
     out: BytesMut,
     incoming: BytesMut,
@@ -56,7 +56,7 @@ struct Bare {
 }
 
 impl Bare {
-    /// With buffers that have their size.
+    /// With preallocated buffers.
     fn new() -> Self {
         let mut bare =
             Self { out: BytesMut::new(), incoming: BytesMut::new(), token: format!("{:032x}:", 1), serial: 0 };
@@ -64,7 +64,7 @@ impl Bare {
         bare
     }
 
-    /// As many commands as a batch has, and their answers.
+    /// One batch of commands and their replies.
     fn batch(&mut self) {
         self.out.clear();
         for _ in 0..BATCH {

@@ -1,6 +1,7 @@
-//! How the cost of one renewal grows with the number of locks that are held (requirement M7).
+//! Cost of a renewal, by the number of held locks.
 //!
 //! `cargo bench -p lock-proto --bench timers`.
+// M7
 
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]
 
@@ -15,13 +16,14 @@ fn timers(c: &mut Criterion) {
         let mut rig = redis::held(held);
         group.bench_function(BenchmarkId::new("next deadline", held), |b| b.iter(|| rig.next_deadline()));
         group.bench_function(BenchmarkId::new("one renewal", held), |b| {
-            // Those of one beat are renewed together, and there are more of them where more are held.
-            b.iter_custom(|wanted| {
+            // Locks within one coalescing interval are renewed together. More held locks mean more
+            // of them.
+            b.iter_custom(|iterations| {
                 let (start, mut renewed) = (Instant::now(), 0);
-                while renewed < wanted {
+                while renewed < iterations {
                     renewed += rig.renew_next() as u64;
                 }
-                start.elapsed().mul_f64(wanted as f64 / renewed as f64)
+                start.elapsed().mul_f64(iterations as f64 / renewed as f64)
             });
         });
     }

@@ -1,4 +1,4 @@
-//! gRPC to etcd without this library: the same HTTP/2 (hyper) and the same codec (tonic, prost), and nothing else.
+//! gRPC to etcd without this library, on the same HTTP/2 (hyper) and codec (tonic, prost).
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use http::uri::{PathAndQuery, Uri};
@@ -36,13 +36,13 @@ impl Bare {
         let stream = TcpStream::connect(etcd.address()).await.expect("connect");
         stream.set_nodelay(true).expect("nodelay");
         let (send, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-        // It ends with the connection, which ends with the last clone of `send`.
+        // Ends with the connection, when the last clone of `send` is dropped.
         drop(tokio::spawn(connection));
         let origin = Uri::builder().scheme("http").authority(etcd.address().to_string()).path_and_query("/").build();
         Self(Grpc::with_origin(Carrier(send), origin.expect("a URI")))
     }
 
-    /// One unary call.
+    /// Makes a unary call.
     pub async fn call<M, R>(&self, path: &'static str, message: M) -> R
     where
         M: Message + 'static,
@@ -54,20 +54,20 @@ impl Bare {
         answer.expect("etcd answers").into_inner()
     }
 
-    /// A lease that outlives the measurement.
+    /// Grants a lease that outlives the measurement.
     pub async fn grant(&self) -> i64 {
         let answer: LeaseGrantResponse = self.call(GRANT, LeaseGrantRequest { ttl: 600, id: 0 }).await;
         answer.id
     }
 
-    /// A stream of watches.
+    /// Opens a watch stream.
     pub fn watches(&self) -> Watches {
         let (send, messages) = unbounded();
         Watches { peer: self.clone(), send, messages: Some(messages), incoming: None }
     }
 }
 
-/// A stream of watches.
+/// A watch stream.
 pub struct Watches {
     peer: Bare,
     send: UnboundedSender<WatchRequest>,
@@ -76,17 +76,17 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Watches `key` from this revision on until it is deleted.
+    /// Watches `key` from a revision on, until the key is deleted.
     pub async fn until_deleted(&mut self, key: Vec<u8>, start_revision: i64) {
         let watch_id = self.open(key, start_revision).await;
         self.deleted(watch_id).await;
-        self.ask(WatchAsk::Cancel(WatchCancelRequest { watch_id }));
+        self.request(WatchAsk::Cancel(WatchCancelRequest { watch_id }));
     }
 
-    /// Opens a watch on `key` from this revision on; from now on if it is 0.
+    /// Opens a watch on `key` from a revision on. Revision 0 means from now on.
     pub async fn open(&mut self, key: Vec<u8>, start_revision: i64) -> i64 {
         let create = WatchCreateRequest { key: key.into(), start_revision, ..WatchCreateRequest::default() };
-        self.ask(WatchAsk::Create(create));
+        self.request(WatchAsk::Create(create));
         loop {
             let message = self.next().await;
             if message.created {
@@ -96,7 +96,7 @@ impl Watches {
         }
     }
 
-    /// Waits until the key of this watch is deleted.
+    /// Waits until the watched key is deleted.
     pub async fn deleted(&mut self, watch_id: i64) {
         loop {
             let message = self.next().await;
@@ -106,12 +106,12 @@ impl Watches {
         }
     }
 
-    fn ask(&self, ask: WatchAsk) {
-        self.send.unbounded_send(WatchRequest { request: Some(ask) }).expect("the stream is open");
+    fn request(&self, request: WatchAsk) {
+        self.send.unbounded_send(WatchRequest { request: Some(request) }).expect("the stream is open");
     }
 
     async fn next(&mut self) -> WatchResponse {
-        // etcd answers a stream with its first message.
+        // etcd answers a new stream only after its first message.
         if let Some(messages) = self.messages.take() {
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             let path = PathAndQuery::from_static(WATCH);
@@ -123,7 +123,7 @@ impl Watches {
     }
 }
 
-/// hyper's connection, as tonic's client wants it.
+/// Adapts hyper's connection to tonic's client.
 #[derive(Clone)]
 struct Carrier(SendRequest<Body>);
 

@@ -1,4 +1,4 @@
-//! What a server was asked, by its own count.
+//! Cost of a measurement, by the server's metrics and by processor time.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -9,16 +9,16 @@ use std::time::Duration;
 use crate::Measured;
 use lock_testkit::Etcd;
 
-/// Requests and messages by etcd's metrics.
+/// Requests and messages, by etcd's metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Unary calls begun, by method.
+    /// Unary calls started, by method.
     pub calls: BTreeMap<String, u64>,
-    /// Messages on watch streams: from the clients, and to them.
+    /// Messages on watch streams, received and sent by the server.
     pub watch: (u64, u64),
-    /// Signs of life.
+    /// Keep-alive messages.
     pub keep_alives: u64,
-    /// Streams opened: for watches, and for signs of life.
+    /// Streams opened: watch and keep-alive.
     pub streams: (u64, u64),
 }
 
@@ -27,7 +27,7 @@ impl Cost {
     ///
     /// # Panics
     ///
-    /// If the server does not answer.
+    /// If the server does not reply.
     #[must_use]
     pub fn so_far(etcd: &Etcd) -> Self {
         let text = metrics(etcd);
@@ -37,7 +37,7 @@ impl Cost {
             for (labels, count) in lines {
                 let Some((_, method)) = labels.split_once("grpc_method=\"") else { continue };
                 let method = method.split('"').next().unwrap_or(method);
-                // Several services may have a method of one name.
+                // Different services may have methods of the same name.
                 *counts.entry(method.to_owned()).or_default() += count.parse::<f64>().expect("a count") as u64;
             }
             counts
@@ -55,7 +55,7 @@ impl Cost {
         }
     }
 
-    /// All unary calls.
+    /// Total number of unary calls.
     pub fn sum(&self) -> u64 {
         self.calls.values().sum()
     }
@@ -78,20 +78,20 @@ impl Sub for Cost {
     }
 }
 
-/// A measurement, and what it cost for each cycle.
+/// A measurement and its cost per cycle.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Cycles a second.
+    /// Cycles per second.
     pub rate: f64,
     /// Unary calls.
     pub calls: f64,
-    /// Messages on watch streams: from the clients, and to them.
+    /// Messages on watch streams, received and sent by the server.
     pub watch: (f64, f64),
-    /// Microseconds of processor time: here, and on the server.
+    /// Processor time in µs: of this process and of the server.
     pub cpu: (f64, f64),
 }
 
-/// Measures what `contest` does, but for the calls of this method.
+/// Measures `contest`. Calls of the method `without` are not counted.
 pub async fn sample(etcd: &Etcd, without: Option<&str>, contest: impl Future<Output = Measured>) -> Sample {
     let (cost, cpu) = (Cost::so_far(etcd), Cpu::so_far(etcd));
     let Measured { rate, cycles } = contest.await;
@@ -109,8 +109,8 @@ pub async fn sample(etcd: &Etcd, without: Option<&str>, contest: impl Future<Out
     }
 }
 
-/// Time that processors have worked, here and on the server. Unlike the time that passes it says little about who else is on the
-/// machine.
+/// Processor time of this process and of the server. Unlike elapsed time, it depends little on
+/// other load.
 #[derive(Clone, Copy, Debug)]
 struct Cpu {
     own: Duration,
@@ -131,7 +131,7 @@ impl Sub for Cpu {
     }
 }
 
-/// Time in a process and in the kernel for it (Linux).
+/// User and kernel time of a process (Linux).
 ///
 /// # Panics
 ///
@@ -140,7 +140,7 @@ impl Sub for Cpu {
 pub fn worked(process: &str) -> Duration {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
-    // The name may hold anything, and ends with the last parenthesis.
+    // The name may contain any character, and ends at the last parenthesis.
     let (_, fields) = stat.rsplit_once(')').expect("a name");
     let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
     TICK * ticks.sum::<u32>()

@@ -1,4 +1,4 @@
-//! What the measurements have in common.
+//! Shared parts of the benchmarks.
 
 pub mod bare;
 pub mod cost;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is not measured: the first cycles open connections.
+/// Excluded from the measurement, because the first cycles open connections.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What a measured task shares with who measures.
+/// Shared between the measured tasks and the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Counts>);
 
@@ -21,7 +21,7 @@ struct Counts {
 }
 
 impl Meter {
-    /// Whether the task is to go on.
+    /// Returns true until the tasks must stop.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         !self.0.stop.load(Ordering::Relaxed)
@@ -32,32 +32,32 @@ impl Meter {
         self.0.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The cycles so far.
+    /// Number of cycles so far.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.0.done.load(Ordering::Relaxed)
     }
 
-    /// Ends the tasks.
+    /// Stops the tasks.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
     }
 }
 
-/// How often it was done.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Cycles a second, the [`WARM_UP`] not counted.
+    /// Cycles per second, without the [`WARM_UP`].
     pub rate: f64,
-    /// Cycles in all.
+    /// Total number of cycles.
     pub cycles: u64,
 }
 
-/// Runs `tasks` tasks made by `task` for `span` after the [`WARM_UP`], and gives the cycles that they counted.
+/// Runs `tasks` tasks for `span` after the [`WARM_UP`], and counts their cycles.
 ///
 /// # Panics
 ///
-/// If a task does.
+/// If a task panics.
 pub async fn measure<F>(tasks: usize, span: Duration, mut task: impl FnMut(usize, Meter) -> F) -> Measured
 where
     F: Future<Output = ()> + Send + 'static,
@@ -75,11 +75,11 @@ where
     Measured { rate, cycles: meter.done() }
 }
 
-/// The middle one.
+/// The median.
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If `of` is empty.
 #[must_use]
 pub fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);

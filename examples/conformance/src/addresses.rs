@@ -1,4 +1,4 @@
-//! Names with several addresses, some of which do not work.
+//! Host names with several addresses, some of which do not work.
 
 use core::future::{Ready, ready};
 use core::net::SocketAddr;
@@ -13,10 +13,10 @@ use lock_testkit::{DeadAddress, Redis, TIMEOUT};
 
 use crate::{Kit, Runtime, Server};
 
-/// What the driver gives a connection. Whoever tries one address alone has no lock before that.
+/// A driver that tries addresses one at a time gets no lock before this timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The first address answers nothing: the second one is tried meanwhile.
+/// The first address does not respond, so the second is tried concurrently.
 pub async fn a_name_whose_first_address_is_dead<R: Runtime>(kit: Kit<R>, server: Server) {
     let dead = DeadAddress::new();
     let settings: Settings = match &server {
@@ -32,28 +32,28 @@ pub async fn a_name_whose_first_address_is_dead<R: Runtime>(kit: Kit<R>, server:
     let guard = kit.take(&client, "a").await;
     let took = since.elapsed();
     assert!(took < CONNECT_TIMEOUT / 2, "{took:?}");
-    kit.give_back(guard).await;
+    kit.release(guard).await;
 }
 
-/// The first address leads to a server that takes no writes: the other one is tried before it.
+/// The first address is a read-only replica, so the other one is preferred.
 pub async fn a_name_whose_first_address_is_a_replica<R: Runtime>(kit: Kit<R>) {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
     let host = Named { inner: kit.runtime().host(), addresses: vec![replica.address(), primary.address()] };
     let (client, driver) = connect(host, Settings::parse(["redis://name.test"]).unwrap()).unwrap();
     kit.spawn(driver);
-    kit.give_back(kit.take(&client, "a").await).await;
+    kit.release(kit.take(&client, "a").await).await;
     assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
 
-/// A name that the host really resolves.
+/// A name that the host's resolver knows.
 pub async fn a_name_of_the_system<R: Runtime>(kit: Kit<R>) {
     let server = Redis::start();
     let client = kit.client(&format!("redis://localhost:{}", server.address().port()));
-    kit.give_back(kit.take(&client, "a").await).await;
+    kit.release(kit.take(&client, "a").await).await;
 }
 
-/// A host whose resolver knows one name.
+/// A host whose resolver knows a single name.
 struct Named<H> {
     inner: H,
     addresses: Vec<SocketAddr>,

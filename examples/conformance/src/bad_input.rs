@@ -1,4 +1,5 @@
-//! What a host, or its user, does wrong: no hang, no panic, and the lock is reported lost. What comes of each is in `docs/porting.md`.
+//! Mistakes of a host or of its user. They cause no hang and no panic, and the lock is reported
+//! lost. `docs/porting.md` lists the consequences.
 
 use core::cell::Cell;
 use core::pin::Pin;
@@ -30,22 +31,22 @@ async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client
     kit.soon("acquire", server.short(client.lock(name)).acquire()).await.unwrap()
 }
 
-/// The runtime ends, and with it the task that runs the driver.
+/// The runtime ends, and the driver's task with it.
 pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
     let kit = Kit::<R>::new();
     let (client, driver) = driver(kit.runtime().host(), &server);
     kit.spawn(driver);
-    let (dropped, asked) = kit
+    let (dropped, observed) = kit
         .runtime()
         .block_on(async { (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await) });
-    assert!(dropped.is_held() && asked.is_held());
+    assert!(dropped.is_held() && observed.is_held());
     drop(kit);
-    assert!(!dropped.is_held() && !asked.is_held(), "nobody renews them any more");
+    assert!(!dropped.is_held() && !observed.is_held(), "nobody renews them any more");
     drop(dropped);
-    // Handles need no runtime in particular.
+    // Handles do not depend on a particular runtime.
     crate::run(|kit: Kit<R>| async move {
-        assert_eq!(kit.soon("the loss", asked.lost()).await, Loss::ShutDown);
-        assert_eq!(kit.soon("release", asked.release()).await, Release::Unknown);
+        assert_eq!(kit.soon("the loss", observed.lost()).await, Loss::ShutDown);
+        assert_eq!(kit.soon("release", observed.release()).await, Release::Unknown);
         let refused = kit.soon("refused", client.lock("c").acquire()).await.unwrap_err();
         assert_eq!(*refused.kind(), AcquireErrorKind::ShutDown);
         assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 2, "both were held when it ended");
@@ -53,7 +54,7 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
     assert!(wait_until(TIMEOUT, || !server.knows("a") && !server.knows("b")), "they end by themselves");
 }
 
-/// The driver runs on one runtime, the handles are used on another one as well.
+/// The driver runs on one runtime, and its handles are used on another one too.
 pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
     let (inside, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let work = async |kit: &Kit<R>, client: &driver::Client| {
@@ -86,8 +87,8 @@ pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
     });
 }
 
-/// A driver that nobody polls does nothing, and so nothing is sent and nothing is told. Whoever waits can give up at any time, and is
-/// told when the driver is dropped.
+/// A driver that is not polled sends nothing and reports nothing. Waiters can still cancel, and
+/// they are notified when the driver is dropped.
 pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let (client, driver) = driver(kit.runtime().host(), &server);
@@ -107,7 +108,8 @@ pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
     });
 }
 
-/// The clock alone ends the hold (requirement T3): work that is polled after that does not run on.
+/// The clock alone ends the hold: protected work is not polled after that.
+// T3
 pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let (client, driver) = driver(kit.runtime().host(), &server);
@@ -119,17 +121,17 @@ pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
         let mut waiting = core::pin::pin!(kit.sleep(Duration::from_millis(1)));
         assert!(guard.is_held());
         kit.soon("time passes", waiting.as_mut()).await;
-        let begun = Cell::new(0);
+        let polls = Cell::new(0);
         let work = async {
             loop {
-                begun.set(begun.get() + 1);
+                polls.set(polls.get() + 1);
                 kit.sleep(Duration::from_millis(20)).await;
             }
         };
         let done = kit.cancelled(2 * server.ttl(), guard.protect(work)).await;
         assert!(done.is_none(), "without a driver, a release is not answered");
-        let polls = begun.get();
-        assert!(polls > 0 && !other.is_held());
+        let count = polls.get();
+        assert!(count > 0 && !other.is_held());
         assert_eq!(kit.soon("the loss", other.lost()).await, Loss::Expired);
         let late = async { panic!("the lock is lost") };
         assert!(kit.cancelled(Duration::from_millis(50), other.protect(late)).await.is_none());
@@ -137,7 +139,7 @@ pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
     });
 }
 
-/// The thread that runs the driver hangs for longer than the lock lives.
+/// The driver's thread hangs for longer than the TTL.
 pub fn a_blocked_driver<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let ttl = server.ttl();
@@ -157,15 +159,16 @@ pub fn a_blocked_driver<R: Runtime>(server: Server) {
         assert_eq!(done.output, Err::<(), _>(Loss::Expired));
         assert!(since.elapsed() >= ttl / 2, "not before its time");
         assert_eq!(nap.load(Ordering::SeqCst), 0, "it did hang");
-        // It goes on as if nothing had been.
-        kit.give_back(kit.take(&client, "a").await).await;
+        // The client works normally again.
+        kit.release(kit.take(&client, "a").await).await;
         drop(client);
         kit.until("nothing is left", || server.is_clean()).await;
     });
 }
 
-/// The machine sleeps for an hour (requirement T4): no work goes on before the loss is known, and whoever waits for the loss is told
-/// although no timer has gone off.
+/// The machine is suspended for an hour. Protected work stops before the loss is reported, and
+/// waiters for the loss are notified although no timer has fired.
+// T4
 pub fn a_suspended_machine<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let offset = Arc::new(AtomicU64::new(0));
@@ -175,10 +178,10 @@ pub fn a_suspended_machine<R: Runtime>(server: Server) {
         let long = |name| client.lock(name).ttl(Duration::from_secs(60)).acquire();
         let guard = kit.soon("acquire", long("a")).await.unwrap();
         let waiting = kit.soon("acquire", long("b")).await.unwrap();
-        // The driver sleeps.
+        // Lets the driver go to sleep.
         kit.sleep(Duration::from_millis(50)).await;
         let mut lost = core::pin::pin!(waiting.lost());
-        assert!(kit.begun(lost.as_mut()).await.is_none());
+        assert!(kit.poll_once(lost.as_mut()).await.is_none());
         assert!(guard.is_held() && waiting.is_held());
         offset.store(3600, Ordering::SeqCst);
         assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
@@ -190,7 +193,7 @@ pub fn a_suspended_machine<R: Runtime>(server: Server) {
     });
 }
 
-/// A driver that can be kept from running.
+/// A driver that can be stopped.
 struct Gate {
     driver: Driver,
     closed: Arc<AtomicBool>,
@@ -204,7 +207,7 @@ impl Future for Gate {
     }
 }
 
-/// A driver whose thread can be made to hang, once.
+/// A driver whose thread can be made to hang once.
 struct Sleepy {
     driver: Driver,
     /// In milliseconds.
@@ -223,7 +226,7 @@ impl Future for Sleepy {
     }
 }
 
-/// A host whose clock can be put forward, as a suspend does: timers do not notice.
+/// A host whose clock can jump ahead without firing timers, as after a suspend.
 #[derive(Clone)]
 struct Suspended<T> {
     inner: T,

@@ -1,4 +1,4 @@
-//! Scenarios that are the same on Redis and on etcd.
+//! Scenarios that Redis and etcd share.
 
 use core::pin::pin;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,8 @@ pub use crate::addresses::a_name_whose_first_address_is_dead;
 use crate::kit::{SLACK, all};
 use crate::{Kit, Runtime, Server};
 
-/// The whole life of a lock, dropped wherever it awaits something: nothing is left behind, and nothing is held by nobody.
+/// The whole life of a lock, dropped at every await point. Nothing is left behind, and no lock
+/// stays held.
 pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Server) {
     let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
     kit.cancelled_everywhere(|| async {
@@ -30,11 +31,12 @@ pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Ser
         assert_eq!(next.await.unwrap().release().await, Release::Released);
     })
     .await;
-    // Nobody is in the way.
-    kit.give_back(kit.take(&client, "a").await).await;
-    // Dropped at once, a shutdown goes on. (A driver on another thread may have ended it by then.)
+    // The lock is free.
+    kit.release(kit.take(&client, "a").await).await;
+    // A shutdown continues if its future is dropped. A driver on another thread may have finished
+    // it by then.
     let guard = kit.take(&client, "a").await;
-    let _ = kit.begun(client.shutdown(TIMEOUT)).await;
+    let _ = kit.poll_once(client.shutdown(TIMEOUT)).await;
     assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::ShutDown);
     for client in [client, other] {
         assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
@@ -88,7 +90,7 @@ pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, serv
     kit.until("nothing is left", || server.is_clean()).await;
 }
 
-/// On a thread that no runtime knows: futures, guards, observers, the client.
+/// Drops futures, guards, observers and the client on a thread without a runtime.
 pub async fn dropped_outside_a_runtime<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
     let guard = kit.take(&client, "a").await;
@@ -116,7 +118,7 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     let lock = client.lock("a");
     let mut waiting = Box::pin(lock.acquire());
     assert!(kit.cancelled(Duration::from_millis(5), waiting.as_mut()).await.is_none());
-    let _ = kit.begun(client.shutdown(TIMEOUT)).await;
+    let _ = kit.poll_once(client.shutdown(TIMEOUT)).await;
     drop(first);
     drop(waiting);
     thread::spawn(move || {
@@ -132,24 +134,24 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
 
 pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Server) {
     let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
-    kit.give_back(kit.take(&client, "a").await).await;
-    // Gone, without anybody having it.
+    kit.release(kit.take(&client, "a").await).await;
+    // The key is gone, and the lock is free.
     let guard = kit.take(&client, "a").await;
-    server.take_away("a");
+    server.delete_key("a");
     assert_eq!(kit.soon("release", guard.release()).await, Release::Expired);
-    // Somebody else's.
+    // Another client holds the lock.
     let guard = kit.take(&client, "a").await;
-    server.take_away("a");
+    server.delete_key("a");
     let next = kit.take(&other, "a").await;
     let released = kit.soon("release", guard.release()).await;
     match server {
         Server::Redis(_) => assert_eq!(released, Release::Taken),
-        // There each has a key of its own.
+        // On etcd each holder has its own key.
         Server::Etcd(_) => assert!(matches!(released, Release::Taken | Release::Expired), "{released:?}"),
     }
     assert!(next.is_held(), "it is not hurt by a stranger's release");
-    kit.give_back(next).await;
-    // No answer.
+    kit.release(next).await;
+    // The server is dead.
     let guard = kit.take(&client, "a").await;
     server.kill();
     let since = Instant::now();
@@ -169,19 +171,19 @@ pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
     let failed = kit.soon("no server", client.lock("b").wait(Duration::from_millis(200)).acquire()).await.unwrap_err();
     let AcquireErrorKind::TimedOut(report) = failed.kind() else { panic!("{failed}") };
     assert!(!report.is_busy(), "{report}");
-    // A waiter sits it out.
+    // A waiter survives the outage.
     let mut waiting = pin!(lock.acquire());
     assert!(kit.cancelled(Duration::from_millis(50), waiting.as_mut()).await.is_none());
     server.restart();
     let next = kit.soon("the next holder", waiting).await.unwrap();
     assert!(next.is_held() && next.fence() > guard.fence());
-    kit.give_back(next).await;
+    kit.release(next).await;
     drop(guard);
     assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     kit.until("nothing is left", || server.is_clean()).await;
 }
 
-/// Many at once, for longer than they would live by themselves.
+/// Many locks at once, held for longer than their TTL.
 pub async fn many_locks<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
     let locks: Vec<_> = (0..100).map(|n| server.short(client.lock(format!("lock {n}")))).collect();

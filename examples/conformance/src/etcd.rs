@@ -20,10 +20,10 @@ use crate::kit::SLACK;
 use crate::{Kit, Runtime};
 
 const MS: Duration = Duration::from_millis(1);
-/// Longer than [`TIMEOUT`]: nothing that ends within a test ends by this.
+/// Exceeds [`TIMEOUT`], so that nothing in a test ends because of it.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Nothing is left in the store once the clients are gone.
+/// Waits until the clients have left nothing in the store.
 async fn clean<R: Runtime>(kit: &Kit<R>, etcd: &Etcd) {
     kit.until("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
 }
@@ -36,15 +36,15 @@ pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     let keys = etcd.keys_of("a/");
     let owner = guard.owner().unwrap();
     assert_eq!(keys, [String::from_utf8_lossy(&owner.key)]);
-    // Once at most, and not at all.
+    // A single try, then a longer wait.
     let failure = kit.soon("try", second.lock("a").try_acquire()).await.unwrap_err();
     assert!(failure.is_busy() && !failure.is_timeout(), "{failure}");
     let mut waiting = second.lock("a").acquire();
     assert!(kit.cancelled(300 * MS, &mut waiting).await.is_none());
     assert_eq!(waiting.blocked(), Some(Blocked::Held));
-    // The next in the queue follows, at once, with a greater fence.
+    // The next in the queue follows at once, with a greater fence.
     let before = guard.fence().unwrap();
-    kit.give_back(guard).await;
+    kit.release(guard).await;
     let guard = kit.soon("the next holder", waiting).await.unwrap();
     assert!(guard.fence().unwrap() > before);
     drop(guard);
@@ -106,7 +106,7 @@ pub async fn dropped_at_any_time_nothing_is_left<R: Runtime>(kit: Kit<R>) {
     }
     kit.until("the key is gone", || etcd.keys().is_empty()).await;
     let guard = kit.take(&client, "a").await;
-    // The last handle shuts the client down, and the lock is still given back.
+    // Dropping the last handle shuts the client down, but the lock is still released.
     drop(client);
     assert!(guard.is_held());
     drop(guard);
@@ -126,7 +126,7 @@ pub async fn a_revoked_lease_is_a_loss<R: Runtime>(kit: Kit<R>) {
     assert!(!guard.is_held() && guard.owner().is_none());
     assert_eq!(guard.owner_guard(), Err(OwnerError::Lost(Loss::Gone)));
     assert_eq!(kit.soon("release", guard.release()).await, Release::Expired);
-    // A new session takes its place.
+    // A new session replaces it.
     drop(kit.soon("the next holder", waiting).await.unwrap());
     drop(client);
     clean(&kit, &etcd).await;
@@ -155,12 +155,12 @@ pub async fn a_silent_server_is_a_loss_in_time<R: Runtime>(kit: Kit<R>) {
     assert!(since.elapsed() <= Duration::from_secs(1) + SLACK, "{:?}", since.elapsed());
     etcd.resume();
     drop(guard);
-    kit.give_back(kit.take(&client, "a").await).await;
-    // A restarted server keeps what it has.
+    kit.release(kit.take(&client, "a").await).await;
+    // A restarted server keeps its data.
     let guard = kit.take(&client, "b").await;
     etcd.restart();
     assert!(guard.is_held());
-    kit.give_back(guard).await;
+    kit.release(guard).await;
     drop(client);
     clean(&kit, &etcd).await;
 }
@@ -188,7 +188,7 @@ pub async fn the_key_of_a_holder<R: Runtime>(kit: Kit<R>) {
     let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
     assert!(fields.contains(&format!("\"ModRevision\" : {}", owner.mod_revision)), "{fields}");
     assert!(fields.contains(&format!("\"CreateRevision\" : {}", owner.create_revision)), "{fields}");
-    // Passed on inside the client, the key is another.
+    // A local hand-over changes the key.
     let waiting = client.lock("a").acquire();
     drop(guard);
     let next = kit.soon("the next holder", waiting).await.unwrap();
@@ -233,7 +233,7 @@ pub async fn elections<R: Runtime>(kit: Kit<R>) {
     };
     assert_eq!(&*leader.value, b"two");
 
-    // A candidacy that is dropped is withdrawn.
+    // Dropping a campaign withdraws it.
     drop(kit.cancelled(50 * MS, first.election("board").campaign("three")).await);
     kit.until("one key", || etcd.keys_of("board/").len() == 1).await;
     assert!(etcd.delete(core::str::from_utf8(&leader.key).unwrap()));
@@ -250,10 +250,10 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let election = client.election("board").ttl(Duration::from_secs(1));
-    // It is asked, and takes its time.
+    // The leader is asked to resign, and takes its time.
     let leadership = kit.soon("elected", election.campaign("one")).await.unwrap();
     let resign_handle = leadership.resign_handle();
-    let asked = thread::spawn(move || {
+    let thread = thread::spawn(move || {
         thread::sleep(100 * MS);
         resign_handle.resign();
     });
@@ -269,10 +269,10 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     });
     let led = kit.soon("the work", led).await;
     assert_eq!((led.output, led.release), (Ok(1), Release::Released), "the office was held until the work had ended");
-    asked.join().unwrap();
+    thread.join().unwrap();
     assert_eq!(etcd.keys_of("board/").len(), 0);
 
-    // It is asked, and does not listen.
+    // The leader is asked to resign, and ignores it.
     let leadership = kit.soon("elected", election.campaign("two")).await.unwrap();
     leadership.resign_handle().resign();
     let since = Instant::now();
@@ -280,7 +280,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     assert_eq!((led.output, led.release), (Err(LeadError::Late), Release::Released));
     assert!(since.elapsed() >= Duration::from_secs(1), "{:?}", since.elapsed());
 
-    // Renewals fail: it is asked, and then ended.
+    // Renewals fail: the leader is asked to stop, and then stopped.
     let leadership = kit.soon("elected", election.campaign("three")).await.unwrap();
     etcd.pause();
     let mut raised = false;
@@ -303,7 +303,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
 pub async fn logins_and_permissions<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
     let client = kit.client(&etcd.url_with("worker", "secret"));
-    kit.give_back(kit.take(&client, "jobs/1").await).await;
+    kit.release(kit.take(&client, "jobs/1").await).await;
     let limited = |client: &Client, name: &str| client.lock(name).wait(Duration::from_secs(3)).acquire();
     let refused = kit.soon("refused", limited(&client, "other")).await.unwrap_err();
     assert!(refused.is_refused(), "{refused}");
@@ -318,7 +318,7 @@ pub async fn logins_and_permissions<R: Runtime>(kit: Kit<R>) {
 }
 
 pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
-    for (said, breach) in [
+    for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
         (b"-ERR unknown command\r\n", Breach::Malformed),
@@ -327,7 +327,7 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
         let url = format!("etcd://{}", listener.local_addr().unwrap());
         thread::spawn(move || {
             while let Ok((mut stream, _)) = listener.accept() {
-                let _ = stream.write_all(said);
+                let _ = stream.write_all(greeting);
                 thread::spawn(move || {
                     thread::sleep(LONG);
                     drop(stream);
@@ -345,7 +345,7 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
 
 pub async fn another_member_takes_over<R: Runtime>(kit: Kit<R>) {
     let mut cluster = EtcdCluster::start(3);
-    // The first is none, and the next is the leader.
+    // The first endpoint is dead.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = cluster.url().replace("etcd://", &format!("etcd://{},", nobody.local_addr().unwrap()));
     drop(nobody);
@@ -357,16 +357,16 @@ pub async fn another_member_takes_over<R: Runtime>(kit: Kit<R>) {
         cluster.member(member).restart_unseen();
         assert!(guard.is_held());
         let waited = kit.soon("another lock", client.lock("b").acquire()).await.unwrap();
-        kit.give_back(waited).await;
+        kit.release(waited).await;
         assert!(cluster.leader() < 3);
     }
     assert!(guard.is_held(), "a session outlives a member");
-    kit.give_back(guard).await;
+    kit.release(guard).await;
     assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     assert_eq!(cluster.etcdctl(&["get", "--prefix", ""]), "");
 }
 
-/// The whole life of a candidate and of an observer, dropped wherever they await something.
+/// The whole life of a candidate and of an observer, dropped at every await point.
 pub async fn an_election_cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let (client, other) = (kit.client(&etcd.url()), kit.client(&etcd.url()));

@@ -1,4 +1,4 @@
-//! What every scenario uses.
+//! Helpers for scenarios.
 
 use core::future::poll_fn;
 use core::pin::{Pin, pin};
@@ -13,17 +13,17 @@ use lock_testkit::TIMEOUT;
 
 use crate::Runtime;
 
-/// How late a busy machine may run what is due.
+/// How late a busy machine may run something that is due.
 pub(crate) const SLACK: Duration = Duration::from_millis(500);
 
-/// A runtime, and what a scenario does on it.
+/// A runtime with helpers for scenarios.
 pub struct Kit<R> {
     runtime: Arc<R>,
 }
 
 #[expect(clippy::new_without_default, reason = "it starts a runtime")]
 impl<R: Runtime> Kit<R> {
-    /// A kit on a new runtime.
+    /// Starts a new runtime.
     #[must_use]
     pub fn new() -> Self {
         Self { runtime: Arc::new(R::new()) }
@@ -33,7 +33,7 @@ impl<R: Runtime> Kit<R> {
         Arc::clone(&self.runtime)
     }
 
-    /// A client of the server with this URL.
+    /// Creates a client of the server with this URL.
     pub(crate) fn client(&self, url: &str) -> Client {
         self.with(Settings::parse([url]).unwrap())
     }
@@ -50,7 +50,7 @@ impl<R: Runtime> Kit<R> {
         self.runtime.host().sleep(time).await;
     }
 
-    /// Waits for a condition that others bring about.
+    /// Waits for a condition.
     pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let end = Instant::now() + TIMEOUT;
         while !condition() {
@@ -59,12 +59,12 @@ impl<R: Runtime> Kit<R> {
         }
     }
 
-    /// Runs a future that must end soon.
+    /// Runs a future, which must end within [`TIMEOUT`].
     pub(crate) async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
         self.cancelled(TIMEOUT, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
     }
 
-    /// Runs a future for a while, then drops it.
+    /// Runs a future for at most `after`, then drops it.
     pub(crate) async fn cancelled<F: Future>(&self, after: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut limit = pin!(self.runtime.host().sleep(after));
@@ -75,8 +75,8 @@ impl<R: Runtime> Kit<R> {
         .await
     }
 
-    /// Begins with a future, then drops it.
-    pub(crate) async fn begun<F: Future>(&self, future: F) -> Option<F::Output> {
+    /// Polls a future once, then drops it.
+    pub(crate) async fn poll_once<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -85,8 +85,8 @@ impl<R: Runtime> Kit<R> {
         .await
     }
 
-    /// Drops a future where it stands after its first poll, then a new one after its second, and so on until one has ended: at every
-    /// point where it awaits something.
+    /// Runs the future again and again, and drops it after one more poll each time, until it
+    /// completes. That drops it at every await point.
     pub(crate) async fn cancelled_everywhere<F: Future>(&self, mut begin: impl FnMut() -> F) -> F::Output {
         for last in 1..500 {
             let done = {
@@ -113,12 +113,12 @@ impl<R: Runtime> Kit<R> {
         self.soon("acquire", client.lock(name).acquire()).await.unwrap()
     }
 
-    pub(crate) async fn give_back(&self, guard: Guard) {
+    pub(crate) async fn release(&self, guard: Guard) {
         assert_eq!(self.soon("release", guard.release()).await, Release::Released);
     }
 }
 
-/// Runs futures side by side until all have ended.
+/// Runs futures concurrently until all have completed.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();

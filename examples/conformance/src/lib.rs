@@ -1,7 +1,8 @@
-//! The conformance suite: what a client does with real servers, written once and run for every adapter (requirement D4).
+//! The conformance suite: the behaviour of a client on real servers, written once and run for every
+//! adapter.
 //!
-//! An adapter says by [`Runtime`] how its runtime is started and how a client is made on it, and has all scenarios as tests of its own,
-//! under the same names as every other adapter:
+//! An adapter implements [`Runtime`] for its runtime. The suite then gives it a test for each
+//! scenario, under the same names as for every other adapter:
 //!
 //! ```ignore
 //! struct Smol(smol::Executor<'static>);
@@ -14,8 +15,9 @@
 //! lock_conformance::suite!(Smol);
 //! ```
 //!
-//! The scenarios need `redis-server` and `etcd`, and start as many of them as they want. `docs/porting.md` of the repository says what to
-//! do when one of them fails.
+//! The scenarios need `redis-server` and `etcd`, and start their own servers. `docs/porting.md` of
+//! the repository says what to do if a scenario fails.
+// D4
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 #![allow(missing_docs, reason = "the scenarios are named after what they show")]
@@ -33,28 +35,29 @@ use lock_proto::driver::{Client, ConnectError, Host, Settings};
 pub use kit::Kit;
 pub use server::Server;
 
-/// A runtime, and how to make clients on it: all that differs between adapters.
+/// A runtime, and how clients are created on it. Only this differs between adapters.
 pub trait Runtime: Sized + 'static {
-    /// The adapter's. It may be moved between threads here, since [`spawn`](Self::spawn) asks for that.
+    /// The adapter's host. Must be `Send`, because [`spawn`](Self::spawn) requires it.
     type Host: Host<Stream: Send, Resolve: Send, Connect: Send, Sleep: Send> + Send;
 
-    /// Starts one. When it is dropped, the tasks that were spawned on it are gone.
+    /// Starts a runtime. Dropping it drops the tasks that were spawned on it.
     fn new() -> Self;
 
-    /// What the driver needs of it.
+    /// The host for a driver.
     fn host(&self) -> Self::Host;
 
-    /// A client as the adapter's users get it, with its driver running. Called inside [`block_on`](Self::block_on).
+    /// Creates a client as users of the adapter do, and runs its driver. Called inside
+    /// [`block_on`](Self::block_on).
     ///
     /// # Errors
     ///
     /// Those of the adapter.
     fn connect(&self, settings: Settings) -> Result<Client, ConnectError>;
 
-    /// Runs a future on this thread until it ends.
+    /// Runs a future to completion on this thread.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 
-    /// Starts a task. It need not run outside of [`block_on`](Self::block_on).
+    /// Starts a task. It need not make progress outside of [`block_on`](Self::block_on).
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
 }
 
@@ -65,7 +68,7 @@ pub fn run<R: Runtime, F: Future<Output = ()>>(scenario: impl FnOnce(Kit<R>) -> 
     runtime.block_on(scenario(kit));
 }
 
-/// Makes a test of every scenario, for the runtime that is named.
+/// Creates a test of every scenario for the given runtime.
 #[macro_export]
 macro_rules! suite {
     ($runtime:ty) => {
@@ -120,12 +123,12 @@ macro_rules! suite {
     )+};
 }
 
-/// A lock that is held on this server.
+/// Acquires a lock on this server.
 pub async fn hold<R: Runtime>(kit: &Kit<R>, server: &Server) -> lock_proto::driver::Guard {
     kit.take(&kit.with(server.settings()), "a").await
 }
 
-/// What the threads of this process are called; nothing where the system does not tell.
+/// Names of the threads of this process. Empty on systems other than Linux.
 #[must_use]
 pub fn thread_names() -> Vec<String> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

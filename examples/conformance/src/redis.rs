@@ -48,7 +48,7 @@ pub async fn a_dropped_guard_gives_back<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&redis.url());
     drop(take(&kit, &client, "a").await);
     kit.until("the key is gone", || !exists(&redis, "a")).await;
-    // The last guard shuts the client down, and is still given back.
+    // Dropping the last guard shuts the client down, after a release.
     let guard = take(&kit, &client, "b").await;
     drop(client);
     assert!(guard.is_held());
@@ -76,15 +76,16 @@ pub async fn busy_and_timed_out<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&redis.url());
     let error = kit.soon("one attempt", client.lock("a").try_acquire()).await.unwrap_err();
     assert!(error.is_busy() && !error.is_unreachable(), "{error}");
-    let begun = Instant::now();
+    let start = Instant::now();
     let error = kit.soon("a wait", client.lock("a").wait(Duration::from_millis(300)).acquire()).await.unwrap_err();
     let AcquireErrorKind::TimedOut(report) = error.kind() else { panic!("{error}") };
     assert!(matches!(&*report.nodes, [Answer::Taken(_)]), "{report}");
-    assert!(begun.elapsed() >= Duration::from_millis(300));
+    assert!(start.elapsed() >= Duration::from_millis(300));
     assert_eq!(redis.cli(&["GET", "a"]), "somebody");
 }
 
-/// Futures dropped at any time leave no key: the catalogue's C1, C3, C5.
+/// Futures dropped at any time leave no key.
+// docs/failures.md: C1, C3, C5.
 pub async fn cancelled_acquisitions_leave_nothing<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
@@ -93,7 +94,7 @@ pub async fn cancelled_acquisitions_leave_nothing<R: Runtime>(kit: Kit<R>) {
         let taken = kit.cancelled(Duration::from_micros(micros), client.lock(&name).acquire()).await;
         drop(taken);
     }
-    // Also on a connection that is not open yet.
+    // Also on a connection that is still being opened.
     let fresh = kit.client(&redis.url());
     let _ = kit.cancelled(Duration::ZERO, fresh.lock("fresh").acquire()).await;
     kit.until("all keys are gone", || redis.keys().iter().all(|key| key.starts_with("lock-proto:"))).await;
@@ -138,18 +139,19 @@ pub async fn protected_work_ends_with_the_lock<R: Runtime>(kit: Kit<R>) {
     assert_eq!(kit.soon("observer", observer.lost()).await, Some(Loss::Gone));
 }
 
-/// The server falls silent: warned, then lost, at the latest when the key could end (L1).
+/// The server falls silent: the holder is warned, then loses the lock before the key can expire.
+// docs/failures.md: L1.
 pub async fn a_silent_server<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let guard = take(&kit, &client, "a").await;
     let observer = guard.observer();
     redis.pause();
-    let begun = Instant::now();
+    let start = Instant::now();
     kit.soon("risk", observer.at_risk()).await;
     assert!(guard.is_held() && guard.remaining() <= TTL / 4);
     assert_eq!(kit.soon("loss", guard.lost()).await, Loss::Expired);
-    assert!(!guard.is_held() && begun.elapsed() <= TTL + SLACK);
+    assert!(!guard.is_held() && start.elapsed() <= TTL + SLACK);
     redis.resume();
     let released = kit.soon("release", guard.release()).await;
     assert!(matches!(released, Release::Released | Release::Expired), "{released:?}");
@@ -212,7 +214,7 @@ pub async fn a_quorum_with_a_dead_node<R: Runtime>(kit: Kit<R>) {
     let mut nodes = Redis::start_many(3);
     let config = |nodes: &[Redis]| {
         let nodes = nodes.iter().map(|redis| Endpoint::parse(&redis.url()).unwrap());
-        // Nodes count once they are older than this.
+        // Nodes count once they have been up for this long.
         Config::new(nodes.collect::<Vec<_>>()).quarantine(TTL)
     };
     let client = kit.with(config(&nodes));
@@ -230,7 +232,7 @@ pub async fn a_quorum_with_a_dead_node<R: Runtime>(kit: Kit<R>) {
     kit.until("nothing is left on the living node", || !exists(&nodes[0], "a")).await;
 }
 
-/// Many tasks and two clients on one lock: no two inside at once.
+/// Many tasks and two clients compete for one lock, with at most one inside.
 pub async fn nobody_else_is_inside<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let clients = [kit.client(&redis.url()), kit.client(&redis.url())];

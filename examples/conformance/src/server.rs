@@ -1,4 +1,4 @@
-//! A server of either kind, for the scenarios that are the same on both.
+//! A server of either store, for scenarios that both share.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -25,7 +25,7 @@ impl Server {
         Self::Etcd(Etcd::start())
     }
 
-    /// Settings with which a lock that is [`short`](Self::short) outlives its holder by [`ttl`](Self::ttl).
+    /// Settings with which a [`short`](Self::short) lock outlives its holder by [`ttl`](Self::ttl).
     pub(crate) fn settings(&self) -> Settings {
         match self {
             Self::Redis(redis) => Settings::parse([redis.url()]).unwrap(),
@@ -40,11 +40,11 @@ impl Server {
         }
     }
 
-    /// As short as does not make a busy machine lose locks.
+    /// As short as possible without losing locks on a busy machine.
     pub(crate) const fn ttl(&self) -> Duration {
         match self {
             Self::Redis(_) => Duration::from_secs(1),
-            // In whole seconds, and etcd makes at least two of them.
+            // etcd counts in whole seconds, and grants at least two.
             Self::Etcd(_) => Duration::from_secs(2),
         }
     }
@@ -52,12 +52,12 @@ impl Server {
     pub(crate) const fn short(&self, lock: Lock) -> Lock {
         match self {
             Self::Redis(_) => lock.ttl(self.ttl()),
-            // That of the session.
+            // The session's TTL applies.
             Self::Etcd(_) => lock,
         }
     }
 
-    /// Whether anybody has or waits for the lock, as far as the server knows.
+    /// Returns true if the server has a key of the lock's holder or of a waiter.
     pub(crate) fn knows(&self, name: &str) -> bool {
         match self {
             Self::Redis(redis) => redis.cli(&["EXISTS", name]) == "1",
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    /// How many locks have a key.
+    /// Number of lock keys.
     pub(crate) fn held(&self) -> usize {
         match self {
             Self::Redis(redis) => redis.keys().iter().filter(|key| !key.contains("lock-proto:")).count(),
@@ -73,15 +73,15 @@ impl Server {
         }
     }
 
-    /// Deletes whatever key the lock has.
-    pub(crate) fn take_away(&self, name: &str) {
+    /// Deletes the lock's key.
+    pub(crate) fn delete_key(&self, name: &str) {
         match self {
             Self::Redis(redis) => assert_eq!(redis.cli(&["DEL", name]), "1"),
             Self::Etcd(etcd) => etcd.keys_of(&format!("{name}/")).iter().for_each(|key| assert!(etcd.delete(key))),
         }
     }
 
-    /// Whether nothing of any lock is left. Fence counters of Redis stay.
+    /// Returns true if no lock has left anything behind. Redis keeps its fence counter.
     pub(crate) fn is_clean(&self) -> bool {
         match self {
             Self::Redis(redis) => redis.keys().iter().all(|key| key == "lock-proto:fence"),
@@ -96,7 +96,7 @@ impl Server {
         }
     }
 
-    /// Starts it again after [`kill`](Self::kill).
+    /// Restarts the server after [`kill`](Self::kill).
     pub(crate) fn restart(&mut self) {
         match self {
             Self::Redis(redis) => redis.restart(),

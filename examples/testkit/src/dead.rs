@@ -1,13 +1,14 @@
-//! An address at which nobody answers.
+//! An address that does not respond.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// How long an attempt may take until it counts as not answered.
+/// An attempt to connect that takes longer counts as unanswered.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// A port of 127.0.0.1 that answers no attempt to connect, as that of a host that is gone: its backlog is full.
+/// A port of 127.0.0.1 that does not respond to connects, like a dead host, because its backlog is
+/// full.
 #[derive(Debug)]
 pub struct DeadAddress {
     listener: TcpListener,
@@ -15,16 +16,16 @@ pub struct DeadAddress {
 }
 
 impl DeadAddress {
-    /// A port that answers nobody until this is dropped.
+    /// Opens a port that does not respond until this is dropped.
     ///
     /// # Panics
     ///
-    /// If the system goes on accepting connections.
+    /// If the system keeps accepting connections.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it opens a socket")]
     pub fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        // Once more, with the shortest backlog.
+        // Listens again, with the shortest backlog.
         rustix::net::listen(&listener, 0).expect("listens");
         let address = listener.local_addr().expect("bound");
         let mut backlog = Vec::new();
@@ -38,11 +39,11 @@ impl DeadAddress {
         panic!("the backlog is never full");
     }
 
-    /// Where it is.
+    /// The address.
     ///
     /// # Panics
     ///
-    /// Never: it is bound.
+    /// Never: the socket is bound.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.listener.local_addr().expect("bound")

@@ -1,4 +1,4 @@
-//! An etcd server of one's own, and a cluster of them.
+//! A private etcd server or cluster.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -9,17 +9,17 @@ use std::{env, fs, process, thread};
 
 use tempfile::TempDir;
 
-use crate::process::{Process, end_of, free_port};
+use crate::process::{Process, free_port, tail};
 use crate::{TIMEOUT, wait_until};
 
-/// How often other ports are tried: somebody may take the ones found between looking and using them.
+/// Attempts with other ports: other processes may take ports between finding and using them.
 const PORTS_TO_TRY: u32 = 10;
-/// How long one question to a server may take while it starts.
+/// Time limit for one request to a server that is starting.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The user that may do everything, and its password, where users are asked for.
+/// Name and password of the superuser, for servers with authentication.
 const ROOT: (&str, &str) = ("root", "root-secret");
 
-/// How an [`Etcd`] is to be started.
+/// Settings of an [`Etcd`].
 #[derive(Clone, Debug, Default)]
 pub struct EtcdBuilder {
     args: Vec<String>,
@@ -28,31 +28,32 @@ pub struct EtcdBuilder {
 }
 
 impl EtcdBuilder {
-    /// Adds an argument, as on the command line.
+    /// Adds a command-line argument.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// Asks every client for a user and a password: `root` with `root-secret`, and those that are added by
+    /// Enables authentication: for `root` with `root-secret`, and for users added by
     /// [`user`](Self::user).
     pub const fn auth(mut self) -> Self {
         self.auth = true;
         self
     }
 
-    /// Adds a user who may read and write the keys that begin with `prefix`; with `None` no keys. Implies [`auth`](Self::auth).
+    /// Adds a user with access to the keys that begin with `prefix`, or to no keys. Implies
+    /// [`auth`](Self::auth).
     pub fn user(mut self, name: &str, password: &str, prefix: Option<&str>) -> Self {
         self.users.push((name.to_owned(), password.to_owned(), prefix.map(str::to_owned)));
         self.auth()
     }
 
-    /// How long a login lasts, in seconds. Implies [`auth`](Self::auth).
+    /// Lifetime of a login in seconds. Implies [`auth`](Self::auth).
     pub fn token_ttl(self, seconds: u32) -> Self {
         self.arg(format!("--auth-token-ttl={seconds}")).auth()
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it replies.
     ///
     /// # Panics
     ///
@@ -67,7 +68,7 @@ impl EtcdBuilder {
     ///
     /// # Panics
     ///
-    /// As [`start`](Self::start).
+    /// Like [`start`](Self::start).
     #[must_use]
     pub fn start_cluster(self, count: usize) -> EtcdCluster {
         let mut why = String::new();
@@ -87,7 +88,7 @@ impl EtcdBuilder {
 
     fn try_start(&self, count: usize) -> Result<EtcdCluster, String> {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
-        // Unique: this is how a member is told from somebody else's on the same port.
+        // Unique, to tell a member from another test's server on the same port.
         let token = format!("kit-{}-{}", process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed));
         let mut members: Vec<Etcd> =
             (0..count).map(|number| Etcd::new(format!("{token}-{number}"), self.clone())).collect();
@@ -105,9 +106,9 @@ impl EtcdBuilder {
     }
 }
 
-/// A running etcd server, on free ports of 127.0.0.1. Dropping it stops it.
+/// A running etcd server on free ports of 127.0.0.1. Stopped on drop.
 ///
-/// Elections are quick, so that the least TTL of a lease is one second.
+/// Elections are quick, so that the minimal TTL of a lease is one second.
 #[derive(Debug)]
 pub struct Etcd {
     process: Process,
@@ -120,7 +121,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// A single server without users.
+    /// Starts a single server without users.
     ///
     /// # Panics
     ///
@@ -130,7 +131,7 @@ impl Etcd {
         Self::builder().start()
     }
 
-    /// A server with settings.
+    /// A builder for a server with settings.
     #[must_use]
     pub fn builder() -> EtcdBuilder {
         EtcdBuilder::default()
@@ -139,7 +140,7 @@ impl Etcd {
     fn new(name: String, spec: EtcdBuilder) -> Self {
         let mut dir = tempfile::Builder::new();
         dir.prefix("lock-testkit-");
-        // Each write is synced: in memory that costs nothing.
+        // etcd syncs each write, which is free in memory.
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { dir.tempdir_in(memory).or_else(|_| dir.tempdir()) } else { dir.tempdir() };
         Self {
@@ -153,29 +154,25 @@ impl Etcd {
         }
     }
 
-    /// Its port for clients.
+    /// The server's client port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its address for clients.
+    /// The server's client address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// Its process.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
+    /// The server's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its URL for locks, with `root`'s login if it asks for one.
+    /// The server's URL for locks, with `root`'s login if authentication is enabled.
     #[must_use]
     pub fn url(&self) -> String {
         match self.spec.auth {
@@ -184,14 +181,14 @@ impl Etcd {
         }
     }
 
-    /// Its URL for a certain user.
+    /// The server's URL for the given user.
     #[must_use]
     pub fn url_with(&self, user: &str, password: &str) -> String {
         format!("etcd://{user}:{password}@127.0.0.1:{}", self.port)
     }
 
-    /// Runs `etcdctl` (version 3 of the API, as `root` if the server asks for a user), and gives what it prints, without the
-    /// newline at the end.
+    /// Runs `etcdctl` with version 3 of the API, as `root` if authentication is enabled. Returns
+    /// its output without the last newline.
     ///
     /// # Panics
     ///
@@ -200,11 +197,11 @@ impl Etcd {
         self.try_etcdctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// As [`etcdctl`](Self::etcdctl).
+    /// Like [`etcdctl`](Self::etcdctl), but returns errors.
     ///
     /// # Errors
     ///
-    /// What `etcdctl` complains of.
+    /// The error output of `etcdctl`.
     ///
     /// # Panics
     ///
@@ -213,27 +210,19 @@ impl Etcd {
         run(&mut self.etcdctl_command(args))
     }
 
-    /// The command itself, for what goes on for longer, such as `etcdctl lock` or `etcdctl elect`.
+    /// The `etcdctl` command, for long-running ones such as `etcdctl lock` or `etcdctl elect`.
     #[must_use]
     pub fn etcdctl_command(&self, args: &[&str]) -> Command {
         etcdctl_command(&self.address().to_string(), self.spec.auth, args)
     }
 
     /// All keys, sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         self.keys_of("")
     }
 
     /// The keys that begin with `prefix`, sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn keys_of(&self, prefix: &str) -> Vec<String> {
         let all = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
@@ -241,62 +230,42 @@ impl Etcd {
     }
 
     /// The value of a key.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn get(&self, key: &str) -> String {
         self.etcdctl(&["get", "--print-value-only", key])
     }
 
     /// Writes a key.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     pub fn put(&self, key: &str, value: &str) {
         self.etcdctl(&["put", key, value]);
     }
 
-    /// Deletes a key. Whether there was one.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// Deletes a key. Returns true if it existed.
     pub fn delete(&self, key: &str) -> bool {
         self.etcdctl(&["del", key]) == "1"
     }
 
-    /// The ids of all leases, in hexadecimal without padding, as they are in keys; sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// The ids of all leases, sorted, in hexadecimal without padding as in keys.
     #[must_use]
     pub fn leases(&self) -> Vec<String> {
         let all = self.etcdctl(&["lease", "list"]);
-        // They come padded with zeros; as part of a key they are not.
+        // `etcdctl` pads them with zeros.
         let ids = all.lines().skip(1).filter(|line| !line.is_empty()).map(|id| id.trim_start_matches('0').to_owned());
         let mut leases: Vec<String> = ids.collect();
         leases.sort_unstable();
         leases
     }
 
-    /// Ends a lease, by its id in hexadecimal.
+    /// Revokes a lease, by its id in hexadecimal.
     ///
     /// # Panics
     ///
-    /// If there is none, or the server does not answer.
+    /// If there is no such lease, or the server does not reply.
     pub fn revoke(&self, lease: &str) {
         self.etcdctl(&["lease", "revoke", lease]);
     }
 
     /// The revision of the store.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn revision(&self) -> i64 {
         let fields = self.etcdctl(&["get", "no such key", "-w", "fields"]);
@@ -304,12 +273,12 @@ impl Etcd {
         revision.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no revision in {fields}"))
     }
 
-    /// One of the server's own figures (`/metrics`): the sum of those of this name whose labels contain `label`. To read them is no
-    /// request that they count.
+    /// The sum of a metric of the server (`/metrics`) over labels that contain `label`. Reading
+    /// metrics does not count as a request.
     ///
     /// # Panics
     ///
-    /// If the server does not answer, or has no such figure.
+    /// If the server does not reply, or has no such metric.
     #[must_use]
     pub fn metric(&self, name: &str, label: &str) -> u64 {
         let page = crate::http::get(self.address(), "/metrics", TIMEOUT);
@@ -323,22 +292,18 @@ impl Etcd {
         figures.iter().sum::<f64>() as u64
     }
 
-    /// Throws the history up to now away.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// Compacts the history up to now.
     pub fn compact(&self) {
         self.etcdctl(&["compact", &self.revision().to_string()]);
     }
 
-    /// Kills the server as by `kill -9`, and waits until it is gone.
+    /// Kills the server with SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again with its data, after a kill if it runs, and waits until it answers. A member of a cluster answers only
-    /// when the cluster has a leader.
+    /// Restarts the server with its data and waits until it replies. Kills it first if it runs. A
+    /// member of a cluster replies only once the cluster has a leader.
     ///
     /// # Panics
     ///
@@ -352,31 +317,24 @@ impl Etcd {
                 Ok(()) => return,
                 Err(error) => assert!(Instant::now() < end, "etcd does not start again: {error}"),
             }
-            // A port may be in use for a moment by a connection of the past.
+            // An old connection may occupy a port for a moment.
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Starts it again with its data and does not wait for an answer: while its cluster has no quorum, there is none.
+    /// Restarts the server with its data, without waiting for a reply: there is none while its
+    /// cluster has no quorum.
     pub fn restart_unseen(&mut self) {
         self.kill();
         self.launch();
     }
 
-    /// Stops it as by `kill -STOP`: it keeps its connections and answers nothing.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
+    /// Stops the server with SIGSTOP: it keeps its connections but does not reply.
     pub fn pause(&self) {
         self.process.pause();
     }
 
-    /// Lets a paused server go on.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
+    /// Resumes a paused server.
     pub fn resume(&self) {
         self.process.resume();
     }
@@ -408,11 +366,12 @@ impl Etcd {
             ("log-outputs", dir.join("log").display().to_string()),
         ];
         self.process.start("ETCD", "etcd", "etcd-server", |command| {
-            // Settings of the environment would be taken as well.
+            // etcd would take settings from the environment too.
             for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
                 command.env_remove(name);
             }
-            // A login is to cost little, or a busy machine makes it outlast the tests' short waits.
+            // Keeps logins cheap. On a busy machine they could take longer than the short waits of
+            // the tests.
             command.arg("--bcrypt-cost=4");
             command.args(flags.iter().map(|(name, value)| format!("--{name}={value}"))).args(&self.spec.args);
         });
@@ -433,8 +392,8 @@ impl Etcd {
         Err(format!("no answer within {TIMEOUT:?}; its log ends with:\n{}", self.log_end()))
     }
 
-    /// Whether this member, and not somebody else's on the same port, answers, and has a leader: asked by the JSON gateway, which
-    /// needs no program to be started.
+    /// Returns true if this member replies and has a leader, and not another test's server on the
+    /// same port. Uses the JSON gateway, which needs no extra process.
     fn answers(&self) -> bool {
         let post = |path: &str, body: &str| crate::http::post(self.address(), path, body, ANSWER);
         post("/v3/cluster/member/list", "{}").is_ok_and(|members| members.contains(&self.name))
@@ -442,22 +401,22 @@ impl Etcd {
     }
 
     fn log_end(&self) -> String {
-        end_of(&fs::read_to_string(self.dir.path().join("log")).unwrap_or_default())
+        tail(&fs::read_to_string(self.dir.path().join("log")).unwrap_or_default())
     }
 }
 
-/// Several members that know one another.
+/// A cluster of members.
 #[derive(Debug)]
 pub struct EtcdCluster {
     members: Vec<Etcd>,
 }
 
 impl EtcdCluster {
-    /// A cluster without users.
+    /// Starts a cluster without users.
     ///
     /// # Panics
     ///
-    /// As [`Etcd::start`].
+    /// Like [`Etcd::start`].
     #[must_use]
     pub fn start(count: usize) -> Self {
         Etcd::builder().start_cluster(count)
@@ -469,16 +428,16 @@ impl EtcdCluster {
         &self.members
     }
 
-    /// One of them.
+    /// One member.
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If `index` is out of range.
     pub fn member(&mut self, index: usize) -> &mut Etcd {
         &mut self.members[index]
     }
 
-    /// The URL of them all, with `root`'s login if they ask for one.
+    /// The URL of all members, with `root`'s login if authentication is enabled.
     #[must_use]
     pub fn url(&self) -> String {
         let login = if self.has_auth() { format!("{}:{}@", ROOT.0, ROOT.1) } else { String::new() };
@@ -495,11 +454,11 @@ impl EtcdCluster {
         run(&mut command).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// Which member leads. Waits until there is one that those who answer agree on.
+    /// The index of the leader. Waits until exactly one member claims to lead.
     ///
     /// # Panics
     ///
-    /// If there is none for long.
+    /// If there is none within [`TIMEOUT`].
     #[must_use]
     pub fn leader(&self) -> usize {
         let mut found = None;

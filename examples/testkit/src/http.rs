@@ -1,25 +1,25 @@
-//! One question by HTTP/1.
+//! Single HTTP requests.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Posts `body`, and gives the answer, headers and all.
+/// Posts `body`, and returns the response with its headers.
 pub(crate) fn post(to: SocketAddr, path: &str, body: &str, timeout: Duration) -> io::Result<String> {
-    ask(to, "POST", path, body, timeout)
+    request(to, "POST", path, body, timeout)
 }
 
-/// Gets what is at `path`, headers and all.
+/// Gets `path`, and returns the response with its headers.
 ///
 /// # Errors
 ///
-/// Those of the socket, and an answer that is no UTF-8.
+/// Those of the socket, and a response that is not UTF-8.
 pub fn get(from: SocketAddr, path: &str, timeout: Duration) -> io::Result<String> {
-    ask(from, "GET", path, "", timeout)
+    request(from, "GET", path, "", timeout)
 }
 
-/// HTTP/1.0: the answer comes in one piece, and not in chunks.
-fn ask(to: SocketAddr, method: &str, path: &str, body: &str, timeout: Duration) -> io::Result<String> {
+/// Uses HTTP/1.0, so that the response is not chunked.
+fn request(to: SocketAddr, method: &str, path: &str, body: &str, timeout: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&to, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;

@@ -1,5 +1,5 @@
-//! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped; and a [`Stopwatch`] that allows for
-//! a busy machine.
+//! Real servers for tests, on free loopback ports and in temporary directories, stopped on drop.
+//! Plus a [`Stopwatch`] that tolerates a busy machine.
 //!
 //! ```no_run
 //! use lock_testkit::Redis;
@@ -11,9 +11,9 @@
 //! assert_eq!(redis.keys(), Vec::<String>::new(), "it keeps nothing unless told to");
 //! ```
 //!
-//! Everything here panics with a clear message when it cannot do its work: a server that is missing or does not start is a failed
-//! test, never a skipped one. A server dies with the test, also when the test panics, and on Linux also when the test's
-//! process is killed.
+//! Everything here panics with a clear message when it cannot do its work. A server that is missing
+//! or does not start fails the test and never skips it. Servers stop with the test, also if it
+//! panics, and on Linux also if its process is killed.
 
 mod dead;
 mod etcd;
@@ -35,10 +35,12 @@ pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use stopwatch::Stopwatch;
 
-/// How long a server may take to start, or to do anything else that takes milliseconds on an idle machine.
+/// Time limit for a server to start, or for anything else that takes milliseconds on an idle
+/// machine.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits until `condition` holds, looking every few milliseconds; `false` if it does not within `limit`.
+/// Polls `condition` every few milliseconds until it holds. Returns false if it does not within
+/// `limit`.
 #[must_use = "a condition that never came true must fail the test"]
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;

@@ -1,4 +1,4 @@
-//! What a server was asked: the output of `MONITOR`.
+//! Commands received by a server, by `MONITOR`.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use crate::redis::Redis;
 use crate::resp::{Connection, Value};
 use crate::{TIMEOUT, wait_until};
 
-/// One command as the server saw it.
+/// A command as the server received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Who sent it: `address:port`, `unix:path`, or `lua` for a command inside a script.
+    /// The sender: `address:port`, `unix:path`, or `lua` for a command inside a script.
     pub client: String,
-    /// The command and its arguments, bytes that are no UTF-8 replaced.
+    /// The command and its arguments. Invalid UTF-8 is replaced.
     pub args: Vec<String>,
 }
 
@@ -24,19 +24,19 @@ impl Seen {
         self.args.first().map(|verb| verb.to_ascii_uppercase()).unwrap_or_default()
     }
 
-    /// Whether it belongs to the log-in of a connection and not to a lock.
+    /// Returns true if the command belongs to the login of a connection.
     #[must_use]
     pub fn is_handshake(&self) -> bool {
         matches!(self.verb().as_str(), "HELLO" | "AUTH" | "SELECT" | "CLIENT" | "INFO" | "PING")
     }
 
-    /// Whether a script sent it.
+    /// Returns true if a script sent the command.
     #[must_use]
     pub fn is_lua(&self) -> bool {
         self.client == "lua"
     }
 
-    /// Reads a line of `MONITOR`: `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`.
+    /// Parses a line of `MONITOR`: `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`.
     fn parse(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once('[')?;
         let (source, rest) = rest.split_once("] ")?;
@@ -45,7 +45,7 @@ impl Seen {
     }
 }
 
-/// Splits `"a" "b\"c\x00"` into its words. Bytes over 127 come as `\x..` too.
+/// Splits `"a" "b\"c\x00"` into words. Bytes over 127 are escaped as `\x..` too.
 fn unquote(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -74,7 +74,7 @@ fn unquote(text: &str) -> Vec<String> {
     words
 }
 
-/// Collects all that a server is asked, from the moment it was made.
+/// Collects all commands that a server receives.
 #[derive(Debug)]
 pub struct Monitor {
     lines: Arc<Mutex<Vec<String>>>,
@@ -87,7 +87,7 @@ impl Monitor {
     pub(crate) fn attach(redis: &Redis) -> Self {
         let mut connection = redis.connect();
         assert_eq!(connection.command(&["MONITOR"]).expect("MONITOR"), Value::Text(b"OK".to_vec()));
-        connection.wait_for_ever().expect("a socket option");
+        connection.disable_timeout().expect("a socket option");
         let socket = connection.socket().expect("a second handle of a socket");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
@@ -100,11 +100,7 @@ impl Monitor {
         Self { lines, marks: Mutex::new((redis.connect(), 0)), socket, reader: Some(reader) }
     }
 
-    /// All that was asked since the last call, and no doubt about it: what was answered before this call is in it.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// All commands since the last call. Includes every command that was answered before this call.
     pub fn take(&self) -> Vec<Seen> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.1 += 1;
@@ -123,11 +119,7 @@ impl Monitor {
         taken.iter().filter_map(|line| Seen::parse(line)).filter(|seen| seen.verb() != "ECHO").collect()
     }
 
-    /// What clients asked for since the last call, without log-ins and without what scripts do.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// The commands of clients since the last call, without logins and commands of scripts.
     pub fn take_client_commands(&self) -> Vec<Seen> {
         self.take().into_iter().filter(|seen| !seen.is_lua() && !seen.is_handshake()).collect()
     }

@@ -1,4 +1,4 @@
-//! A server's process, and the port it listens on.
+//! The process of a server, and its port.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,14 +10,15 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::spawn::spawn;
 
-/// A running process, or none. Killed when dropped.
+/// A process that may be running. Killed on drop.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     child: Option<Child>,
 }
 
 impl Process {
-    /// Starts a program: the one that the environment variable names, or else `program` from the path.
+    /// Starts the program named by the environment variable `variable`, or else `program` from the
+    /// path.
     ///
     /// # Panics
     ///
@@ -44,7 +45,7 @@ impl Process {
         self.child().id()
     }
 
-    /// How it ended, if it ended by itself.
+    /// The exit status, if the process ended without being killed.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
         if status.is_some() {
@@ -53,7 +54,7 @@ impl Process {
         status
     }
 
-    /// Kills it as by `kill -9`, and waits until it is gone.
+    /// Kills the process with SIGKILL, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -61,19 +62,19 @@ impl Process {
         }
     }
 
-    /// Stops it as by `kill -STOP`, and waits until none of its threads runs any more.
+    /// Stops the process with SIGSTOP, and waits until none of its threads runs any more.
     ///
     /// # Panics
     ///
     /// If it was killed.
     pub(crate) fn pause(&self) {
         let child = WaitId::Pid(self.signal(Signal::STOP));
-        // Not to be taken away: who stops it twice waits twice.
+        // Keep the state waitable, so that a second `pause` returns too.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         retry_on_intr(|| waitid(child.clone(), stopped)).expect("one's own child");
     }
 
-    /// Lets it go on after `pause`.
+    /// Resumes the process after `pause`.
     ///
     /// # Panics
     ///
@@ -99,14 +100,14 @@ impl Drop for Process {
     }
 }
 
-/// A port that nobody listens on at this moment.
+/// A port on which no socket listens at present.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port on loopback");
     listener.local_addr().expect("a bound socket has an address").port()
 }
 
 /// The last lines of a log.
-pub(crate) fn end_of(log: &str) -> String {
+pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n")
 }

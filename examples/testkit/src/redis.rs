@@ -1,4 +1,4 @@
-//! A Redis server of one's own.
+//! A private Redis server.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use crate::TIMEOUT;
 use crate::monitor::Monitor;
-use crate::process::{Process, end_of, free_port};
+use crate::process::{Process, free_port, tail};
 use crate::resp::{Connection, Value};
 
-/// How often another port is tried: somebody may take the one found between looking and using it.
+/// Attempts with other ports: another process may take a port between finding and using it.
 const PORTS_TO_TRY: u32 = 10;
 
-/// How a [`Redis`] is to be started.
+/// Settings of a [`Redis`].
 #[derive(Clone, Debug, Default)]
 pub struct RedisBuilder {
     lines: Vec<String>,
@@ -42,12 +42,12 @@ impl RedisBuilder {
         self.arg("user", format!("{user} {rules}"))
     }
 
-    /// Keeps the data over restarts, written at each command.
+    /// Keeps the data over restarts, with an fsync after each command.
     pub fn append_only(self) -> Self {
         self.arg("appendonly", "yes").arg("appendfsync", "always")
     }
 
-    /// Listens on a unix socket as well, see [`Redis::socket`].
+    /// Also listens on a unix socket, see [`Redis::socket`].
     pub const fn unix_socket(mut self) -> Self {
         self.unix_socket = true;
         self
@@ -62,11 +62,11 @@ impl RedisBuilder {
         }
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it replies.
     ///
     /// # Panics
     ///
-    /// If `redis-server` is not installed, or does not start.
+    /// If `redis-server` is not installed or does not start.
     #[must_use]
     pub fn start(self) -> Redis {
         let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
@@ -81,7 +81,7 @@ impl RedisBuilder {
     }
 }
 
-/// A running Redis server, on a free port of 127.0.0.1. Dropping it stops it.
+/// A running Redis server on a free port of 127.0.0.1. Stopped on drop.
 #[derive(Debug)]
 pub struct Redis {
     process: Process,
@@ -91,61 +91,57 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// A server that keeps nothing over restarts.
+    /// Starts a server without persistence.
     ///
     /// # Panics
     ///
-    /// If `redis-server` is not installed, or does not start.
+    /// If `redis-server` is not installed or does not start.
     #[must_use]
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A server with settings.
+    /// A builder for a server with settings.
     #[must_use]
     pub fn builder() -> RedisBuilder {
         RedisBuilder::default()
     }
 
-    /// Several servers.
+    /// Starts several servers.
     ///
     /// # Panics
     ///
-    /// As [`start`](Self::start).
+    /// Like [`start`](Self::start).
     #[must_use]
     pub fn start_many(count: usize) -> Vec<Self> {
         (0..count).map(|_| Self::start()).collect()
     }
 
-    /// Its port.
+    /// The server's port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its address.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// Its process.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
+    /// The server's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Path of its unix socket. It is there only with [`RedisBuilder::unix_socket`].
+    /// Path of the unix socket. Exists only with [`RedisBuilder::unix_socket`].
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
 
-    /// Its URL, with the default user's password if it has one.
+    /// The server's URL, with the default user's password if there is one.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.spec.password {
@@ -154,17 +150,13 @@ impl Redis {
         }
     }
 
-    /// Its URL for a certain user.
+    /// The server's URL for the given user.
     #[must_use]
     pub fn url_with(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
     }
 
     /// Opens a connection and logs in.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn connect(&self) -> Connection {
         self.try_connect(TIMEOUT).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
@@ -178,29 +170,17 @@ impl Redis {
         Ok(connection)
     }
 
-    /// Runs a command on a connection of its own.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// Runs a command on a new connection.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Value {
         self.connect().command(args).unwrap_or_else(|e| panic!("redis-server on port {}: {e}", self.port))
     }
 
-    /// Runs a command, and gives the answer as text: see [`Value`]'s `Display`.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
+    /// Runs a command, and returns the reply as text: see [`Value`]'s `Display`.
     pub fn cli(&self, args: &[&str]) -> String {
         self.command(args).to_string()
     }
 
     /// All keys of database 0, sorted.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         let Value::Array(keys) = self.command(&["KEYS", "*"]) else { panic!("KEYS was refused") };
@@ -210,22 +190,18 @@ impl Redis {
     }
 
     /// Collects all commands from now on.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not answer.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::attach(self)
     }
 
-    /// Kills the server as by `kill -9`, and waits until it is gone.
+    /// Kills the server with SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again on the same port, after a kill if it runs. It has its data if it is
-    /// [append-only](RedisBuilder::append_only), and nothing otherwise.
+    /// Restarts the server on the same port, and kills it first if it runs. An
+    /// [append-only](RedisBuilder::append_only) server keeps its data, any other starts empty.
     ///
     /// # Panics
     ///
@@ -233,14 +209,14 @@ impl Redis {
     pub fn restart(&mut self) {
         self.kill();
         let end = Instant::now() + TIMEOUT;
-        // The port may be in use for a moment by a connection of the past.
+        // An old connection may occupy the port for a moment.
         while let Err(error) = self.launch() {
             assert!(Instant::now() < end, "redis-server does not start again: {error}\n{}", self.log_end());
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Starts it again on the same port without its data.
+    /// Restarts the server on the same port without its data.
     ///
     /// # Panics
     ///
@@ -254,25 +230,17 @@ impl Redis {
         self.restart();
     }
 
-    /// Stops it as by `kill -STOP`: it keeps its connections and answers nothing.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
+    /// Stops the server with SIGSTOP: it keeps its connections but does not reply.
     pub fn pause(&self) {
         self.process.pause();
     }
 
-    /// Lets a paused server go on.
-    ///
-    /// # Panics
-    ///
-    /// If it was killed.
+    /// Resumes a paused server.
     pub fn resume(&self) {
         self.process.resume();
     }
 
-    /// Starts the process on `self.port`, and waits until it answers.
+    /// Starts the process on `self.port`, and waits until it replies.
     fn launch(&mut self) -> Result<(), String> {
         let path = self.dir.path().join("redis.conf");
         fs::write(&path, self.config()).expect("a file in a temporary directory");
@@ -284,7 +252,8 @@ impl Redis {
             if let Some(status) = self.process.ended() {
                 return Err(format!("it ended with {status}"));
             }
-            // Somebody else's server on this port would answer as well: ask for the process.
+            // A server of another test on this port would reply as well, so compare the process
+            // ids.
             if self.answering_process() == Some(self.process.id()) {
                 return Ok(());
             }
@@ -319,6 +288,6 @@ impl Redis {
     }
 
     fn log_end(&self) -> String {
-        end_of(&fs::read_to_string(self.dir.path().join("redis.log")).unwrap_or_default())
+        tail(&fs::read_to_string(self.dir.path().join("redis.log")).unwrap_or_default())
     }
 }

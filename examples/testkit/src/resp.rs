@@ -1,11 +1,11 @@
-//! A Redis client of a page: enough to ask a test's server questions.
+//! A minimal Redis client, for questions of tests to their server.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// An answer of the server (RESP2).
+/// A reply of the server (RESP2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Null.
@@ -20,7 +20,8 @@ pub enum Value {
     Array(Vec<Self>),
 }
 
-/// As `redis-cli` prints it into a pipe, errors with `(error) ` in front and null as `(nil)`.
+/// Formatted like the output of `redis-cli` to a pipe, with the prefix `(error) ` for errors and
+/// `(nil)` for null.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,14 +39,14 @@ impl fmt::Display for Value {
     }
 }
 
-/// One plain connection.
+/// A plain connection.
 #[derive(Debug)]
 pub struct Connection {
     reader: BufReader<TcpStream>,
 }
 
 impl Connection {
-    /// Connects; no answer may take longer than `patience`.
+    /// Connects. `timeout` limits the wait for each reply.
     ///
     /// # Errors
     ///
@@ -58,17 +59,18 @@ impl Connection {
         Ok(Self { reader: BufReader::new(stream) })
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     ///
     /// # Errors
     ///
-    /// Those of the socket, `InvalidData` if the server does not speak RESP2, `TimedOut` or `WouldBlock` if it is silent.
+    /// Those of the socket. `InvalidData` if the server does not speak RESP2, `TimedOut` or
+    /// `WouldBlock` if it does not reply in time.
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
         self.send(args)?;
         self.receive()
     }
 
-    /// Sends a command, and does not wait.
+    /// Sends a command without waiting for the reply.
     ///
     /// # Errors
     ///
@@ -84,11 +86,11 @@ impl Connection {
         self.reader.get_mut().write_all(&bytes)
     }
 
-    /// Waits for the next answer.
+    /// Waits for the next reply.
     ///
     /// # Errors
     ///
-    /// As [`command`](Self::command).
+    /// Like [`command`](Self::command).
     pub fn receive(&mut self) -> io::Result<Value> {
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| bad("an empty line"))?;
@@ -114,12 +116,12 @@ impl Connection {
         })
     }
 
-    /// No limit for the time until the next answer comes.
-    pub(crate) fn wait_for_ever(&self) -> io::Result<()> {
+    /// Removes the limit for the wait for a reply.
+    pub(crate) fn disable_timeout(&self) -> io::Result<()> {
         self.reader.get_ref().set_read_timeout(None)
     }
 
-    /// A second handle, to close the connection from elsewhere.
+    /// A second handle to the socket, to close the connection from another thread.
     pub(crate) fn socket(&self) -> io::Result<TcpStream> {
         self.reader.get_ref().try_clone()
     }

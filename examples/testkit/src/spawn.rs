@@ -1,4 +1,4 @@
-//! Starting processes that cannot outlive the test.
+//! Spawns processes that cannot outlive the test.
 
 use std::io;
 use std::process::{Child, Command};
@@ -8,12 +8,14 @@ use std::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Starts `command`, which is killed when this process ends, however it ends (Linux; elsewhere when its owner is dropped).
+/// Spawns `command`. On Linux the child is killed when this process ends, however it ends.
+/// Elsewhere it is killed when its owner is dropped.
 pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     die_with_parent(&mut command);
     let (answer, child) = channel();
-    // The death signal is sent when the *thread* that forked ends, and a test's thread may end before its server should: one
-    // thread that lives as long as the process starts them all.
+    // The death signal is sent when the *thread* that forked ends, and a test's thread may end
+    // before its server should. So one thread that lives as long as the process spawns all
+    // children.
     let job: Job = Box::new(move || {
         let _ = answer.send(command.spawn());
     });
@@ -38,12 +40,12 @@ fn die_with_parent(command: &mut Command) {
     use std::os::unix::process::CommandExt as _;
 
     let parent = getpid();
-    // SAFETY: the closure runs in the forked child and makes two system calls, which are async-signal-safe; it does not
-    // allocate and touches no lock.
+    // SAFETY: the closure runs in the forked child and makes two system calls, which are
+    // async-signal-safe; it does not allocate and touches no lock.
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have died before the signal was asked for.
+            // The parent may have died before the signal was set.
             if getppid() == Some(parent) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
         });
     }

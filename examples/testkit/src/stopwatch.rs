@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(2);
 
-/// As late as this is every sleep.
-const USUAL: Duration = Duration::from_millis(1);
+/// Typical delay of a sleep.
+const TYPICAL_DELAY: Duration = Duration::from_millis(1);
 
-/// How many threads and processes may have been late one after the other in what is timed.
+/// Number of threads and processes in a row that may each be delayed.
 const HOPS: u32 = 4;
 
-/// Times what has to happen in time, on a machine that may be busy with something else.
+/// Checks durations on a machine that may be busy with other work.
 ///
-/// A thread beside it sleeps and wakes: by how much it wakes late, what is timed may be late as well.
+/// A background thread sleeps repeatedly and measures how late it wakes. The measured duration may
+/// be late by as much.
 ///
 /// ```
 /// use lock_testkit::Stopwatch;
@@ -27,45 +28,45 @@ const HOPS: u32 = 4;
 #[derive(Debug)]
 pub struct Stopwatch {
     start: Instant,
-    /// The thread ends when this is gone.
+    /// The thread ends when this is dropped.
     late_ns: Arc<AtomicU64>,
 }
 
 impl Stopwatch {
-    /// Starts it.
+    /// Starts the stopwatch.
     ///
     /// # Panics
     ///
-    /// If the system gives no thread.
+    /// If the system cannot start a thread.
     #[must_use]
     pub fn start() -> Self {
         let late_ns = Arc::new(AtomicU64::new(0));
-        let beside = Arc::downgrade(&late_ns);
+        let weak = Arc::downgrade(&late_ns);
         thread::spawn(move || {
-            while let Some(late_ns) = beside.upgrade() {
+            while let Some(late_ns) = weak.upgrade() {
                 let asleep = Instant::now();
                 thread::sleep(TICK);
-                let late = asleep.elapsed().saturating_sub(TICK + USUAL);
+                let late = asleep.elapsed().saturating_sub(TICK + TYPICAL_DELAY);
                 late_ns.fetch_add(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         });
         Self { start: Instant::now(), late_ns }
     }
 
-    /// The time since its start.
+    /// The time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// By how much a thing that sleeps was held up since the start, for each of some that follow each other.
+    /// The delay since the start that the machine explains, for [`HOPS`] steps in a row.
     fn slack(&self) -> Duration {
-        // What is late at this moment is seen as well.
+        // Includes a delay at this moment.
         thread::sleep(TICK);
         Duration::from_nanos(self.late_ns.load(Ordering::Relaxed)).saturating_mul(HOPS)
     }
 
-    /// Asserts that `took` is in `range`, or out of it by no more than the machine explains.
+    /// Asserts that `took` is in `range`, give or take the delay that the machine explains.
     ///
     /// # Panics
     ///
@@ -77,11 +78,12 @@ impl Stopwatch {
         assert!(allowed.contains(&took), "{what}: {took:?}, not in {range:?}, and the machine explains {slack:?}");
     }
 
-    /// Asserts that no more than `limit` has passed since the start, or as much as the machine explains.
+    /// Asserts that at most `limit` has passed since the start, plus the delay that the machine
+    /// explains.
     ///
     /// # Panics
     ///
-    /// If it has.
+    /// If more has passed.
     #[track_caller]
     pub fn assert_within(&self, limit: Duration, what: impl core::fmt::Display) {
         self.assert_in(self.elapsed(), Duration::ZERO..=limit, what);

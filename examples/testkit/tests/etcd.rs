@@ -1,4 +1,4 @@
-//! The servers do what they say.
+//! The etcd servers behave as documented.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The servers do what they say.
+//! The Redis servers behave as documented.
 
 use std::process::Command;
 

@@ -1,18 +1,19 @@
-//! Runs this program again under callgrind, and reads what it counted.
+//! Runs this program again under callgrind, and reads the counts.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The instructions of this program, called with `run` and `work` (not of the system's libraries) in the function whose name matches `section`, and in all that it calls.
+/// Counts the instructions of this program, called with `run` and `work`, in the function that
+/// matches `section` and its callees. System libraries are not counted.
 ///
 /// # Errors
 ///
-/// What to tell the user: there is no valgrind, or it failed.
+/// A message for the user if valgrind is missing or failed.
 pub fn instructions(work: &str, section: &str) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let out = program.with_file_name(format!("callgrind.{work}.out"));
-    // A count that is left from another run would be believed.
+    // A stale file would be mistaken for this run's counts.
     let _ = std::fs::remove_file(&out);
     let ran = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind", "--dump-instr=no", "--compress-pos=no", "--compress-strings=no"])
@@ -20,7 +21,7 @@ pub fn instructions(work: &str, section: &str) -> Result<u64, String> {
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(&program)
         .args(["run", work])
-        // So that the program's memory looks the same everywhere.
+        // Gives the process the same memory layout everywhere.
         .env_clear()
         .output()
         .map_err(|error| format!("valgrind cannot be run ({error}): install the package valgrind"))?;
@@ -33,9 +34,10 @@ pub fn instructions(work: &str, section: &str) -> Result<u64, String> {
     if own == 0 { Err(format!("nothing was counted in {}: {costs:?}", program.display())) } else { Ok(own) }
 }
 
-/// What was counted in each object file, from the format of callgrind
-/// (<https://valgrind.org/docs/manual/cl-format.html>): `ob=` names the object of the lines of costs that follow, and the line after `calls=`
-/// has the cost of what was called, which is told elsewhere.
+/// Sums the costs by object file, in the format of callgrind
+/// (<https://valgrind.org/docs/manual/cl-format.html>). `ob=` names the object of the cost lines
+/// that follow. The line after `calls=` has the inclusive cost of the callee, which is listed
+/// elsewhere too.
 fn costs_of_objects(text: &str) -> HashMap<&str, u64> {
     let mut costs = HashMap::new();
     let mut object = "";

@@ -1,4 +1,4 @@
-//! A client of etcd, and a store in which nobody else has a key.
+//! A client of etcd, in a store that no other client uses.
 
 use core::time::Duration;
 use lock_proto::Machine;
@@ -12,21 +12,21 @@ use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply, StreamReceived, St
 use lock_proto::redis::{Acquire, Event};
 use lock_proto::{ClientId, Instant, LockId};
 
-/// A client with one open connection and a lease, and the clock that drives it.
+/// A client with one open connection and a lease, and its clock.
 pub struct Rig {
     client: Client,
     now: Instant,
     revision: i64,
-    told: VecDeque<(LockId, Event)>,
+    events: VecDeque<(LockId, Event)>,
 }
 
 impl Rig {
-    /// A client that has taken and given back a lock.
+    /// A client that has acquired and released a lock.
     pub fn ready() -> Self {
         let now = Instant::from_millis(1_000);
         let config = Config::parse("etcd://127.0.0.1:2379").expect("a good URL");
         let client = Client::new(now, config, ClientId::from_bits(1), 2).expect("good settings");
-        let mut rig = Self { client, now, revision: 1, told: VecDeque::with_capacity(16) };
+        let mut rig = Self { client, now, revision: 1, events: VecDeque::with_capacity(16) };
         rig.cycle();
         rig
     }
@@ -35,7 +35,7 @@ impl Rig {
         Some(ResponseHeader { member_id: 1, revision: self.revision })
     }
 
-    /// What is to be done, until there is nothing left.
+    /// Carries out the client's output until there is none.
     fn serve(&mut self) {
         while let Some(output) = self.client.poll_output() {
             match output {
@@ -49,7 +49,7 @@ impl Rig {
                         self.client.handle_message(self.now, stream, message);
                     }
                 }
-                Output::Event { lock, event } => self.told.push_back((lock, event)),
+                Output::Event { lock, event } => self.events.push_back((lock, event)),
                 Output::Open { .. } | Output::Close { .. } => {}
                 Output::Disconnect { .. } | Output::Election { .. } | Output::Stopped { .. } => {
                     panic!("unexpected: {output:?}")
@@ -71,7 +71,7 @@ impl Rig {
         }
     }
 
-    /// Nobody else writes, so that every condition holds.
+    /// No other client writes, so every condition holds.
     fn transaction(&self, txn: TxnRequest) -> TxnResponse {
         let responses = txn.success.into_iter().map(|op| ResponseOp { response: Some(self.operation(op)) }).collect();
         TxnResponse { header: self.header(), succeeded: true, responses }
@@ -81,7 +81,7 @@ impl Rig {
         match op.request.expect("an operation") {
             Op::Put(_) => OpResponse::Put(PutResponse { header: None }),
             Op::Delete(_) => OpResponse::Delete(DeleteRangeResponse { header: None, deleted: 1 }),
-            // What is looked for is another's key.
+            // The client looks for keys of others.
             Op::Range(_) => OpResponse::Range(RangeResponse::default()),
             Op::Txn(inner) => OpResponse::Txn(self.transaction(inner)),
         }
@@ -109,18 +109,18 @@ impl Rig {
     }
 
     fn granted_next(&mut self) -> LockId {
-        let Some((lock, Event::Granted(_))) = self.told.pop_front() else { panic!("not granted") };
+        let Some((lock, Event::Granted(_))) = self.events.pop_front() else { panic!("not granted") };
         self.client.claim(self.now, lock).expect("an offer");
         lock
     }
 
-    /// Takes all that was told: a release, who waits, and who has the lock now.
+    /// Drains the events of a release, and claims the lock for its next holder.
     fn holder_next(&mut self) -> LockId {
-        let granted = |told: &(LockId, Event)| matches!(told, (_, Event::Granted(_)));
-        assert_eq!(self.told.iter().filter(|told| granted(told)).count(), 1, "one holder");
-        let (holder, _) = self.told.iter().find(|told| granted(told)).expect("granted");
+        let granted = |event: &(LockId, Event)| matches!(event, (_, Event::Granted(_)));
+        assert_eq!(self.events.iter().filter(|event| granted(event)).count(), 1, "one holder");
+        let (holder, _) = self.events.iter().find(|event| granted(event)).expect("granted");
         let holder = *holder;
-        self.told.clear();
+        self.events.clear();
         self.client.claim(self.now, holder).expect("an offer");
         holder
     }
@@ -128,10 +128,10 @@ impl Rig {
     fn release(&mut self, lock: LockId) {
         self.client.release(self.now, lock).expect("held");
         self.serve();
-        let Some((_, Event::Released(_))) = self.told.pop_front() else { panic!("not released") };
+        let Some((_, Event::Released(_))) = self.events.pop_front() else { panic!("not released") };
     }
 
-    /// One lock, taken and given back.
+    /// Acquires a lock and releases it.
     pub fn cycle(&mut self) {
         self.pass(Duration::from_micros(50));
         self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
@@ -141,51 +141,51 @@ impl Rig {
     }
 }
 
-/// Waiters for one name in one client, one of which has the lock.
+/// Waiters for one name in one client, and its holder.
 pub struct Line {
     rig: Rig,
-    want: Acquire,
+    request: Acquire,
     holder: LockId,
 }
 
 impl Line {
-    /// With this many waiters.
+    /// With this number of waiters.
     pub fn new(waiters: u32) -> Self {
         let mut rig = Rig::ready();
-        let want = Acquire::new("invoice:42");
+        let request = Acquire::new("invoice:42");
         for _ in 0..=waiters {
-            rig.client.acquire(rig.now, &want).expect("a good wish");
+            rig.client.acquire(rig.now, &request).expect("a good wish");
         }
         rig.serve();
         let holder = rig.holder_next();
-        Self { rig, want, holder }
+        Self { rig, request, holder }
     }
 
-    /// One more waits at the end, and goes away again.
+    /// Adds a waiter at the end of the queue, and cancels it.
     pub fn enter_and_leave(&mut self) {
-        let lock = self.rig.client.acquire(self.rig.now, &self.want).expect("a good wish");
+        let lock = self.rig.client.acquire(self.rig.now, &self.request).expect("a good wish");
         self.rig.serve();
         self.rig.client.abandon(self.rig.now, lock);
         self.rig.serve();
     }
 
-    /// The holder gives it back, the next one has it, and one more waits.
+    /// The holder releases, the next waiter gets the lock, and a new waiter joins.
     pub fn turn(&mut self) {
         self.rig.client.release(self.rig.now, self.holder).expect("held");
         self.rig.serve();
         self.holder = self.rig.holder_next();
-        self.rig.client.acquire(self.rig.now, &self.want).expect("a good wish");
+        self.rig.client.acquire(self.rig.now, &self.request).expect("a good wish");
         self.rig.serve();
     }
 }
 
-/// Locks, taken and given back one after the other.
+/// Sequential acquire and release cycles.
 pub fn cycles() -> Box<dyn FnMut()> {
     let mut rig = Rig::ready();
     Box::new(move || (0..1_000).for_each(|_| rig.cycle()))
 }
 
-/// One after the other of 1 000 waiters.
+/// Hand-overs among 1 000 waiters.
 pub fn turns() -> Box<dyn FnMut()> {
     let mut line = Line::new(1_000);
     Box::new(move || (0..1_000).for_each(|_| line.turn()))

@@ -1,6 +1,7 @@
-//! The work that is measured: the machines, a clock that is a number, and answers that are written down.
+//! The measured workloads: state machines with a virtual clock and predefined replies.
 //!
-//! Nothing here looks at a clock, at chance or at an address, so that a run of it takes the same instructions every time.
+//! Nothing here depends on a real clock, on randomness or on addresses, so that each run takes the
+//! same instructions.
 
 pub mod callgrind;
 pub mod etcd;
@@ -9,20 +10,20 @@ pub mod quorum;
 pub mod redis;
 pub mod resp;
 
-/// Some work that has a price.
+/// A workload with limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// What it is called in `limits.txt`.
+    /// Name in `limits.txt`.
     pub name: &'static str,
-    /// What one of its units is.
+    /// Description of one unit.
     pub unit: &'static str,
-    /// How many units one run of it has.
+    /// Number of units per run.
     pub units: u32,
-    /// Sets it up; what comes back does it once, and may be called again.
+    /// Sets up the workload. The returned closure runs it, and may be called repeatedly.
     pub prepare: fn() -> Box<dyn FnMut()>,
 }
 
-/// All work that has limits.
+/// All workloads.
 pub static ALL: [Work; 8] = [
     Work { name: "redis", unit: "acquire + release, bytes to bytes", units: 1_000, prepare: || redis::cycles(false) },
     Work { name: "redis-fenced", unit: "the same with a fencing token", units: 1_000, prepare: || redis::cycles(true) },
@@ -34,7 +35,7 @@ pub static ALL: [Work; 8] = [
     Work { name: "etcd-turn", unit: "release + next waiter, of 1 000 in a client", units: 1_000, prepare: etcd::turns },
 ];
 
-/// The work of that name.
+/// The workload with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Work> {
     ALL.iter().find(|work| work.name == name)

@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode};
 
 use crate::Work;
 
-/// Set anew, a limit is this much above the figure.
-const ROOM: f64 = 1.02;
-/// A figure that is this much below its limit could have a lower one.
+/// New limits exceed the measured figure by this factor.
+const HEADROOM: f64 = 1.02;
+/// Below this fraction of its limit, a figure is reported as improvable.
 const SLACK: f64 = 0.9;
 
 const HEAD: &str = "\
@@ -22,14 +22,12 @@ const HEAD: &str = "\
 # in the commit why it is worth it.
 ";
 
-/// One figure of one kind of work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     work: String,
     figure: String,
 }
 
-/// The file with the limits.
 #[derive(Clone, Debug)]
 struct Limits {
     rustc: String,
@@ -70,16 +68,16 @@ impl Limits {
         text
     }
 
-    /// Sets the limits of these figures to a little more than they are. Work that there is no more is forgotten.
+    /// Sets the limits from measured figures, and drops workloads that no longer exist.
     fn set(&mut self, measured: &[Measured]) {
         self.rows.retain(|key, _| crate::find(&key.work).is_some());
         for measured in measured {
-            self.rows.insert(measured.key(), (round(measured.value * ROOM), measured.value));
+            self.rows.insert(measured.key(), (round(measured.value * HEADROOM), measured.value));
         }
     }
 
-    /// What is above its limit, in words.
-    fn passed(&self, measured: &[Measured]) -> Vec<String> {
+    /// Describes the figures that exceed their limits.
+    fn exceeded(&self, measured: &[Measured]) -> Vec<String> {
         let words = |measured: &Measured| {
             let (Key { work, figure }, now) = (measured.key(), measured.value);
             match self.rows.get(&measured.key()) {
@@ -94,7 +92,7 @@ impl Limits {
     }
 }
 
-/// A figure that was measured now.
+/// A measured figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     work: &'static Work,
@@ -103,7 +101,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What one run of `work` took of something.
+    /// `total` is for one run of `work`.
     #[must_use]
     pub fn new(work: &'static Work, figure: &'static str, total: u64) -> Self {
         Self { work, figure, value: round(total as f64 / f64::from(work.units)) }
@@ -114,7 +112,7 @@ impl Measured {
     }
 }
 
-/// Compares the figures with their limits, or sets the limits. Says what rose.
+/// Compares figures with their limits and reports what rose, or sets the limits.
 #[must_use]
 pub fn judge(measured: &[Measured], set: bool) -> ExitCode {
     let mut limits = Limits::read();
@@ -127,12 +125,12 @@ pub fn judge(measured: &[Measured], set: bool) -> ExitCode {
         println!("the limits are set");
         return ExitCode::SUCCESS;
     }
-    let passed = limits.passed(measured);
-    if passed.is_empty() {
+    let exceeded = limits.exceeded(measured);
+    if exceeded.is_empty() {
         return ExitCode::SUCCESS;
     }
     eprintln!("\nmore than allowed:");
-    passed.iter().for_each(|line| eprintln!("    {line}"));
+    exceeded.iter().for_each(|line| eprintln!("    {line}"));
     if limits.rustc != rustc {
         eprintln!("The limits are for {}, this is {rustc}: that alone may explain a few percent.", limits.rustc);
     }
@@ -153,14 +151,14 @@ fn show(limits: &Limits, measured: &[Measured]) {
     }
 }
 
-/// Four digits are enough, and whole numbers where there are that many.
+/// Rounds to three decimals, and large values to integers.
 fn round(value: f64) -> f64 {
     if value >= 1_000.0 { value.round() } else { (value * 1_000.0).round() / 1_000.0 }
 }
 
 fn rustc() -> String {
-    let said = Command::new("rustc").arg("--version").output().expect("rustc can be run");
-    String::from_utf8_lossy(&said.stdout).trim().to_owned()
+    let output = Command::new("rustc").arg("--version").output().expect("rustc can be run");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -173,12 +171,15 @@ mod tests {
         let work = &ALL[0];
         let figure = |value: f64| [Measured { work, figure: "instructions", value }];
         let mut limits = Limits::parse("compiler rustc 1\ngone-work  bytes 1 1\n");
-        assert_eq!(limits.passed(&figure(1.0)), ["redis: instructions have no limit"]);
+        assert_eq!(limits.exceeded(&figure(1.0)), ["redis: instructions have no limit"]);
         limits.set(&figure(1_000.0));
         let limits = Limits::parse(&limits.text());
         assert_eq!((limits.rustc.as_str(), limits.rows.len()), ("rustc 1", 1), "other work is forgotten");
-        assert_eq!(limits.passed(&figure(1_020.0)), [""; 0]);
-        assert_eq!(limits.passed(&figure(1_021.0)), ["redis: instructions rose from 1000 to 1021; the limit is 1020"]);
+        assert_eq!(limits.exceeded(&figure(1_020.0)), [""; 0]);
+        assert_eq!(
+            limits.exceeded(&figure(1_021.0)),
+            ["redis: instructions rose from 1000 to 1021; the limit is 1020"]
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A client of five Redis nodes, which all answer what is written here.
+//! A client of five Redis nodes, which send predefined replies.
 
 use core::time::Duration;
 use lock_proto::ByteClient;
@@ -9,7 +9,7 @@ use lock_proto::{ClientId, ConnId, Instant, LockId};
 
 const NODES: u16 = 5;
 
-/// A client with five open connections, and the clock that drives it.
+/// A client with five open connections, and its clock.
 pub struct Rig {
     client: Client,
     conns: Vec<ConnId>,
@@ -17,7 +17,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A client that has taken and given back a lock, so that the connections are open and know the scripts.
+    /// A client that has acquired and released a lock, so that its connections have loaded the
+    /// scripts.
     pub fn ready() -> Self {
         let endpoints = (1..=NODES).map(|n| Endpoint::parse(&format!("redis://127.0.0.{n}:6379")).expect("a good URL"));
         let now = Instant::from_millis(1_000);
@@ -33,7 +34,7 @@ impl Rig {
         for (n, conn) in rig.conns.clone().into_iter().enumerate() {
             rig.client.handle_connected(now, conn);
             rig.write(conn);
-            // Which server it is, and that it is none that has just started.
+            // A run id, and an uptime that shows that the node has not just restarted.
             let info = format!("run_id:{n:040}\r\nuptime_in_seconds:100000\r\n");
             let info = format!("${}\r\n{info}\r\n", info.len());
             rig.client.handle_received(now, conn, info.as_bytes());
@@ -53,9 +54,9 @@ impl Rig {
         }
     }
 
-    /// Every node answers the request that it has got. Gives what was told meanwhile.
+    /// Every node replies to its request. Returns the event that follows.
     fn exchange(&mut self, answer: &[u8]) -> Option<(LockId, Event)> {
-        let mut told = None;
+        let mut result = None;
         for index in 0..self.conns.len() {
             self.write(self.conns[index]);
         }
@@ -63,10 +64,10 @@ impl Rig {
             self.client.handle_received(self.now, self.conns[index], answer);
             while let Some(output) = self.client.poll_output() {
                 let Output::Event { lock, event } = output else { panic!("nothing else is to be done: {output:?}") };
-                assert!(told.replace((lock, event)).is_none(), "one event");
+                assert!(result.replace((lock, event)).is_none(), "one event");
             }
         }
-        told
+        result
     }
 
     fn give_back(&mut self) {
@@ -76,7 +77,7 @@ impl Rig {
         let Some((_, Event::Released(_))) = self.exchange(b":-2\r\n") else { panic!("not released") };
     }
 
-    /// One lock, taken on all nodes and given back.
+    /// Acquires a lock on all nodes and releases it.
     pub fn cycle(&mut self) {
         self.now = self.now + Duration::from_micros(50);
         self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
@@ -84,7 +85,7 @@ impl Rig {
     }
 }
 
-/// Locks, taken and given back one after the other.
+/// Sequential acquire and release cycles.
 pub fn cycles() -> Box<dyn FnMut()> {
     let mut rig = Rig::ready();
     Box::new(move || (0..200).for_each(|_| rig.cycle()))

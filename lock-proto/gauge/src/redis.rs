@@ -1,4 +1,4 @@
-//! A client of one Redis node, and a node that answers what is written here.
+//! A client of one Redis node, which sends predefined replies.
 
 use core::time::Duration;
 use lock_proto::ByteClient;
@@ -12,7 +12,7 @@ const GRANTED_FENCED: &[u8] = b"*4\r\n:1\r\n:1700000000000000\r\n:1000\r\n:0\r\n
 const RENEWED: &[u8] = b":1\r\n";
 const RELEASED: &[u8] = b":-2\r\n";
 
-/// A client with one open connection, and the clock that drives it.
+/// A client with one open connection, and its clock.
 pub struct Rig {
     client: Client,
     conn: ConnId,
@@ -21,7 +21,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A client that has taken and given back a lock twice, so that the connection is open and knows the scripts.
+    /// A client that has acquired and released a lock twice, so that its connection has loaded the
+    /// scripts.
     pub fn new(fencing: bool) -> Self {
         let endpoint = Endpoint::parse("redis://127.0.0.1:6379").expect("a good URL");
         let now = Instant::from_millis(1_000);
@@ -37,19 +38,19 @@ impl Rig {
         rig.write();
         rig.answer(RELEASED);
         rig.cycle();
-        rig.meet();
+        rig.identify();
         rig
     }
 
-    /// With the first renewal it asks who the server is: an extend, so that this is over.
-    fn meet(&mut self) {
+    /// The first renewal asks for the server's identity. Extends once, to get that done.
+    fn identify(&mut self) {
         self.client.acquire(self.now, &Acquire::new("warm-up")).expect("a good wish");
         self.write();
         self.client.handle_received(self.now, self.conn, self.granted());
         let lock = self.granted_next();
         self.client.extend(self.now, lock).expect("held");
         self.write();
-        // To `INFO server` and to the extend.
+        // Replies to `INFO server` and to the extend.
         self.answer(b"$-1\r\n");
         self.answer(RENEWED);
         self.client.abandon(self.now, lock);
@@ -61,7 +62,7 @@ impl Rig {
         if self.fencing { GRANTED_FENCED } else { GRANTED }
     }
 
-    /// Takes all bytes, as a socket would.
+    /// Consumes all output bytes, as a socket would.
     fn write(&mut self) {
         self.write_to(|_| {});
     }
@@ -91,7 +92,7 @@ impl Rig {
         lock
     }
 
-    /// Takes all that is told: a release, who waits, and who has the lock now.
+    /// Drains the events of a release, and claims the lock for its next holder.
     fn holder_next(&mut self) -> LockId {
         let mut holder = None;
         while let Some(output) = self.client.poll_output() {
@@ -110,7 +111,7 @@ impl Rig {
         };
     }
 
-    /// One lock, taken and given back.
+    /// Acquires a lock and releases it.
     pub fn cycle(&mut self) {
         self.now = self.now + Duration::from_micros(50);
         self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
@@ -123,7 +124,7 @@ impl Rig {
         self.released_next();
     }
 
-    /// Takes a lock, to keep it.
+    /// Acquires a lock and keeps it.
     fn hold(&mut self, name: String) {
         self.client.acquire(self.now, &Acquire::new(name)).expect("a good wish");
         self.write();
@@ -131,12 +132,12 @@ impl Rig {
         self.granted_next();
     }
 
-    /// When the next of the locks that are held is due.
+    /// When the next renewal is due.
     pub fn next_deadline(&self) -> Instant {
         self.client.next_deadline().expect("locks are held")
     }
 
-    /// Renews the locks that are due next, all those of one beat, and tells how many they were.
+    /// Renews the locks of the next coalescing interval. Returns their number.
     pub fn renew_next(&mut self) -> usize {
         self.now = self.next_deadline();
         self.client.handle_timeout(self.now);
@@ -148,13 +149,13 @@ impl Rig {
     }
 }
 
-/// Locks, taken and given back one after the other.
+/// Sequential acquire and release cycles.
 pub fn cycles(fencing: bool) -> Box<dyn FnMut()> {
     let mut rig = Rig::new(fencing);
     Box::new(move || (0..1_000).for_each(|_| rig.cycle()))
 }
 
-/// 10 000 locks that were taken at the same time and are due together.
+/// 10 000 locks acquired at the same time, whose renewals are due together.
 pub fn renewals() -> Box<dyn FnMut()> {
     const LOCKS: usize = 10_000;
     let mut rig = Rig::new(false);
@@ -176,7 +177,7 @@ pub fn held(count: u32) -> Rig {
         rig.now = rig.now + Duration::from_secs(3) / count;
         rig.hold(format!("lock:{n}"));
     }
-    // Each once, so that they are spread as they will be.
+    // Renews each lock once, to reach the steady state.
     let mut renewed = 0;
     while renewed < count as usize {
         renewed += rig.renew_next();
@@ -184,23 +185,24 @@ pub fn held(count: u32) -> Rig {
     rig
 }
 
-/// 1 000 waiters for one name in one client: the holder gives it back, the next one has it, and the first one waits again.
+/// 1 000 waiters for one name in one client. The holder releases, the next waiter gets the lock,
+/// and a new waiter joins.
 pub fn turns() -> Box<dyn FnMut()> {
     const WAITERS: usize = 1_000;
     let mut rig = Rig::new(false);
-    let want = Acquire::new("invoice:42");
-    rig.client.acquire(rig.now, &want).expect("a good wish");
+    let request = Acquire::new("invoice:42");
+    rig.client.acquire(rig.now, &request).expect("a good wish");
     rig.write();
     rig.client.handle_received(rig.now, rig.conn, GRANTED);
     let mut holder = rig.granted_next();
     for _ in 0..WAITERS {
-        rig.client.acquire(rig.now, &want).expect("a good wish");
+        rig.client.acquire(rig.now, &request).expect("a good wish");
     }
     Box::new(move || {
         for _ in 0..1_000 {
             rig.client.release(rig.now, holder).expect("held");
             holder = rig.holder_next();
-            rig.client.acquire(rig.now, &want).expect("a good wish");
+            rig.client.acquire(rig.now, &request).expect("a good wish");
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Commands and answers through a connection's machine.
+//! Commands and replies through the state machine of a connection.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use lock_proto::redis::{
 };
 use lock_proto::{CallId, ClientId, ConnId, Instant, NodeId, Role};
 
-/// How many commands are under way at a time.
+/// Number of commands in flight.
 pub const BATCH: usize = 100;
 const NOW: Instant = Instant::from_millis(1_000);
 
@@ -21,7 +21,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// An open connection.
+    /// Opens the connection.
     pub fn ready() -> Self {
         let node = NodeId::new(0);
         let config = PipeConfig {
@@ -46,7 +46,7 @@ impl Rig {
         rig
     }
 
-    /// As many commands as a batch has, and their answers.
+    /// Sends a batch of commands and receives their replies.
     pub fn batch(&mut self) {
         for _ in 0..BATCH {
             self.serial += 1;
@@ -78,7 +78,7 @@ impl Rig {
     }
 }
 
-/// Commands and their answers.
+/// Batches of commands and replies.
 pub fn commands() -> Box<dyn FnMut()> {
     let mut rig = Rig::ready();
     Box::new(move || (0..1_000 / BATCH).for_each(|_| rig.batch()))

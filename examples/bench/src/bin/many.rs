@@ -1,4 +1,4 @@
-//! 100 000 locks held and renewed by one client: resident memory for each, and how many are lost.
+//! One client holds and renews 100 000 locks: resident memory per lock, and number of lost locks.
 //!
 //! `cargo run --release --manifest-path examples/bench/Cargo.toml --bin many [LOCKS] [SECONDS]`.
 
@@ -21,7 +21,7 @@ async fn main() {
     let before = resident();
     let start = Instant::now();
     let mut guards = Vec::with_capacity(locks);
-    // A thousand at a time, as a busy service would.
+    // A thousand at a time, like a busy service.
     while guards.len() < locks {
         let tasks: Vec<_> = (guards.len()..locks.min(guards.len() + 1_000))
             .map(|n| {
@@ -34,7 +34,8 @@ async fn main() {
         }
     }
     println!("{locks} locks taken in {:.1?}", start.elapsed());
-    // Several renewals of each; then all must be held, by the clock and by the server.
+    // Long enough for several renewals. Then the clock and the server must agree that all locks are
+    // held.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let each = (resident() - before) / locks;
     let held = guards.iter().filter(|guard| guard.is_held()).count();

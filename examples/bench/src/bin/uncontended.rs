@@ -1,10 +1,16 @@
-//! Lock and unlock, 64 tasks with a key each, one connection: this library and `rslock` in turn on one real server.
+//! Lock and unlock without contention: this library compared with `rslock` on one real Redis
+//! server. 64 tasks with one key each share one connection.
 //!
-//! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin uncontended [SECONDS [ours]]`. What counts is the ratio: both
-//! run in the same process, in turns, so that a noisy machine disturbs both. A bare socket with the same two commands pipelined shows
-//! what the server itself allows; tasks that share such a socket and do nothing but wait for their answers show what the runtime allows. First on
-//! a runtime with one thread, then on one with a thread for each processor; `THREADS=1` for the one alone, `THREADS=all` for the other,
-//! `TASKS=1` for another number of tasks.
+//! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin
+//! uncontended [SECONDS [ours]]`. Only the ratio counts. All parts alternate in one process, so
+//! that a noisy machine disturbs all of them.
+//!
+//! Two more parts give bounds. A bare socket pipelines the same two commands, which shows the limit
+//! of the server. Tasks that share such a socket and only wait for their replies show the limit of
+//! the runtime.
+//!
+//! Runs on a runtime with one thread, then on one with a thread per processor. `THREADS=1` or
+//! `THREADS=all` selects one of them, and `TASKS=1` sets the number of tasks.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -19,7 +25,8 @@ use lock_testkit::Redis;
 use tokio::sync::{Notify, oneshot};
 
 const ROUNDS: usize = 9;
-/// Before each measurement. A virtual machine that was busy on all its processors is often slowed down by its host for a while.
+/// Pause before each measurement. Hosts often throttle a virtual machine after it was busy on all
+/// processors.
 const REST: Duration = Duration::from_millis(700);
 
 fn main() {
@@ -58,7 +65,7 @@ async fn contest(threads: &str) {
         let mut row = Vec::new();
         for contestant in 0..5 {
             tokio::time::sleep(REST).await;
-            let before = spent(&redis);
+            let before = usage(&redis);
             let Measured { rate, cycles } = match contestant {
                 0 => bare(&redis, span, tasks),
                 1 => bare_tasks(&redis, span, tasks).await,
@@ -66,7 +73,7 @@ async fn contest(threads: &str) {
                 3 => ours(&url, span, tasks, false).await,
                 _ => ours(&url, span, tasks, true).await,
             };
-            let after = spent(&redis);
+            let after = usage(&redis);
             let [here, there, reads] = [0, 1, 2].map(|at| after[at] - before[at]);
             let [here, there] = [here, there].map(|seconds| seconds * 1e6 / cycles as f64);
             print!("{:>31}", format!("{rate:.0} ({here:.1} + {there:.1}, {:.1})", cycles as f64 / reads));
@@ -84,10 +91,10 @@ async fn contest(threads: &str) {
     );
 }
 
-/// Seconds of processor time that this process and the server have used, and how often the server has read.
-fn spent(redis: &Redis) -> [f64; 3] {
+/// Processor time of this process and of the server in seconds, and the server's number of reads.
+fn usage(redis: &Redis) -> [f64; 3] {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
-    // The fields after the name, which may contain anything; ticks of 10 ms.
+    // The fields after the name, which may contain any character. A tick is 10 ms.
     let ticks = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(11).take(2);
     let here: f64 = ticks.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0;
     let info = redis.cli(&["INFO", "everything"]);
@@ -133,7 +140,7 @@ async fn rslock(url: &str, span: Duration, tasks: usize) -> Measured {
     .await
 }
 
-/// The same commands on a bare socket: those that take all locks in one write, those that release them in the next.
+/// The same commands on a bare socket: one write takes all locks, the next releases them.
 fn bare(redis: &Redis, span: Duration, tasks: usize) -> Measured {
     let mut socket = TcpStream::connect(redis.address()).expect("connect");
     socket.set_nodelay(true).expect("nodelay");
@@ -152,7 +159,7 @@ fn bare(redis: &Redis, span: Duration, tasks: usize) -> Measured {
     Measured { rate: cycles as f64 / start.elapsed().as_secs_f64(), cycles }
 }
 
-/// The two commands of a cycle without fencing.
+/// The two commands of a cycle, without fencing.
 fn commands(task: usize) -> [Vec<u8>; 2] {
     let identity = Identity::new(ClientId::from_bits(1), b"");
     let (key, number, retired) = (Key::new(b"", format!("bare:{task}").as_bytes()), 1, Retired::all_to(0));
@@ -166,22 +173,22 @@ fn commands(task: usize) -> [Vec<u8>; 2] {
     })
 }
 
-/// The answers to them. They are equally long, so that whoever counts bytes knows how many came.
+/// The replies. They are equally long, so that their number follows from the number of bytes.
 const TAKEN: &str = "+OK\r\n";
 const RELEASED: &str = ":-2\r\n";
 
-/// Tasks of [`bare_tasks`] that are woken together. Of 4, 8, 16, 32 and 64 this was the fastest.
+/// Number of tasks of [`bare_tasks`] woken at once. The fastest of 4, 8, 16, 32 and 64.
 const WOKEN_AT_ONCE: usize = 8;
 
-/// What the tasks of [`bare_tasks`] share with the one that has the socket.
+/// Shared between the tasks of [`bare_tasks`] and the task with the socket.
 #[derive(Default)]
-struct Line {
+struct Pipeline {
     queue: Mutex<(Vec<u8>, VecDeque<oneshot::Sender<()>>)>,
     called: Notify,
 }
 
-impl Line {
-    async fn ask(&self, command: &[u8]) {
+impl Pipeline {
+    async fn call(&self, command: &[u8]) {
         let (sender, answer) = oneshot::channel();
         {
             let mut queue = self.queue.lock().expect("no task panics");
@@ -192,8 +199,9 @@ impl Line {
         answer.await.expect("the socket's task is there");
     }
 
-    /// Wakes a few tasks, writes what they ask next, and reads only when nobody is left to wake: so the server works meanwhile.
-    async fn carry(&self, socket: tokio::net::TcpStream) {
+    /// Wakes a few tasks and writes their next commands. Reads only when no task is left to wake,
+    /// so that the server works meanwhile.
+    async fn run(&self, socket: tokio::net::TcpStream) {
         let (mut buffer, mut bytes, mut unread) = (vec![0; 16 * 1024], Vec::new(), 0);
         loop {
             let answered = (unread / TAKEN.len()).min(WOKEN_AT_ONCE);
@@ -217,7 +225,7 @@ impl Line {
                 true
             };
             if writes {
-                // The tasks that were woken together ask first.
+                // Let the woken tasks queue their commands first.
                 tokio::task::yield_now().await;
                 std::mem::swap(&mut bytes, &mut self.queue.lock().expect("no task panics").0);
                 write_all(&socket, &bytes).await.expect("write");
@@ -239,23 +247,24 @@ async fn write_all(socket: &tokio::net::TcpStream, mut bytes: &[u8]) -> std::io:
     Ok(())
 }
 
-/// The same commands by tasks that share a socket and do nothing but wait for their answers: what the runtime allows.
+/// The same commands by tasks that share a socket and only wait for their replies. Shows the limit
+/// of the runtime.
 async fn bare_tasks(redis: &Redis, span: Duration, tasks: usize) -> Measured {
     redis.cli(&["SCRIPT", "LOAD", script::RELEASE.source]);
     let socket = tokio::net::TcpStream::connect(redis.address()).await.expect("connect");
     socket.set_nodelay(true).expect("nodelay");
-    let line = Arc::new(Line::default());
+    let pipeline = Arc::new(Pipeline::default());
     let carrier = tokio::spawn({
-        let line = line.clone();
-        async move { line.carry(socket).await }
+        let pipeline = pipeline.clone();
+        async move { pipeline.run(socket).await }
     });
     let measured = measure(tasks, span, |n, meter| {
-        let line = line.clone();
+        let pipeline = pipeline.clone();
         async move {
             let [take, release] = commands(n);
             while meter.goes_on() {
-                line.ask(&take).await;
-                line.ask(&release).await;
+                pipeline.call(&take).await;
+                pipeline.call(&release).await;
                 meter.count();
             }
         }

@@ -1,6 +1,6 @@
-//! How often and how much the machines allocate, held against the limits. Part of `make bench-check`.
+//! Allocations of the state machines, compared with their limits. Part of `make bench-check`.
 //!
-//! `cargo run -p lock-gauge --profile bench --bin allocations`; with `set` it sets the limits.
+//! `cargo run -p lock-gauge --profile bench --bin allocations`; the argument `set` sets the limits.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     let mut measured = Vec::new();
     for work in &ALL {
         let mut run = (work.prepare)();
-        // Buffers find their size.
+        // Buffers reach their size.
         run();
         let counted = allocation_counter::measure(&mut run);
         for (figure, count) in [("allocations", counted.count_total), ("bytes", counted.bytes_total)] {

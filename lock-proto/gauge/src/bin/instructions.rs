@@ -1,7 +1,7 @@
-//! How many instructions the machines take, held against the limits. Part of `make bench-check`.
+//! Instructions of the state machines, compared with their limits. Part of `make bench-check`.
 //!
-//! `cargo run -p lock-gauge --profile bench --bin instructions` does each kind of work under callgrind; with `set` it sets the limits; with
-//! `run NAME` it does that work and nothing else, for a profiler.
+//! `cargo run -p lock-gauge --profile bench --bin instructions` runs each workload under callgrind.
+//! The argument `set` sets the limits, and `run NAME` runs one workload alone, for a profiler.
 
 use std::process::ExitCode;
 
@@ -45,16 +45,16 @@ fn run(name: &str) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut run = (work.prepare)();
-    // Buffers find their size.
+    // Buffers reach their size.
     run();
     measured_section(&mut *run);
     ExitCode::SUCCESS
 }
 
-/// Callgrind counts from here to its end: it knows it by its name.
+/// The section that callgrind counts, which it finds by name.
 #[inline(never)]
 fn measured_section(run: &mut dyn FnMut()) {
     run();
-    // Something after the call, so that it is a call and not a jump.
+    // Keeps the call from becoming a tail call.
     core::hint::black_box(());
 }

@@ -1,43 +1,43 @@
-//! Delayed answers to pings.
+//! Delayed ping replies.
 //!
-//! A gRPC server in Go, such as etcd, measures the bandwidth by a ping with the first data after
-//! the answer to its last ping. With immediate answers that is one ping per call, which costs both
-//! sides a third message each way.
+//! A gRPC server in Go, such as etcd, measures bandwidth: with the first data after the reply to
+//! its last ping, it sends another ping. Immediate replies would mean one ping per call, and so a
+//! third message in each direction.
 
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
-/// How long the answer to a ping waits. Pings that check for a dead peer allow seconds.
-pub(super) const ACK_WAITS: Duration = Duration::from_millis(10);
-/// Size of the head of a frame, whose first three bytes are the length of the rest (RFC 9113,
-/// section 4.1).
+/// Delay of a ping reply. Pings that check for a dead peer allow seconds.
+pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
+/// Size of a frame header. Its first three bytes are the length of the payload (RFC 9113, section
+/// 4.1).
 pub(super) const FRAME_HEAD: usize = 9;
-/// Head of the answer to a ping: length, type, the flag `ACK`, no stream (RFC 9113, section 6.7).
+/// Header of a ping reply: length, type, flag `ACK`, stream 0 (RFC 9113, section 6.7).
 const ACK_HEAD: [u8; FRAME_HEAD] = [0, 0, 8, 6, 1, 0, 0, 0, 0];
 const ACK: usize = FRAME_HEAD + 8;
 /// Length of the client's connection preface (RFC 9113, section 3.4).
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// Takes answers to pings out of hyper's output, and puts them back between two frames later.
+/// Takes ping replies out of hyper's output, and inserts them later between two frames.
 pub(super) struct Acks {
-    /// Missing bytes of the last frame. `None` if the frame boundaries are not known.
-    rest_of_frame: Option<usize>,
+    /// Missing bytes of the current frame. `None` if the frame boundaries are unknown.
+    frame_remaining: Option<usize>,
     held: Option<[u8; ACK]>,
-    /// The held answer has waited long enough.
+    /// The held reply must leave at the next frame boundary.
     due: bool,
-    /// The task that releases it in time.
+    /// The task that releases the held reply.
     reminder: Option<Waker>,
 }
 
 impl Default for Acks {
     fn default() -> Self {
-        Self { rest_of_frame: Some(PREFACE), held: None, due: false, reminder: None }
+        Self { frame_remaining: Some(PREFACE), held: None, due: false, reminder: None }
     }
 }
 
 impl Acks {
-    /// Ready if an answer is held.
+    /// Ready if a reply is held.
     pub(super) fn poll_held(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.held.is_some() {
             return Poll::Ready(());
@@ -46,10 +46,10 @@ impl Acks {
         Poll::Pending
     }
 
-    /// Moves hyper's output into the buffer, except for answers to pings.
+    /// Moves hyper's output into the buffer, except for ping replies.
     pub(super) fn pass(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) {
         while !bytes.is_empty() {
-            if self.rest_of_frame == Some(0) {
+            if self.frame_remaining == Some(0) {
                 if let Some(ack) = bytes.first_chunk::<ACK>().filter(|ack| ack.starts_with(&ACK_HEAD)) {
                     self.hold(ack, into);
                     bytes = bytes.get(ACK..).unwrap_or_default();
@@ -57,33 +57,34 @@ impl Acks {
                 }
                 self.begin_frame(bytes, into);
             }
-            let count = self.rest_of_frame.unwrap_or(usize::MAX).min(bytes.len());
+            let count = self.frame_remaining.unwrap_or(usize::MAX).min(bytes.len());
             let (part, rest) = bytes.split_at(count);
             into.extend_from_slice(part);
-            self.rest_of_frame = self.rest_of_frame.map(|left| left - count);
+            self.frame_remaining = self.frame_remaining.map(|left| left - count);
             bytes = rest;
             if self.due {
-                self.let_go(into);
+                self.release(into);
             }
         }
     }
 
     fn begin_frame(&mut self, bytes: &[u8], into: &mut Vec<u8>) {
         let Some([a, b, c, ..]) = bytes.first_chunk::<FRAME_HEAD>() else {
-            // Half a head. From here on everything passes unchanged.
-            self.let_go(into);
-            self.rest_of_frame = None;
+            // Half a frame header: frame boundaries are lost, so everything passes unchanged from
+            // here on.
+            self.release(into);
+            self.frame_remaining = None;
             return;
         };
         let length = u32::from_be_bytes([0, *a, *b, *c]);
-        self.rest_of_frame = usize::try_from(length).ok().map(|length| FRAME_HEAD + length);
+        self.frame_remaining = usize::try_from(length).ok().map(|length| FRAME_HEAD + length);
     }
 
-    /// Holds one answer. A second one releases both: a peer that sends more pings does not wait for
-    /// answers.
+    /// Holds one reply. A second one releases both: a peer that sends more pings does not wait for
+    /// replies.
     fn hold(&mut self, ack: &[u8; ACK], into: &mut Vec<u8>) {
         if self.held.is_some() {
-            self.let_go(into);
+            self.release(into);
             into.extend_from_slice(ack);
             return;
         }
@@ -93,9 +94,9 @@ impl Acks {
         }
     }
 
-    /// Releases the held answer: now, or after the current frame.
-    pub(super) fn let_go(&mut self, into: &mut Vec<u8>) {
-        self.due = self.held.is_some() && self.rest_of_frame != Some(0);
+    /// Releases the held reply, now or after the current frame.
+    pub(super) fn release(&mut self, into: &mut Vec<u8>) {
+        self.due = self.held.is_some() && self.frame_remaining != Some(0);
         if self.due {
             return;
         }
@@ -116,15 +117,15 @@ mod tests {
         frame(PING, 1, 0, &[of; 8])
     }
 
-    /// What hyper writes, and what of it leaves.
+    /// hyper's output, and what leaves of it.
     struct Written {
         acks: Acks,
         out: Vec<u8>,
     }
 
     impl Written {
-        /// The preface, which has left.
-        fn begun() -> Self {
+        /// After the preface.
+        fn after_preface() -> Self {
             let mut written = Self { acks: Acks::default(), out: Vec::new() };
             written.write(&[b'P'; PREFACE]);
             assert_eq!(written.left(), [b'P'; PREFACE]);
@@ -135,8 +136,8 @@ mod tests {
             self.acks.pass(bytes, &mut self.out);
         }
 
-        fn let_go(&mut self) {
-            self.acks.let_go(&mut self.out);
+        fn release(&mut self) {
+            self.acks.release(&mut self.out);
         }
 
         fn left(&mut self) -> Vec<u8> {
@@ -147,22 +148,21 @@ mod tests {
     #[test]
     fn the_answer_to_a_ping_lets_other_frames_pass() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
-        // In front of others, between them, behind them; and what looks like one inside a frame is
-        // none.
+        // Before, between and after other frames. The same bytes inside a frame are left alone.
         for place in 0..3 {
             let mut frames = vec![&*headers, &*data];
             let answer = ack(1);
             frames.insert(place, &answer);
-            let mut written = Written::begun();
+            let mut written = Written::after_preface();
             written.write(&frames.concat());
             assert_eq!(written.left(), [&*headers, &*data].concat(), "{place}");
-            written.let_go();
+            written.release();
             assert_eq!(written.left(), answer, "{place}");
         }
-        let mut written = Written::begun();
+        let mut written = Written::after_preface();
         let mut data = frame(DATA, 0, 1, &[8; 30]);
         data[FRAME_HEAD + 2..][..ACK].copy_from_slice(&ack(1));
-        // Also if the frame is cut just there.
+        // Also if the write is split there.
         for cut in 0..data.len() {
             let (first, second) = data.split_at(cut);
             if first.is_empty() || first.len() >= FRAME_HEAD {
@@ -179,10 +179,10 @@ mod tests {
     fn an_answer_leaves_between_two_frames_and_not_inside_one() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
         for cut in FRAME_HEAD..=data.len() {
-            let mut written = Written::begun();
+            let mut written = Written::after_preface();
             let (first, second) = data.split_at(cut);
             written.write(&[&ack(1), first].concat());
-            written.let_go();
+            written.release();
             let before = written.left();
             written.write(&[second, &*headers].concat());
             let all = [before, written.left()].concat();
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_second_answer_takes_the_first_along() {
-        let mut written = Written::begun();
+        let mut written = Written::after_preface();
         written.write(&ack(1));
         assert_eq!(written.left(), b"");
         written.write(&ack(2));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn where_it_is_not_known_where_frames_begin_answers_leave_at_once() {
-        let mut written = Written::begun();
+        let mut written = Written::after_preface();
         let headers = frame(HEADERS, 0, 1, &[7; 3]);
         written.write(&ack(1));
         written.write(&headers[..4]);

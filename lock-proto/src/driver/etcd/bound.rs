@@ -1,8 +1,9 @@
-//! Limits on the number of elements in a server's message (requirement E12).
+//! Limits on the number of elements in a server's message.
 //!
-//! An empty element of a repeated field takes two bytes in a message, and about a hundred once it
-//! is decoded: 4 MiB become some 200 MB. So the elements are counted before decoding, and a message
-//! with more elements than any answer to the request can have is rejected.
+//! An empty element of a repeated field takes two bytes on the wire, but about a hundred once
+//! decoded: 4 MiB become some 200 MB. So elements are counted before decoding. A message with more
+//! elements than any reply to the request can have is rejected.
+// E12
 
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -10,28 +11,25 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use crate::etcd::message::{Op, RangeRequest, RequestOp, TxnRequest};
 use crate::etcd::{Rpc, StreamKind};
 
-/// The longest message that is read. etcd splits longer ones on request, and the queue of a lock is
-/// read in parts.
-const LONGEST_MESSAGE: usize = 4 << 20;
-/// The same for answers without repeated fields.
-const LONGEST_FLAT: usize = 64 << 10;
-/// The most changes in one message of a watch. etcd brings a watch that has fallen behind up to
-/// date by a thousand revisions at a time. A message with more reopens the stream, and the watched
-/// keys are read.
-const MOST_EVENTS: usize = 4_096;
+/// Maximal length of a message. etcd splits longer watch messages on request, and the queue of a
+/// lock is read in pages.
+const MAX_MESSAGE: usize = 4 << 20;
+/// Maximal length of a message without repeated fields.
+const MAX_FLAT_MESSAGE: usize = 64 << 10;
+/// Maximal number of changes in one watch message. etcd sends a lagging watch a thousand revisions
+/// at a time. A message with more changes reopens the stream, and the watched keys are read again.
+const MAX_EVENTS: usize = 4_096;
 
-/// Limits of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     shape: Shape,
-    /// The most elements in all.
+    /// Maximal number of elements in total.
     elements: usize,
 }
 
-/// Where a message has elements.
+/// Where a message has repeated fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Nowhere.
     Flat,
     Range,
     Txn,
@@ -41,7 +39,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// The shape of this field, if it is an element or has elements.
+    /// The shape of field number `field`, if it is an element or contains some.
     const fn of(self, field: u32) -> Option<Self> {
         match (self, field) {
             (Self::Txn, 3) => Some(Self::Op),
@@ -54,7 +52,7 @@ impl Shape {
 }
 
 impl Bound {
-    /// The answer to a call.
+    /// Limits for the reply to a call.
     pub(super) fn of_answer(rpc: &Rpc) -> Self {
         match rpc {
             Rpc::Range(range) => Self { shape: Shape::Range, elements: keys(range) },
@@ -63,19 +61,18 @@ impl Bound {
         }
     }
 
-    /// A message of a stream.
+    /// Limits for a message of a stream.
     pub(super) const fn of_message(kind: StreamKind) -> Self {
         match kind {
             StreamKind::KeepAlive => Self { shape: Shape::Flat, elements: 0 },
-            StreamKind::Watch => Self { shape: Shape::Watch, elements: MOST_EVENTS },
+            StreamKind::Watch => Self { shape: Shape::Watch, elements: MAX_EVENTS },
         }
     }
 
-    /// The most bytes.
     pub(super) const fn bytes(self) -> usize {
         match self.shape {
-            Shape::Flat => LONGEST_FLAT,
-            Shape::Range | Shape::Txn | Shape::Op | Shape::Watch => LONGEST_MESSAGE,
+            Shape::Flat => MAX_FLAT_MESSAGE,
+            Shape::Range | Shape::Txn | Shape::Op | Shape::Watch => MAX_MESSAGE,
         }
     }
 
@@ -90,8 +87,8 @@ impl Bound {
     }
 }
 
-/// Subtracts the elements of the message from `left`. False if there are too many. Recursion is
-/// bounded by `left`.
+/// Subtracts the elements of the message from `left`. Returns false if there are too many. `left`
+/// also bounds the recursion.
 fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, DecodeError> {
     while !message.is_empty() {
         let (field, wire) = decode_key(&mut message)?;
@@ -112,24 +109,24 @@ fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, Dec
     Ok(true)
 }
 
-/// The most keys in an answer.
+/// Maximal number of keys in a reply.
 fn keys(range: &RangeRequest) -> usize {
     match range.limit {
         _ if range.count_only => 0,
         _ if range.range_end.is_empty() => 1,
         1.. => usize::try_from(range.limit).unwrap_or(usize::MAX),
-        // No request is without a limit.
+        // Not reached: every range request has a limit.
         _ => usize::MAX,
     }
 }
 
-/// The most results and keys in an answer: those of one of its branches.
+/// Maximal number of results and keys in a reply: that of the larger branch.
 fn results(txn: &TxnRequest) -> usize {
     let branch = |ops: &[RequestOp]| ops.iter().map(result).fold(0, usize::saturating_add);
     branch(&txn.success).max(branch(&txn.failure))
 }
 
-/// A result is an element, and so is its content.
+/// Both a result and its content count.
 fn result(op: &RequestOp) -> usize {
     match &op.request {
         Some(Op::Range(range)) => keys(range).saturating_add(2),
@@ -193,7 +190,7 @@ mod tests {
         assert!(!admits(&first, &found(2).encode_to_vec()));
     }
 
-    /// Several in one, as they leave together.
+    /// As in a batch of writes.
     #[test]
     fn inner_transactions_count() {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
@@ -207,7 +204,7 @@ mod tests {
         assert!(outer.admits(&answer(1)).unwrap());
         assert!(!outer.admits(&answer(2)).unwrap());
         assert!(!outer.admits(&txn(vec![OpResponse::Range(found(1)); 400]).encode_to_vec()).unwrap());
-        // One result, with its field again and again: a decoder adds the keys up.
+        // One result whose field is repeated: a decoder merges the keys.
         let mut again = vec![0x1a];
         let range: Vec<u8> = [&[0x0a, 2, 0x12, 0][..]; 300].concat();
         prost::encoding::encode_varint(range.len() as u64, &mut again);
@@ -221,8 +218,8 @@ mod tests {
         let event = WatchEvent { kind: 1, kv: found(1).kvs.pop() };
         let report = |events| WatchResponse { events: vec![event.clone(); events], ..WatchResponse::default() };
         let bound = Bound::of_message(StreamKind::Watch);
-        assert!(bound.admits(&report(MOST_EVENTS).encode_to_vec()).unwrap());
-        assert!(!bound.admits(&report(MOST_EVENTS + 1).encode_to_vec()).unwrap());
+        assert!(bound.admits(&report(MAX_EVENTS).encode_to_vec()).unwrap());
+        assert!(!bound.admits(&report(MAX_EVENTS + 1).encode_to_vec()).unwrap());
     }
 
     #[test]
@@ -240,6 +237,6 @@ mod tests {
         assert!(!bound.admits(&nested).unwrap());
         assert!(bound.admits(&[0xff]).is_err(), "no message at all");
         assert!(bound.admits(&[0x1a, 9]).unwrap(), "the decoder finds the missing bytes");
-        assert_eq!(Bound::of_message(StreamKind::KeepAlive).bytes(), LONGEST_FLAT);
+        assert_eq!(Bound::of_message(StreamKind::KeepAlive).bytes(), MAX_FLAT_MESSAGE);
     }
 }

@@ -1,4 +1,4 @@
-//! The transport for etcd: calls and streams.
+//! The transport for etcd: gRPC calls and streams.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ use crate::id::{ClientId, ConnId};
 use crate::lock::Machine;
 use crate::time::Instant;
 
-/// The handle and the event loop of a client.
+/// Creates the handle and the event loop of a client.
 pub(super) fn start<H: Host>(
     host: H,
     client: etcd::Client,
@@ -26,16 +26,16 @@ pub(super) fn start<H: Host>(
 ) -> (Client, EventLoop<H, Connections<H>>) {
     let servers = endpoints.iter().map(|endpoint| format!("etcd://{}", endpoint.target).into()).collect();
     let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
-    let shared = Shared::new(id, servers, host.clock(), Etcd { client, duties: Vec::new() });
-    let connections = Connections { endpoints, routes, open: Vec::new(), duties: Vec::new(), facts: Vec::new() };
+    let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
+    let connections = Connections { endpoints, routes, open: Vec::new(), commands: Vec::new(), facts: Vec::new() };
     (Client::new(shared.clone()), EventLoop::new(host, shared, connections))
 }
 
-/// The machine, and the work that it has queued for the driver.
+/// The state machine, and the work that it has queued for the driver.
 pub(in super::super) struct Etcd {
     pub(super) client: etcd::Client,
     /// Work for the driver. Never an event.
-    duties: Vec<Output>,
+    commands: Vec<Output>,
 }
 
 impl Engine for Etcd {
@@ -58,23 +58,23 @@ impl Engine for Etcd {
                 | Output::Open { .. }
                 | Output::Send { .. }
                 | Output::Close { .. }
-                | Output::Stopped { .. }) => self.duties.push(output),
+                | Output::Stopped { .. }) => self.commands.push(output),
             }
         }
     }
 
     fn needs_driver(&mut self) -> bool {
-        !self.duties.is_empty()
+        !self.commands.is_empty()
     }
 }
 
 /// The connections. Usually there is one.
 pub(in super::super) struct Connections<H: Host> {
     endpoints: Vec<Endpoint>,
-    /// One for each endpoint.
+    /// By endpoint.
     routes: Vec<Route>,
     open: Vec<(ConnId, Connection<H>)>,
-    duties: Vec<Output>,
+    commands: Vec<Output>,
     facts: Vec<Fact>,
 }
 
@@ -89,16 +89,16 @@ impl<H: Host> Links<H> for Connections<H> {
     const ALONE_AT_ONCE: bool = true;
 
     fn do_queued(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
-        let mut duties = core::mem::take(&mut self.duties);
+        let mut commands = core::mem::take(&mut self.commands);
         shared.drive(batch, |core, _| {
-            let Etcd { client, duties: left } = &mut core.engine;
-            core::mem::swap(left, &mut duties);
-            // Not earlier: requests that several handles make meanwhile leave together.
-            duties.extend(core::iter::from_fn(|| client.poll_request()));
+            let Etcd { client, commands: left } = &mut core.engine;
+            core::mem::swap(left, &mut commands);
+            // Poll requests last, so that concurrent requests of several handles can be batched.
+            commands.extend(core::iter::from_fn(|| client.poll_request()));
         });
         let mut stopped = false;
-        for duty in duties.drain(..) {
-            match duty {
+        for command in commands.drain(..) {
+            match command {
                 Output::Connect { node, conn } => {
                     let (endpoint, route) = (self.endpoints.get(node.index()), self.routes.get(node.index()));
                     let (Some(endpoint), Some(route)) = (endpoint, route) else { continue };
@@ -112,8 +112,8 @@ impl<H: Host> Links<H> for Connections<H> {
                     self.open.retain(|(id, _)| *id != conn);
                     tracing::debug!(%conn, "connection closed");
                 }
-                // If the connection has ended meanwhile, the machine settles these itself when it
-                // learns of the end.
+                // If the connection has ended, the machine answers these itself once it learns of
+                // the end.
                 Output::Call { rpc, request, token } => {
                     if let Some(connection) = self.find(rpc.conn()) {
                         connection.call(rpc, request, token);
@@ -139,11 +139,11 @@ impl<H: Host> Links<H> for Connections<H> {
                     tracing::debug!(unreleased, "client stopped");
                     shared.close(Some(unreleased));
                 }
-                // Events are delivered where they are drained.
+                // Already delivered by `poll_notification`.
                 Output::Event { .. } | Output::Election { .. } => {}
             }
         }
-        self.duties = duties;
+        self.commands = commands;
         stopped
     }
 

@@ -34,24 +34,24 @@ use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// A connection with open streams is pinged after this time of silence. etcd treats more than one
-/// ping in 5 s as an attack.
+/// Interval of pings on a silent connection with open streams. etcd treats more than one ping in 5
+/// s as an attack.
 const PING_AFTER: Duration = Duration::from_secs(10);
-/// How long the answer to a ping may take.
+/// How long the reply to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// How much a server may send on one stream, and on all of them, before it is read.
+/// Flow-control windows of one stream, and of the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// The largest frame, and the largest list of headers, that is read.
-const LARGEST_FRAME: u32 = 16 << 10;
-const LONGEST_HEADERS: u32 = 16 << 10;
-/// Facts in one iteration, so that a fast server does not hold up the timers and the other
-/// connections.
-const AT_ONCE: usize = 256;
+/// Limits for one frame, and for a list of headers.
+const MAX_FRAME: u32 = 16 << 10;
+const MAX_HEADERS: u32 = 16 << 10;
+/// Maximal number of facts in one iteration, so that a fast server does not hold up timers and
+/// other connections.
+const MAX_FACTS: usize = 256;
 
-/// Passes over the tasks in one iteration. The tasks of one pass wake those of the next: a call
-/// takes a few.
-const ROUNDS: usize = 16;
+/// Maximal passes over the tasks in one iteration. The tasks of one pass wake those of the next,
+/// and a call takes a few passes.
+const MAX_PASSES: usize = 16;
 
 /// Input for the machine.
 #[derive(Debug)]
@@ -60,20 +60,19 @@ pub(super) enum Fact {
     Reply(RpcId, Result<RpcReply, Status>),
     Message(StreamId, StreamReceived),
     StreamEnded(StreamId, Status),
-    /// The connection has ended. Last fact.
+    /// The connection has ended. Always the last fact.
     Ended(Fault),
 }
 
-/// Output of a task of a connection.
+/// Output of one of the connection's tasks.
 enum Done {
-    /// A task of hyper's.
+    /// One of hyper's tasks ended.
     Work,
     Opened(Result<Opened, Fault>),
     Reply(RpcId, Result<RpcReply, Status>),
     Over(Fault),
 }
 
-/// Parts of an open connection.
 struct Opened {
     send: SendRequest<Body>,
     dispatch: BoxFuture<Fault>,
@@ -94,9 +93,9 @@ pub(super) struct Connection<H: Host> {
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
-    /// Output waits one iteration for the machine's answer to the last facts.
+    /// Delay output for one iteration, to join it with the machine's reaction to the last facts.
     flush_later: bool,
-    /// The machine knows that the connection is open.
+    /// The machine has been notified that the connection is open.
     up: bool,
     over: bool,
 }
@@ -136,7 +135,6 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Starts HTTP/2 on the open stream.
     fn begin(&self) {
         let timers = Timers::new(self.clock.clone(), Arc::clone(&self.sleeps));
         let (conn_state, outbox) = (Arc::clone(&self.conn_state), Arc::clone(&self.outbox));
@@ -151,8 +149,8 @@ impl<H: Host> Connection<H> {
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(LARGEST_FRAME)
-            .max_header_list_size(LONGEST_HEADERS);
+            .max_frame_size(MAX_FRAME)
+            .max_header_list_size(MAX_HEADERS);
         self.tasks.push(boxed(async move {
             let Ok((send, connection)) = builder.handshake(wire).await else {
                 return Done::Opened(Err(conn_state.fault().unwrap_or(Fault::Transport)));
@@ -190,7 +188,6 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Makes a call.
     pub(super) fn call(&self, rpc: RpcId, request: Rpc, token: Option<Secret>) {
         let Some(peer) = self.peer.clone() else {
             self.tasks.push(boxed(async move { Done::Reply(rpc, Err(not_open())) }));
@@ -199,7 +196,6 @@ impl<H: Host> Connection<H> {
         self.tasks.push(boxed(async move { Done::Reply(rpc, peer.call(request, token).await) }));
     }
 
-    /// Opens a stream.
     pub(super) fn open_stream(&mut self, id: StreamId, token: Option<Secret>) {
         // The machine opens streams on open connections only.
         let Some(peer) = self.peer.clone() else { return };
@@ -207,7 +203,6 @@ impl<H: Host> Connection<H> {
         self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
     }
 
-    /// Sends a message on a stream.
     pub(super) fn send(&self, id: StreamId, message: StreamSend) {
         if let Some(stream) = self.streams.iter().find(|stream| stream.id == id) {
             // Fails if the stream has ended, which is reported anyway.
@@ -215,7 +210,6 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Ends a stream.
     pub(super) fn close_stream(&mut self, id: StreamId) {
         self.streams.retain(|stream| stream.id != id);
     }
@@ -232,11 +226,11 @@ impl<H: Host> Connection<H> {
             self.sleeps.wake(self.clock.now());
         }
         let mut more = true;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_PASSES {
             more = self.poll_tasks(cx, facts) | self.poll_stream(host, route, cx);
             if !self.up && self.conn_state.is_up() {
                 self.up = true;
-                // Comes before any answer: the machine sends nothing earlier.
+                // Precedes any reply, because the machine sends nothing earlier.
                 facts.push(Fact::Connected);
             }
             more |= self.poll_streams(cx, facts);
@@ -271,7 +265,7 @@ impl<H: Host> Connection<H> {
         }
     }
 
-    /// Opens the stream, or reads from it. True if there was progress.
+    /// Connects, or reads from the open stream. Returns true if there was progress.
     fn poll_stream(&mut self, host: &H, route: &mut Route, cx: &mut Context<'_>) -> bool {
         match &mut self.state {
             State::Opening(race) => match race.poll(host, route, self.clock.now(), cx) {
@@ -296,7 +290,7 @@ impl<H: Host> Connection<H> {
     }
 
     fn poll_tasks(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_FACTS {
             let Self { new_tasks, tasks, .. } = self;
             let any_new = new_tasks.take(|task| {
                 tasks.push(boxed(async move {
@@ -308,7 +302,7 @@ impl<H: Host> Connection<H> {
                 Poll::Ready(Some(Done::Work)) => {}
                 Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
                 Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch })))) => {
-                    // Never missing: the machine has checked the name.
+                    // Always present: the machine has validated the authority.
                     let Some(origin) = self.origin.take() else {
                         self.end(Fault::Unreachable);
                         return false;
@@ -330,7 +324,7 @@ impl<H: Host> Connection<H> {
     fn poll_streams(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
         let mut more = false;
         self.streams.retain_mut(|stream| {
-            let mut left = AT_ONCE;
+            let mut left = MAX_FACTS;
             while left > 0 {
                 match stream.incomings.poll_next(cx) {
                     Poll::Pending => return true,
@@ -363,7 +357,7 @@ fn boxed(task: impl Future<Output = Done> + Send + 'static) -> BoxFuture<Done> {
     Box::pin(task)
 }
 
-/// The whole chain of an error. hyper's own text is short.
+/// An error with all its sources, because hyper's own text is short.
 pub(super) fn chain(error: &hyper::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();

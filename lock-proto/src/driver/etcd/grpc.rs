@@ -1,9 +1,10 @@
-//! gRPC: one call or one stream over an open HTTP/2 connection, with the machine's types.
+//! gRPC calls and streams over an open HTTP/2 connection, in the types of the state machine.
 //!
-//! Framing and statuses are tonic's, HTTP/2 is hyper's. This module decides where a failure comes
-//! from: a code counts as the server's only if the server sent it. After any other failure the
-//! request may have been executed, so it must not be reported by a code that says it was not
-//! (requirement E9).
+//! tonic does the framing and parses statuses, and hyper speaks HTTP/2. This module decides who
+//! caused a failure. A status code counts as the server's only if the server sent it. After any
+//! other failure the server may have executed the request, so the status must not claim that it did
+//! not.
+// E9
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -37,13 +38,13 @@ use crate::etcd::message::{
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use crate::url::Secret;
 
-/// Initial size of the buffer of a message.
-const USUAL_MESSAGE: usize = 512;
-/// Pending messages are written together up to this size.
-const TOGETHER: usize = 32 << 10;
+/// Initial size of a message buffer.
+const INITIAL_BUFFER: usize = 512;
+/// Pending messages are coalesced into one write up to this size.
+const COALESCE_LIMIT: usize = 32 << 10;
 const AGENT: &str = concat!("lock-proto/", env!("CARGO_PKG_VERSION"));
 
-/// Where calls go: an open connection.
+/// An open connection.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) send: SendRequest<Body>,
@@ -56,7 +57,6 @@ impl Peer {
         Grpc::with_origin(carrier, self.origin.clone()).max_decoding_message_size(bound.bytes())
     }
 
-    /// Makes a unary call.
     pub(super) async fn call(self, rpc: Rpc, token: Option<Secret>) -> Result<RpcReply, Status> {
         let status_sent = Arc::default();
         let path = PathAndQuery::from_static(rpc.path());
@@ -67,7 +67,7 @@ impl Peer {
         answer.map(tonic::Response::into_inner).map_err(|status| status_of(&status, &status_sent))
     }
 
-    /// Opens a stream that sends the messages of `send`. It ends with a status.
+    /// Opens a stream and sends the messages of `send` on it. The stream ends with a status.
     pub(super) fn open(
         self,
         kind: StreamKind,
@@ -80,8 +80,7 @@ impl Peer {
         let opening = async move {
             let mut request =
                 request(send, token.as_ref()).map_err(|status| tonic::Status::internal(status.message))?;
-            // The member then ends the stream when it has lost the leader, instead of staying
-            // silent.
+            // Makes a member that has lost its leader end the stream instead of staying silent.
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
             let codec = Typed { encode: encode_send, decode: message_of(kind), bound };
             let answer = client.streaming(request, PathAndQuery::from_static(kind.path()), codec).await;
@@ -91,10 +90,10 @@ impl Peer {
     }
 }
 
-/// Incoming messages of a stream.
+/// The incoming half of a stream.
 pub(super) struct Incomings {
     status_sent: Arc<AtomicBool>,
-    /// `None` once it has ended.
+    /// `None` after the end.
     state: Option<Receiving>,
 }
 
@@ -140,12 +139,12 @@ fn request<M>(message: M, token: Option<&Secret>) -> Result<tonic::Request<M>, S
     Ok(request)
 }
 
-/// Converts a status for the machine.
+/// Converts a status to the machine's type.
 fn status_of(status: &tonic::Status, status_sent: &AtomicBool) -> Status {
     let code = if status_sent.load(Ordering::Relaxed) {
         Code::from_number(status.code().into())
     } else {
-        // Not from the server: a malformed answer, or none.
+        // Not sent by the server: the reply is malformed or missing.
         match status.code() {
             tonic::Code::Internal | tonic::Code::OutOfRange | tonic::Code::Unimplemented => Code::Internal,
             tonic::Code::Ok
@@ -167,10 +166,10 @@ fn status_of(status: &tonic::Status, status_sent: &AtomicBool) -> Status {
     Status::new(code, status.message())
 }
 
-/// Carries requests to hyper, and inspects answers before tonic does.
+/// Passes requests to hyper, and inspects replies before tonic does.
 struct Carrier {
     send: SendRequest<Body>,
-    /// The server has sent a status.
+    /// Set once the server has sent a status.
     status_sent: Arc<AtomicBool>,
 }
 
@@ -202,8 +201,8 @@ impl Service<http::Request<Body>> for Carrier {
     }
 }
 
-/// Records that a status came. Removes its details: they are unused, and tonic trusts the server to
-/// encode them well.
+/// Records that a status arrived. Removes its details: they are unused, and tonic panics if they
+/// are malformed.
 fn note_status(headers: &mut HeaderMap, status_sent: &AtomicBool) {
     headers.remove("grpc-status-details-bin");
     if headers.contains_key("grpc-status") {
@@ -215,7 +214,6 @@ fn undelivered(error: &hyper::Error) -> tonic::Status {
     tonic::Status::unavailable(chain(error))
 }
 
-/// The body of an answer.
 struct Answer {
     body: Incoming,
     status_sent: Arc<AtomicBool>,
@@ -252,15 +250,14 @@ impl http_body::Body for Answer {
 type Encode<T> = fn(T, &mut EncodeBuf<'_>) -> Result<(), prost::EncodeError>;
 type Decode<U> = fn(&mut DecodeBuf<'_>) -> Result<U, DecodeError>;
 
-/// A codec between the machine's enums and the messages of one method.
+/// Codec between the machine's enums and the messages of one method.
 struct Typed<T, U> {
     encode: Encode<T>,
     decode: Decode<U>,
-    /// Limits of what is decoded.
     bound: Bound,
 }
 
-// By hand: a derive would require `T: Clone` and `U: Clone`.
+// Not derived, because a derive would require `T: Clone` and `U: Clone`.
 impl<T, U> Clone for Typed<T, U> {
     fn clone(&self) -> Self {
         *self
@@ -293,7 +290,7 @@ impl<T, U> Encoder for Typed<T, U> {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL_MESSAGE, TOGETHER)
+        BufferSettings::new(INITIAL_BUFFER, COALESCE_LIMIT)
     }
 }
 
@@ -303,7 +300,7 @@ impl<T, U> Decoder for Typed<T, U> {
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, tonic::Status> {
         let malformed = |error| tonic::Status::internal(format!("the server's message is malformed: {error}"));
-        // The whole message is in one piece.
+        // The buffer holds the whole message in one piece.
         if !self.bound.admits(from.chunk()).map_err(malformed)? {
             return Err(tonic::Status::internal("the server's message holds more than was asked for"));
         }
@@ -311,7 +308,7 @@ impl<T, U> Decoder for Typed<T, U> {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL_MESSAGE, TOGETHER)
+        BufferSettings::new(INITIAL_BUFFER, COALESCE_LIMIT)
     }
 }
 

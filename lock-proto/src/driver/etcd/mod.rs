@@ -35,8 +35,8 @@ use crate::etcd::{self, Config};
 use crate::id::ClientId;
 use calls::Connections;
 
-/// A task inside a connection. It touches the host's stream and timers by what it shares with the
-/// connection alone, so it is `Send` whatever the host.
+/// A task of a connection. It reaches the host's stream and timers only through state shared with
+/// the connection, so it is `Send` whatever the host.
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub(super) type Driver<H> = EventLoop<H, Connections<H>>;

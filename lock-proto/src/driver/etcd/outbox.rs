@@ -1,9 +1,9 @@
-//! Buffer of what hyper writes.
+//! Write buffer between hyper and the stream.
 //!
-//! A call is several frames, and hyper writes and flushes each of them from another task. Written
-//! directly, a call would be several system calls here, and as many wake-ups of the server, which
-//! cost it more than the call itself. So output is buffered until all tasks have run, and leaves in
-//! one write. Only the answer to a ping waits longer: see [`Acks`].
+//! A call consists of several frames, and hyper writes and flushes each of them from another task.
+//! Unbuffered, each call would cost several system calls here and as many wake-ups of the server,
+//! which are more expensive than the call. So output is buffered until all tasks have run, and
+//! leaves in one write. Only ping replies wait longer: see [`Acks`].
 
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -16,20 +16,20 @@ use futures_io::AsyncWrite;
 
 use super::super::clock::Clock;
 use super::super::ticket::locked;
-use super::acks::{ACK_WAITS, Acks};
+use super::acks::{ACK_DELAY, Acks};
 use super::wire::Timers;
 
-/// Limit of the buffer. hyper waits when it is full.
-const ROOM: usize = 64 << 10;
+/// Size limit. hyper waits while the buffer is full.
+const CAPACITY: usize = 64 << 10;
 
-/// Output that waits to be written to a stream.
+/// Output to be written to a stream.
 #[derive(Default)]
 pub(super) struct Outbox(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     waiting: Vec<u8>,
-    /// How much of it the stream has taken.
+    /// Number of bytes that the stream has taken.
     taken: usize,
     /// The stream has taken bytes since the last flush.
     unflushed: bool,
@@ -39,31 +39,30 @@ struct Inner {
     acks: Acks,
 }
 
-/// State of the stream's end.
 #[derive(Default, PartialEq, Eq)]
 enum End {
     #[default]
     Open,
-    /// The stream is to be closed after the pending output.
-    Asked,
+    /// Close the stream after the pending output.
+    Closing,
     Closed,
 }
 
 impl Outbox {
-    /// Releases answers to pings in time. Never completes.
+    /// Releases delayed ping replies. Never completes.
     pub(super) async fn acknowledge(&self, timers: Timers<impl Clock>) {
         loop {
             poll_fn(|cx| locked(&self.0).acks.poll_held(cx)).await;
-            timers.after(ACK_WAITS).await;
+            timers.after(ACK_DELAY).await;
             let Inner { acks, waiting, .. } = &mut *locked(&self.0);
-            acks.let_go(waiting);
+            acks.release(waiting);
         }
     }
 
     /// Buffers the bytes for the next flush. Pending if there is no room.
     pub(super) fn poll_write(&self, cx: &Context<'_>, bytes: &[u8]) -> Poll<usize> {
         let mut inner = locked(&self.0);
-        let room = ROOM.saturating_sub(inner.waiting.len());
+        let room = CAPACITY.saturating_sub(inner.waiting.len());
         if room == 0 {
             inner.writer = Some(cx.waker().clone());
             return Poll::Pending;
@@ -80,7 +79,7 @@ impl Outbox {
         if inner.end == End::Closed {
             return Poll::Ready(());
         }
-        inner.end = End::Asked;
+        inner.end = End::Closing;
         inner.writer = Some(cx.waker().clone());
         Poll::Pending
     }
@@ -107,7 +106,7 @@ impl Outbox {
             ready!(Pin::new(&mut stream).poll_flush(cx))?;
             *unflushed = false;
         }
-        if *end == End::Asked {
+        if *end == End::Closing {
             ready!(Pin::new(&mut stream).poll_close(cx))?;
             *end = End::Closed;
         }
@@ -130,7 +129,7 @@ mod tests {
     use super::super::tests::kit::{DATA, PING, frame};
     use super::*;
 
-    /// Takes so many bytes; what they were, and in how many writes they came.
+    /// Takes `takes` bytes, and records them and the number of writes.
     #[derive(Default)]
     struct Socket {
         takes: usize,
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(outbox.poll_write(&Context::from_waker(Waker::noop()), bytes), Poll::Ready(bytes.len()));
     }
 
-    /// What leaves with a flush.
+    /// Flushes, and returns the bytes that were written.
     fn left(outbox: &Outbox, socket: &mut Socket) -> Vec<u8> {
         assert!(outbox.poll_flush(&mut *socket, &mut Context::from_waker(Waker::noop())).is_ready());
         core::mem::take(&mut socket.got)
@@ -221,7 +220,7 @@ mod tests {
         assert!(locked(&outbox.0).acks.poll_held(cx).is_ready());
         {
             let Inner { acks, waiting, .. } = &mut *locked(&outbox.0);
-            acks.let_go(waiting);
+            acks.release(waiting);
         }
         assert!(locked(&outbox.0).acks.poll_held(cx).is_pending());
     }
@@ -232,18 +231,18 @@ mod tests {
         let writer = Arc::<Counted>::default();
         let waker = Waker::from(Arc::clone(&writer));
         let cx = &mut Context::from_waker(&waker);
-        assert_eq!(outbox.poll_write(cx, &vec![1; ROOM - 1]), Poll::Ready(ROOM - 1));
+        assert_eq!(outbox.poll_write(cx, &vec![1; CAPACITY - 1]), Poll::Ready(CAPACITY - 1));
         assert_eq!(outbox.poll_write(cx, &[2, 3]), Poll::Ready(1), "as much as there is room");
         assert_eq!(outbox.poll_write(cx, &[3]), Poll::Pending);
-        for takes in [0, 10, ROOM] {
+        for takes in [0, 10, CAPACITY] {
             assert_eq!(writer.0.load(Ordering::SeqCst), 0);
             socket.takes = takes;
-            assert_eq!(outbox.poll_flush(&mut socket, cx).is_ready(), takes == ROOM);
+            assert_eq!(outbox.poll_flush(&mut socket, cx).is_ready(), takes == CAPACITY);
         }
         assert_eq!(writer.0.load(Ordering::SeqCst), 1, "woken once there is room");
         assert_eq!(outbox.poll_write(cx, &[3]), Poll::Ready(1));
         assert!(outbox.poll_flush(&mut socket, cx).is_ready());
-        assert_eq!(socket.got.len(), ROOM + 1);
+        assert_eq!(socket.got.len(), CAPACITY + 1);
         assert!(socket.got.ends_with(&[1, 2, 3]));
     }
 }

@@ -46,14 +46,14 @@ impl OwnerKeyExt for Guard {
     // E8
     fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
         let Hold { owner, ticket, .. } = &self.hold;
-        let asked = owner.shared.verb(|core, now, _| {
+        let key = owner.shared.verb(|core, now, _| {
             if core.is_closed() {
                 return Err(OwnerError::Lost(Loss::ShutDown));
             }
             let etcd = core.etcd().ok_or(OwnerError::NoKey)?;
             etcd.owner_guard(now, ticket.lock).map_err(|_| OwnerError::Lost(Loss::ShutDown))
         });
-        loss(ticket, owner.shared.now()).map_or(asked, |loss| Err(OwnerError::Lost(loss)))
+        loss(ticket, owner.shared.now()).map_or(key, |loss| Err(OwnerError::Lost(loss)))
     }
 }
 

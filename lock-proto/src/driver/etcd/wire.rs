@@ -1,8 +1,8 @@
-//! What hyper needs of a runtime: a stream, a timer, an executor.
+//! What hyper requires of a runtime: a stream, timers and an executor.
 //!
-//! hyper requires all of them to be `Send`, which a host's streams and timers need not be. So hyper
-//! gets buffers and a list of timers. The connection, which owns the host's stream, fills and
-//! empties the buffers, and the driver sleeps until the first timer.
+//! hyper requires all of them to be `Send`, unlike a host's streams and timers. So hyper gets
+//! buffers and a list of timers. The connection owns the host's stream and moves bytes between it
+//! and the buffers. The driver sleeps until the first timer.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::time::Instant;
 
 /// Size of a connection's read buffer.
 const BUFFER: usize = 16 * 1024;
-/// How much of the server's first frame identifies its protocol.
+/// Length of the beginning of the server's first frame, by which its protocol is recognised.
 const GREETING: usize = FRAME_HEAD;
 /// The type of a SETTINGS frame, which must be the first (RFC 9113, section 3.4).
 const SETTINGS: u8 = 4;
@@ -104,17 +104,17 @@ fn no_http2(greeting: &[u8]) -> Option<Breach> {
     }
 }
 
-/// Input from a stream, until hyper takes it.
+/// Input from the stream that hyper has not read yet.
 pub(super) struct Inbox(Mutex<Received>);
 
 struct Received {
     buffer: Box<[u8]>,
-    /// The part of the buffer that hyper has not taken.
+    /// Unread part of the buffer.
     from: usize,
     to: usize,
-    /// The stream has ended, and how.
+    /// Set at the end of the stream, with the error if there was one.
     end: Option<io::Result<()>>,
-    /// hyper's task, if it waits for more. Nothing is read before it does.
+    /// hyper's task, if it waits for input. Nothing is read from the stream otherwise.
     reader: Option<Waker>,
 }
 
@@ -126,8 +126,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Reads from the stream if hyper waits for input. True if there was some. Otherwise `cx` is
-    /// woken when there is.
+    /// Reads from the stream if hyper waits for input. Returns true if there was some. Otherwise
+    /// `cx` is woken when there is.
     pub(super) fn fill(&self, stream: impl AsyncRead + Unpin, cx: &mut Context<'_>) -> bool {
         let mut received = locked(&self.0);
         if received.reader.is_none() {
@@ -146,12 +146,12 @@ impl Inbox {
         true
     }
 
-    /// Hands out at most this many bytes of the input; none at the end.
-    fn poll_take<R>(&self, most: usize, cx: &Context<'_>, take: impl FnOnce(&[u8]) -> R) -> Poll<io::Result<R>> {
+    /// Reads up to `max` bytes of the input. Reads no bytes at the end.
+    fn poll_take<R>(&self, max: usize, cx: &Context<'_>, take: impl FnOnce(&[u8]) -> R) -> Poll<io::Result<R>> {
         let mut received = locked(&self.0);
         let Received { buffer, from, to, end, reader } = &mut *received;
         let bytes = buffer.get(*from..*to).unwrap_or_default();
-        let bytes = bytes.get(..most).unwrap_or(bytes);
+        let bytes = bytes.get(..max).unwrap_or(bytes);
         if bytes.is_empty() {
             match end {
                 Some(end) => core::mem::replace(end, Ok(()))?,
@@ -166,7 +166,7 @@ impl Inbox {
     }
 }
 
-/// A connection's stream, as hyper reads and writes it.
+/// The stream of a connection as hyper sees it.
 pub(super) struct Wire {
     pub(super) inbox: Arc<Inbox>,
     pub(super) outbox: Arc<Outbox>,
@@ -176,11 +176,11 @@ pub(super) struct Wire {
 impl Read for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         let Self { inbox, conn_state, .. } = &*self;
-        let most = into.remaining();
-        if most == 0 {
+        let max = into.remaining();
+        if max == 0 {
             return Poll::Ready(Ok(()));
         }
-        let taken = inbox.poll_take(most, cx, |bytes| {
+        let taken = inbox.poll_take(max, cx, |bytes| {
             conn_state.read(bytes)?;
             into.put_slice(bytes);
             Ok(())
@@ -210,19 +210,17 @@ pub(super) struct Sleeps(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// By deadline, and a number for equal ones.
+    /// By deadline and a unique number.
     wakers: BTreeMap<(Instant, u64), Waker>,
-    /// The last number.
     last: u64,
 }
 
 impl Sleeps {
-    /// The next deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
     }
 
-    /// Wakes the expired ones.
+    /// Wakes expired timers.
     pub(super) fn wake(&self, now: Instant) {
         let due = {
             let Waiting { wakers, .. } = &mut *locked(&self.0);
@@ -233,12 +231,12 @@ impl Sleeps {
     }
 }
 
-/// The timers of one connection, as hyper sets them.
+/// hyper's view of a connection's timers.
 #[derive(Clone)]
 pub(super) struct Timers<C> {
     clock: C,
     sleeps: Arc<Sleeps>,
-    /// The same moment on both clocks.
+    /// The same moment on the host's clock and on the system's.
     here: Instant,
     there: StdInstant,
 }
@@ -277,7 +275,6 @@ impl<C: Clock> Timer for Timers<C> {
     }
 }
 
-/// A pending timer.
 pub(super) struct TimerSleep<C> {
     key: (Instant, u64),
     clock: C,
@@ -304,12 +301,12 @@ impl<C> Drop for TimerSleep<C> {
     }
 }
 
-/// Executor for hyper. It spawns nothing: the connection takes the tasks and polls them.
+/// Executor for hyper. It collects tasks, which the connection polls.
 #[derive(Clone, Default)]
 pub(super) struct TaskSet(Arc<Mutex<Vec<BoxFuture<()>>>>);
 
 impl TaskSet {
-    /// Moves the new tasks out. False if there are none.
+    /// Moves new tasks out. Returns false if there are none.
     pub(super) fn take(&self, into: impl FnMut(BoxFuture<()>)) -> bool {
         let new = core::mem::take(&mut *locked(&self.0));
         let any = !new.is_empty();
@@ -330,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_a_server_says_first_tells_what_it_speaks() {
-        for (said, breach) in [
+        for (greeting, breach) in [
             (&b"HTTP/1.1 400 Bad Request\r\n"[..], Some(Breach::Http1)),
             (b"H", None),
             (b"HTTP", None),
@@ -344,12 +341,12 @@ mod tests {
             (b"SSH-2.0-OpenSSH_9.2\r\n", Some(Breach::Malformed)),
         ] {
             // In one piece, and byte by byte.
-            for size in [said.len(), 1] {
+            for size in [greeting.len(), 1] {
                 let conn_state = ConnState::default();
-                let read: io::Result<Vec<()>> = said.chunks(size).map(|piece| conn_state.read(piece)).collect();
-                assert_eq!(read.is_err(), breach.is_some(), "{said:?}");
-                assert_eq!(conn_state.fault(), breach.map(Fault::Protocol), "{said:?}");
-                assert_eq!(conn_state.is_up(), breach.is_none() && said.len() >= GREETING, "{said:?}");
+                let read: io::Result<Vec<()>> = greeting.chunks(size).map(|piece| conn_state.read(piece)).collect();
+                assert_eq!(read.is_err(), breach.is_some(), "{greeting:?}");
+                assert_eq!(conn_state.fault(), breach.map(Fault::Protocol), "{greeting:?}");
+                assert_eq!(conn_state.is_up(), breach.is_none() && greeting.len() >= GREETING, "{greeting:?}");
             }
         }
     }

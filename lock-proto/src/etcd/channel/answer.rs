@@ -1,6 +1,6 @@
-//! What the answer to a call means for the requests that were in it.
+//! Turns the reply to a call into replies to the requests in it.
 
-use super::calls::{Flying, Sent};
+use super::calls::{InFlight, Sent};
 use super::{Channel, ChannelOutput, batch};
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{RpcReply, Status};
@@ -18,45 +18,45 @@ impl Channel {
         self.reply(call, Reply::NotSent(cause));
     }
 
-    /// Answers every request of a call: all are done, refused, or of unknown outcome together.
+    /// Answers every request of a call. They share one outcome: done, refused or unknown.
     // E11
     pub(super) fn answered(&mut self, sent: Sent, result: Result<RpcReply, Status>) {
         match result {
-            Ok(answer) => self.done(sent, answer),
-            Err(status) => self.not_done(sent, &status),
+            Ok(answer) => self.succeeded(sent, answer),
+            Err(status) => self.failed(sent, &status),
         }
     }
 
-    fn done(&mut self, sent: Sent, answer: RpcReply) {
-        let nonsense = match sent {
-            Sent::Alone(one) => self.read(&one, Some(answer)),
-            Sent::Together(all) => {
-                let mut answers = batch::apart(answer, all.len()).unwrap_or_default().into_iter();
+    fn succeeded(&mut self, sent: Sent, answer: RpcReply) {
+        let mismatch = match sent {
+            Sent::Single(one) => self.read(&one, Some(answer)),
+            Sent::Batch(all) => {
+                let mut answers = batch::split(answer, all.len()).unwrap_or_default().into_iter();
                 all.iter().filter(|one| self.read(one, answers.next())).count() > 0
             }
         };
-        if nonsense {
-            // What answers nonsense may do anything.
+        if mismatch {
+            // A server that violates the protocol is not trusted with anything else.
             self.give_up(Fault::Protocol(Breach::WrongReply).into());
         }
     }
 
-    /// Returns true if this is no answer to the request.
-    fn read(&mut self, sent: &Flying, answer: Option<RpcReply>) -> bool {
+    /// Answers one request. Returns true if the reply does not fit it.
+    fn read(&mut self, sent: &InFlight, answer: Option<RpcReply>) -> bool {
         let breach = Fault::Protocol(Breach::WrongReply).into();
         let reply = answer.map_or(Reply::Unknown(breach), |answer| sent.call.request.read(answer));
-        let nonsense = matches!(reply, Reply::Unknown(_));
+        let mismatch = matches!(reply, Reply::Unknown(_));
         self.reply(sent.call.call, reply);
-        nonsense
+        mismatch
     }
 
-    fn not_done(&mut self, sent: Sent, status: &Status) {
+    fn failed(&mut self, sent: Sent, status: &Status) {
         let meaning = Meaning::of(status);
         let elsewhere = meaning.elsewhere().then(|| meaning.clone().error(status));
-        if let Sent::Together(all) = &sent
+        if let Sent::Batch(all) = &sent
             && meaning.blames_the_request()
         {
-            self.calls.fewer_than(all.len());
+            self.calls.shrink_batches(all.len());
         }
         match (sent, meaning) {
             (sent, Meaning::Unknown { error, .. }) => {
@@ -64,15 +64,15 @@ impl Channel {
                     self.reply(sent.call.call, Reply::Unknown(error.clone().into()));
                 }
             }
-            // Nothing was done, perhaps because of one of them: each is answered for itself.
-            (Sent::Together(all), _) => all.into_iter().for_each(|sent| self.calls.again(self.now, sent)),
-            (Sent::Alone(sent), Meaning::LogIn(_)) if self.config.user.is_some() && !sent.call.came_back => {
+            // Nothing was executed, perhaps because of a single request. Retry each of them alone.
+            (Sent::Batch(all), _) => all.into_iter().for_each(|sent| self.calls.requeue(self.now, sent)),
+            (Sent::Single(sent), Meaning::LogIn(_)) if self.config.user.is_some() && !sent.call.retried => {
                 let login = sent.login;
-                self.calls.again(self.now, sent);
+                self.calls.requeue(self.now, sent);
                 return self.log_in_again(login);
             }
-            (Sent::Alone(sent), Meaning::Refused(refusal)) => self.reply(sent.call.call, Reply::Refused(refusal)),
-            (Sent::Alone(sent), meaning @ (Meaning::LogIn(_) | Meaning::LoginNotNeeded)) => {
+            (Sent::Single(sent), Meaning::Refused(refusal)) => self.reply(sent.call.call, Reply::Refused(refusal)),
+            (Sent::Single(sent), meaning @ (Meaning::LogIn(_) | Meaning::LoginNotNeeded)) => {
                 self.reply(sent.call.call, Reply::Refused(Refusal::Error(meaning.error(status))));
             }
         }

@@ -1,16 +1,21 @@
-//! Several writes in one transaction (requirement E11).
+//! Batching of writes into one transaction.
 //!
-//! A transaction with a condition costs an etcd server about twice a plain put, most of it once for the transaction and not for each of its
-//! operations. So writes of one client that wait at the same time leave as one transaction that has one inner transaction for each, with
-//! its own condition and both its branches. Facts about inner transactions, from etcd's public source (`etcdserver/apply.go`,
-//! `etcdserver/api/v3rpc/key.go`), tried on 3.4:
+//! A conditional transaction costs an etcd server about twice as much as a plain put, mostly per
+//! transaction and not per operation. So pending writes of a client leave as one transaction. Each
+//! of them becomes an inner transaction with its own condition and both branches.
 //!
-//! - all conditions look at the store as it was before the whole, while a read sees what was written before it in the same
-//!   transaction. So no two of them may be about overlapping queues;
-//! - all writes have one revision. It is told in the outer header only;
-//! - a put on a lease that does not exist refuses the whole, and nothing is done;
-//! - what the outer transaction writes is checked against permissions and the space alarm, in both its branches. What the inner ones write is not.
-//!   So every write stands in the outer `failure` as well, which is checked, and never taken: there is no condition that could fail.
+//! Properties of inner transactions, from etcd's source (`etcdserver/apply.go`,
+//! `etcdserver/api/v3rpc/key.go`) and tried on 3.4:
+//!
+//! - All conditions see the store as it was before the whole transaction, while a read sees earlier
+//!   writes of the same transaction. So the queues of two requests in a batch must not overlap.
+//! - All writes share one revision, which only the outer header reports.
+//! - A put with an unknown lease fails the whole transaction, and nothing is executed.
+//! - etcd checks permissions and the space alarm for the writes of the outer transaction, in both
+//!   branches, but not for inner writes. So every write is repeated in the outer `failure` branch.
+//!   It is checked, but never executed, because the outer transaction has no condition that could
+//!   fail.
+// E11
 
 use alloc::vec::Vec;
 
@@ -18,14 +23,15 @@ use crate::etcd::message::{Op, OpResponse, RequestOp, ResponseHeader, ResponseOp
 use crate::etcd::request::{Queue, Request};
 use crate::etcd::rpc::{Rpc, RpcReply};
 
-/// How many requests one transaction takes. A server allows 128 operations unless it is told otherwise: the longest list of the outer transaction
-/// and that of an inner one, taken together.
-pub(super) const MOST: usize = 32;
-/// How many bytes of values. A server allows 1.5 MiB for a request unless it is told otherwise, and each value is in it twice.
-pub(super) const MOST_BYTES: usize = 64 << 10;
+/// Maximal number of requests in a batch. By default a server allows 128 operations: the longest
+/// list of the outer transaction plus that of one inner transaction.
+pub(super) const MAX_REQUESTS: usize = 32;
+/// Maximal size of the values in a batch. By default a server allows 1.5 MiB per request, and each
+/// value occurs twice.
+pub(super) const MAX_BYTES: usize = 64 << 10;
 
-/// The queue that it writes to, if it can be one of several in a transaction: a guarded write.
-pub(super) const fn written(request: &Request) -> Option<&Queue> {
+/// The queue that the request writes to. `None` if it cannot be batched: only guarded writes can.
+pub(super) const fn queue_of_write(request: &Request) -> Option<&Queue> {
     if let Request::Create { queue, .. } | Request::Put { queue, .. } | Request::Delete { queue, .. } = request {
         Some(queue)
     } else {
@@ -33,19 +39,21 @@ pub(super) const fn written(request: &Request) -> Option<&Queue> {
     }
 }
 
-/// How many bytes its value has.
-pub(super) const fn weight(request: &Request) -> usize {
+/// Length of the request's value in bytes.
+pub(super) const fn value_len(request: &Request) -> usize {
     if let Request::Create { value, .. } | Request::Put { value, .. } = request { value.len() } else { 0 }
 }
 
-/// Whether a key that one of them writes may lie in the queue of the other: the same name, or one that begins with the other and a slash.
+/// Returns true if a key written by one request may lie in the queue of the other. That is the case
+/// if the names are equal, or one is the other followed by a slash and more.
 pub(super) fn overlap(one: &Request, other: &Request) -> bool {
-    let (Some(one), Some(other)) = (written(one), written(other)) else { return true };
+    let (Some(one), Some(other)) = (queue_of_write(one), queue_of_write(other)) else { return true };
     one.prefix().starts_with(other.prefix()) || other.prefix().starts_with(one.prefix())
 }
 
-/// The transaction with all of them in it, in this order. Those that are no transactions are left out.
-pub(super) fn together<'a>(requests: impl Iterator<Item = &'a Request>) -> Rpc {
+/// Combines requests into one transaction, in order. Requests that are not transactions are left
+/// out.
+pub(super) fn combine<'a>(requests: impl Iterator<Item = &'a Request>) -> Rpc {
     let mut outer = TxnRequest::default();
     for request in requests {
         let Some(Rpc::Txn(inner)) = request.rpc() else { continue };
@@ -59,8 +67,9 @@ const fn is_write(op: &RequestOp) -> bool {
     matches!(op.request, Some(Op::Put(_) | Op::Delete(_)))
 }
 
-/// The answers of `count` requests that were in one transaction, each as if it had come alone; `None` if it is no answer to such a one.
-pub(super) fn apart(answer: RpcReply, count: usize) -> Option<Vec<RpcReply>> {
+/// Splits the reply to a batch of `count` requests into the replies they would have got alone.
+/// `None` if it is not a reply to such a batch.
+pub(super) fn split(answer: RpcReply, count: usize) -> Option<Vec<RpcReply>> {
     let RpcReply::Txn(TxnResponse { header: Some(header), succeeded: true, responses }) = answer else { return None };
     if responses.len() != count {
         return None;

@@ -1,7 +1,8 @@
-//! Who we are: the login, and the token that it gave.
+//! Login and its token.
 //!
-//! Simple tokens, the default of etcd, are known to every member that was running when they were made, and each forgets them by a
-//! clock of its own, five minutes after the last use there; a restarted member knows none. So each connection starts with a login.
+//! Simple tokens, etcd's default, are known to every member that was running when they were issued.
+//! Each member expires them by its own clock, five minutes after their last use there, and a
+//! restarted member knows none. So each connection starts with a login.
 
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
@@ -17,11 +18,11 @@ use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// The token, and the number of the login that gave it.
+/// The current token and the number of its login.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Login {
     pub(super) token: Option<Secret>,
-    /// How many logins there have been, those that found that none is needed included. Grows for ever.
+    /// Number of logins, including those that found authentication disabled. Only grows.
     pub(super) count: u64,
 }
 
@@ -37,7 +38,6 @@ impl Login {
 }
 
 impl Channel {
-    /// Logs in, if there is a user.
     pub(super) fn log_in(&mut self, until: Instant) {
         let Some(conn) = self.current() else { return };
         let Some(user) = &self.config.user else {
@@ -51,14 +51,14 @@ impl Channel {
         self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
     }
 
-    /// The token of this login is not valid any more: gets a new one, unless there is one already.
+    /// Replaces the token of the login `seen`, which has expired. Does nothing if there was a newer
+    /// login.
     pub(super) fn log_in_again(&mut self, seen: u64) {
         if self.is_up() && self.login.count == seen && self.config.user.is_some() {
             self.log_in(self.now + self.config.connect_timeout);
         }
     }
 
-    /// The login was answered.
     pub(super) fn logged_in(&mut self, result: Result<RpcReply, Status>) {
         let status = match result {
             Ok(RpcReply::Authenticate(answer)) if !answer.token.is_empty() => {
@@ -86,15 +86,15 @@ impl Channel {
         self.last_error = None;
     }
 
-    /// The login is refused: so is everything that waits. What comes later tries anew, after a pause as if every endpoint had
-    /// failed: the members of a cluster have the same users.
+    /// The server rejected the login: refuses everything that is queued. Backs off as if every
+    /// endpoint had failed, because the members of a cluster share their users.
     fn refuse_all(&mut self, error: ServerError) {
         while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
             self.reply(call, Reply::Refused(Refusal::Error(error.clone())));
         }
         self.watches.refuse_all(&error, &mut self.out);
         self.backoff.failures = self.backoff.failures.max(u32::from(self.config.endpoints));
-        self.since = self.now;
+        self.opened_at = self.now;
         self.give_up(error.into());
     }
 }

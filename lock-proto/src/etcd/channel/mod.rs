@@ -1,4 +1,5 @@
-//! The connection to a cluster: which member to talk to, the login, unary calls, the keep-alive stream and the one watch stream.
+//! Connection to an etcd cluster: endpoint selection, login, unary calls, the keep-alive stream and
+//! the watch stream.
 
 mod answer;
 mod batch;
@@ -20,7 +21,7 @@ pub use self::seam::{ChannelConfig, ChannelOutput};
 use self::calls::Calls;
 use self::login::Login;
 use self::streams::{KeepAlives, Step};
-use self::watch::{Wanted, Watches};
+use self::watch::{WatchSpec, Watches};
 use super::output::Output;
 use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
@@ -31,21 +32,26 @@ use crate::jitter::mix;
 use crate::lock::{Cause, ErrorClass, Failures, ServerError};
 use crate::time::Instant;
 
-/// How often the silence that is allowed may double: etcd itself gives a request up after seven seconds.
-const MOST_DOUBLINGS: u32 = 3;
+/// How often the allowed silence may double. etcd itself abandons a request after seven seconds.
+const MAX_DOUBLINGS: u32 = 3;
 
-/// How many times as long as lately nothing may arrive.
-const SLOWER: u32 = 4;
+/// The allowed silence is at least this multiple of the slowest recent reply.
+const SLOW_FACTOR: u32 = 4;
 
-/// The connection of one client to a cluster, without any I/O: typed requests in, remote procedure calls out.
+/// Sans-IO connection of one client to an etcd cluster: typed requests in, remote procedure calls
+/// out.
 ///
-/// There is one connection at a time. It is opened when there is something to send or to watch, to an endpoint that depends on `seed`, and
-/// stays while that member works. When it fails the next endpoint is tried, with a pause once all have failed. Requests wait
-/// meanwhile, each for as long as its patience lasts. A request counts as sent when it is handed out by
-/// [`poll_output`](Self::poll_output), not before (requirement M8): so drain it when the host is ready to carry it out.
+/// The channel keeps one connection at a time. It opens the connection when there is something to
+/// send or to watch. `seed` selects the first endpoint, and the channel stays with it while it
+/// works. When a connection fails, the channel tries the next endpoint; once all of them have
+/// failed, it backs off. Requests wait meanwhile, each until its timeout.
 ///
-/// The host reports what happens by the `handle_` methods. Facts about connections, calls and streams that are not current are dropped,
-/// so they may come late or twice (requirement M6).
+/// A request counts as sent once [`poll_output`](Self::poll_output) has returned it, not before.
+/// Poll only when the host is ready to carry it out.
+///
+/// The host reports what happened through the `handle_` methods. Facts about connections, calls and
+/// streams that are no longer current are dropped, so they may arrive late or twice.
+// M6, M8
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Channel {
     config: ChannelConfig,
@@ -53,25 +59,25 @@ pub struct Channel {
     now: Instant,
     phase: Phase,
     generation: u64,
-    /// The endpoint that is used, or will be tried next.
+    /// The endpoint in use, or the next one to try.
     endpoint: u16,
-    /// Failures since the last connection that lasted.
+    /// Consecutive failures. A connection that lasts resets them.
     backoff: Failures,
-    /// When the connection was opened.
-    since: Instant,
-    /// Why the last one failed, until the next one is up.
+    /// When the current connection was opened.
+    opened_at: Instant,
+    /// Why the last connection failed. Cleared by the next successful login.
     last_error: Option<Cause>,
-    /// While answers are expected: since when nothing has arrived.
+    /// Since when nothing has arrived. `None` unless a reply is outstanding.
     silent_since: Option<Instant>,
-    /// How many connections in a row ended because nothing arrived on them.
-    silences: u32,
-    /// For how long something was waited for, lately, before anything arrived.
+    /// How many connections in a row ended because of silence.
+    silent_connections: u32,
+    /// The longest recent wait for anything to arrive. Decays with each arrival.
     slowest: Duration,
     login: Login,
     calls: Calls,
     keep_alives: KeepAlives,
     watches: Watches,
-    /// Numbers of calls and streams. Never used again.
+    /// Last id given to a call or a stream. Ids are never reused.
     serial: u64,
     out: VecDeque<ChannelOutput>,
 }
@@ -86,11 +92,12 @@ enum Phase {
 }
 
 impl Channel {
-    /// A closed connection. `seed` chooses the first endpoint and spreads the retries of many clients; equal seeds give equal runs.
+    /// Creates a closed channel. `seed` selects the first endpoint and the jitter of retries. Equal
+    /// seeds give equal runs.
     #[must_use]
     pub fn new(config: ChannelConfig, seed: u64) -> Self {
         let endpoint = (mix(seed, 0) % u64::from(config.endpoints.max(1))) as u16;
-        // A user is told apart for each request by the server's own check of permissions, and by nothing else.
+        // No batching with a user: only the server's check of each request enforces permissions.
         let calls = Calls::new(config.user.is_none());
         Self {
             config,
@@ -100,10 +107,10 @@ impl Channel {
             generation: 0,
             endpoint,
             backoff: Failures::default(),
-            since: Instant::ZERO,
+            opened_at: Instant::ZERO,
             last_error: None,
             silent_since: None,
-            silences: 0,
+            silent_connections: 0,
             slowest: Duration::ZERO,
             login: Login::default(),
             calls,
@@ -114,73 +121,78 @@ impl Channel {
         }
     }
 
-    // Verbs.
-
-    /// Sends a request, and opens the connection if it is closed. If it cannot be sent within `patience`, counted from now, it is
-    /// [`Reply::NotSent`]. Once it was handed out it stays in flight until it is answered or the connection ends, which it does when answers
-    /// are expected and nothing at all has arrived for [`ChannelConfig::request_timeout`] (requirement E13). No more than 128 are under
-    /// way at once.
+    /// Sends a request, and opens the connection if it is closed.
     ///
-    /// While two calls with writes are under way, those that come later wait for an answer, but for two milliseconds at most, and then leave
-    /// together in one transaction. Each is answered as if it had gone alone (requirement E11).
+    /// A request that cannot be sent within `timeout` is answered with [`Reply::NotSent`]. Once
+    /// sent, it stays in flight until the server replies or the connection ends. The channel ends a
+    /// connection on which replies are outstanding and nothing has arrived for
+    /// [`ChannelConfig::request_timeout`]. At most 128 requests are in flight at once.
+    ///
+    /// While two calls with writes are in flight, later writes wait for a reply, but at most two
+    /// milliseconds. They then leave together in one transaction. Each gets the reply it would have
+    /// got alone.
+    // E11, E13
     pub fn send(&mut self, now: Instant, call: CallId, request: Request, timeout: Duration) {
-        self.clock(now);
+        self.advance(now);
         if self.calls.len() + self.keep_alives.len() >= self.config.limit {
             return self.not_sent(call, Fault::Backlog.into());
         }
         if let Request::KeepAlive { lease } = request {
-            self.keep_alives.ask(call, lease, self.now + timeout);
+            self.keep_alives.push(call, lease, self.now + timeout);
         } else {
-            self.calls.ask(self.now, call, request, timeout);
+            self.calls.push(self.now, call, request, timeout);
         }
         if let Phase::BackingOff { until } = &mut self.phase {
-            // The other half is for the attempt: a lease with a short TTL cannot wait for a long pause.
+            // Keep half of the timeout for the attempt: a short TTL cannot wait for a long pause.
             *until = (*until).min(self.now + timeout / 2);
         }
-        self.wake();
+        self.connect_if_needed();
     }
 
-    /// Watches the keys from `key` up to `end`, exclusive, from now on; an empty `end` means the one key.
+    /// Watches the range from `key` to `end` (exclusive) from now on. An empty `end` watches `key`
+    /// alone.
     pub fn watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
-        self.want(now, watch, key, end, false);
+        self.add_watch(now, watch, key, end, false);
     }
 
-    /// As [`watch`](Self::watch), and only deletions are told.
+    /// Like [`watch`](Self::watch), but reports deletions only.
     pub fn watch_deletions(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
-        self.want(now, watch, key, end, true);
+        self.add_watch(now, watch, key, end, true);
     }
 
-    fn want(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes, deletions: bool) {
-        self.clock(now);
+    fn add_watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes, deletions: bool) {
+        self.advance(now);
         if self.watches.len() >= self.config.limit {
             let error = ServerError { class: ErrorClass::Transient, text: "too many watches".into() };
             return self.out.push_back(ChannelOutput::WatchRefused { watch, error });
         }
-        self.watches.want(watch, Wanted { key, end, deletions }, self.login.count);
-        self.wake();
+        self.watches.insert(watch, WatchSpec { key, end, deletions }, self.login.count);
+        self.connect_if_needed();
     }
 
-    /// Ends a watch. What still comes for it is dropped. The stream stays open for the next one.
+    /// Ends a watch and drops its later events. The stream stays open for other watches.
     pub fn unwatch(&mut self, now: Instant, watch: WatchId) {
-        self.clock(now);
-        self.watches.unwant(watch);
+        self.advance(now);
+        self.watches.remove(watch);
     }
 
-    /// Gives the connection up, until `send` or `watch`. What has not been answered is answered with [`Fault::NotNeeded`]: `Unknown` if it
-    /// was sent, else `NotSent`. All watches end, without a word.
+    /// Closes the connection until the next `send` or `watch`.
+    ///
+    /// Requests in flight are answered with [`Fault::NotNeeded`] as `Unknown`, all others as
+    /// `NotSent`. Watches end without notice.
     pub fn close(&mut self, now: Instant) {
-        self.clock(now);
-        self.hang_up();
+        self.advance(now);
+        self.disconnect();
         self.phase = Phase::Closed;
         self.backoff = Failures::default();
-        self.settle(&Fault::NotNeeded.into());
+        self.fail_in_flight(&Fault::NotNeeded.into());
         while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
             self.not_sent(call, Fault::NotNeeded.into());
         }
         self.watches = Watches::new(mix(self.seed, self.generation + 2));
     }
 
-    /// Whether requests go out at once.
+    /// Returns true if the connection is open and logged in, so that requests leave at once.
     pub const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up)
     }
@@ -195,73 +207,72 @@ impl Channel {
         }
     }
 
-    // Facts.
-
     /// The connection is open.
     pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.clock(now);
+        self.advance(now);
         let Phase::Connecting { until } = self.phase else { return };
         if self.current() == Some(conn) {
-            self.since = self.now;
+            self.opened_at = self.now;
             self.log_in(until);
         }
     }
 
-    /// The connection has ended, or could not be opened.
+    /// The connection has ended or could not be opened.
     pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.clock(now);
+        self.advance(now);
         if self.current() == Some(conn) {
-            self.gone(why.into());
+            self.disconnected(why.into());
         }
     }
 
-    /// A unary call was answered, or has failed.
+    /// A unary call was answered or failed.
     pub fn handle_reply(&mut self, now: Instant, rpc: RpcId, result: Result<RpcReply, Status>) {
-        self.clock(now);
+        self.advance(now);
         if self.current() != Some(rpc.conn()) {
             return;
         }
-        self.heard();
+        self.note_arrival();
         if matches!(self.phase, Phase::LoggingIn { rpc: login, .. } if login == rpc) {
             return self.logged_in(result);
         }
         if let Some(sent) = self.calls.answered(rpc.serial) {
             self.answered(sent, result);
         }
-        self.expects();
+        self.update_silence();
     }
 
-    /// A message came on a stream.
+    /// A message arrived on a stream.
     pub fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived) {
-        self.clock(now);
+        self.advance(now);
         if !self.is_open(stream) {
             return;
         }
-        self.heard();
+        self.note_arrival();
         match (stream.kind(), message) {
-            (StreamKind::KeepAlive, StreamReceived::KeepAlive(response)) => self.kept_alive(&response),
-            (StreamKind::Watch, StreamReceived::Watch(response)) => self.watched(response),
+            (StreamKind::KeepAlive, StreamReceived::KeepAlive(response)) => self.handle_keep_alive(&response),
+            (StreamKind::Watch, StreamReceived::Watch(response)) => self.handle_watch(response),
             (StreamKind::KeepAlive, StreamReceived::Watch(_)) | (StreamKind::Watch, StreamReceived::KeepAlive(_)) => {
                 self.give_up(Fault::Protocol(Breach::WrongReply).into());
             }
         }
-        self.expects();
+        self.update_silence();
     }
 
-    /// A stream has ended, or could not be opened.
+    /// A stream has ended or could not be opened.
     pub fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status) {
-        self.clock(now);
+        self.advance(now);
         if !self.is_open(stream) {
             return;
         }
-        self.heard();
+        self.note_arrival();
         self.stream_ended(stream.kind(), &status);
-        self.expects();
+        self.update_silence();
     }
 
-    /// Time has passed: call it at [`next_deadline`](Self::next_deadline); at any other time it does no harm.
+    /// Handles expired timers. Call it at [`next_deadline`](Self::next_deadline); calls at other
+    /// times are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.clock(now);
+        self.advance(now);
         let now = self.now;
         while let Some(call) = self.calls.pop_due(now).or_else(|| self.keep_alives.pop_due(now)) {
             let cause = self.last_error.clone().unwrap_or_else(|| Fault::TimedOut.into());
@@ -276,7 +287,7 @@ impl Channel {
         }
         match self.phase {
             Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
-                self.silences = self.silences.saturating_add(1);
+                self.silent_connections = self.silent_connections.saturating_add(1);
                 self.give_up(Fault::TimedOut.into());
             }
             Phase::Closed | Phase::Up => {}
@@ -288,29 +299,29 @@ impl Channel {
             Phase::BackingOff { until } => {
                 if until <= now {
                     self.phase = Phase::Closed;
-                    self.wake();
+                    self.connect_if_needed();
                 }
             }
         }
     }
 
-    // Drains.
-
-    /// The next thing to do or to know. Told is first what has happened, then requests are handed out.
+    /// The next output: first all notifications, then requests.
     pub fn poll_output(&mut self) -> Option<ChannelOutput> {
         self.poll_notification().or_else(|| self.poll_request().map(ChannelOutput::Do))
     }
 
-    /// The next thing to do or to know, without handing out any request. For whoever has a queue of outputs between this one and the
-    /// host: empty `poll_notification` at once, and call [`poll_request`](Self::poll_request) when that queue is empty.
+    /// The next output that is not a request. For callers that keep their own queue between the
+    /// channel and the host: drain this eagerly, and call [`poll_request`](Self::poll_request) when
+    /// that queue is empty.
     pub fn poll_notification(&mut self) -> Option<ChannelOutput> {
         self.out.pop_front()
     }
 
-    /// The next request, or a stream to be opened for one: `Call`, `Open` or `Send`. From here on it may be executed.
+    /// The next request: `Call`, or `Open` or `Send` on a stream. Once returned, it may be
+    /// executed.
     pub fn poll_request(&mut self) -> Option<Output> {
         let output = self.next_request()?;
-        self.expects();
+        self.update_silence();
         Some(output)
     }
 
@@ -342,12 +353,13 @@ impl Channel {
         Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() })
     }
 
-    /// When to call `handle_timeout` at the latest. The time of the last call while there is output to be polled.
+    /// When to call `handle_timeout` at the latest. While output is pending, this is the time of
+    /// the last call.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.next_deadline_reason().map(|(at, _)| at)
     }
 
-    /// [`next_deadline`](Self::next_deadline), and what it is for.
+    /// Like [`next_deadline`](Self::next_deadline), with the reason.
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
         let ready = self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready();
         if !self.out.is_empty() || self.is_up() && ready {
@@ -363,7 +375,7 @@ impl Channel {
             phase,
             self.silent_until().map(|at| (at, "something in flight")),
             self.calls.deadline().map(|at| (at, "request that waits")),
-            self.calls.gathers_until().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
+            self.calls.batch_deadline().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
             self.keep_alives.deadline().map(|at| (at, "keep-alive that waits")),
             self.keep_alives.pause.map(|at| (at, "pause before the next keep-alive stream")),
             self.watches.deadline(&self.config, self.longest_silence()).map(|at| (at, "watch stream")),
@@ -373,17 +385,16 @@ impl Channel {
         .min()
     }
 
-    // Inside: the connection.
-
-    /// Time never goes back here, whatever the caller says (requirement M1).
-    fn clock(&mut self, now: Instant) {
+    /// Advances the clock. A time in the past is ignored.
+    // M1
+    fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// Opens the connection if it is closed and there is something to do.
-    fn wake(&mut self) {
-        let wanted = self.calls.any_waiting() || self.keep_alives.any_waiting() || self.watches.any();
-        if self.phase != Phase::Closed || !wanted {
+    /// Opens the connection if it is closed and there is work to do.
+    fn connect_if_needed(&mut self) {
+        let needed = self.calls.any_waiting() || self.keep_alives.any_waiting() || self.watches.any();
+        if self.phase != Phase::Closed || !needed {
             return;
         }
         self.generation += 1;
@@ -393,57 +404,61 @@ impl Channel {
         }
     }
 
-    /// Something has arrived.
+    /// Records that something arrived.
     // E13
-    fn heard(&mut self) {
+    fn note_arrival(&mut self) {
         if let Some(since) = &mut self.silent_since {
             let silent = self.now.since(*since);
             if silent < self.config.request_timeout {
-                self.silences = 0;
+                self.silent_connections = 0;
             }
             self.slowest = silent.max(self.slowest - self.slowest / 8);
             *since = self.now;
         }
     }
 
-    /// Notes whether an answer is expected.
-    fn expects(&mut self) {
-        let expects = self.calls.any_in_flight() || self.keep_alives.any_in_flight() || self.watches.any_in_flight();
-        self.silent_since = if expects { self.silent_since.or(Some(self.now)) } else { None };
+    /// Starts or stops the silence timer, depending on whether a reply is outstanding.
+    fn update_silence(&mut self) {
+        let outstanding =
+            self.calls.any_in_flight() || self.keep_alives.any_in_flight() || self.watches.any_in_flight();
+        self.silent_since = if outstanding { self.silent_since.or(Some(self.now)) } else { None };
     }
 
-    /// How long the connection may stay silent while an answer is outstanding. A server that has been slow gets more
-    /// time, and so does every server after all of them were silent: sending the same requests again over
-    /// another connection would only slow down a server that is already slow.
+    /// How long the connection may stay silent while a reply is outstanding.
+    ///
+    /// A slow server gets more time, and so does every server once all of them were silent.
+    /// Resending the same requests on a new connection would only add load to a server that is
+    /// already slow.
     // E13
     fn longest_silence(&self) -> Duration {
-        let rounds = self.silences / u32::from(self.config.endpoints.max(1));
+        let rounds = self.silent_connections / u32::from(self.config.endpoints.max(1));
         let timeout = self.config.request_timeout;
-        let most = timeout * (1 << MOST_DOUBLINGS);
-        (timeout * (1 << rounds.min(MOST_DOUBLINGS))).max(SLOWER * self.slowest).min(most)
+        let max = timeout * (1 << MAX_DOUBLINGS);
+        (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(SLOW_FACTOR * self.slowest).min(max)
     }
 
-    /// When the connection ends unless something arrives before.
+    /// When the connection is dropped unless something arrives first.
     fn silent_until(&self) -> Option<Instant> {
         Some(self.silent_since.filter(|_| self.is_up())? + self.longest_silence())
     }
 
-    fn hang_up(&mut self) {
+    fn disconnect(&mut self) {
         if let Some(conn) = self.current() {
             self.out.push_back(ChannelOutput::Do(Output::Disconnect { conn }));
         }
     }
 
-    /// Drops the connection, and tries the next endpoint.
+    /// Drops the connection and moves on to the next endpoint.
     fn give_up(&mut self, cause: Cause) {
-        self.hang_up();
-        self.gone(cause);
+        self.disconnect();
+        self.disconnected(cause);
     }
 
-    /// The connection is no more; the next endpoint is tried, after a pause if all have failed.
-    fn gone(&mut self, cause: Cause) {
+    /// Cleans up after a lost connection. Tries the next endpoint, after a pause if all have
+    /// failed.
+    fn disconnected(&mut self, cause: Cause) {
         let lasted = match self.phase {
-            Phase::LoggingIn { .. } | Phase::Up => self.now.since(self.since),
+            Phase::LoggingIn { .. } | Phase::Up => self.now.since(self.opened_at),
             Phase::Closed | Phase::Connecting { .. } | Phase::BackingOff { .. } => Duration::ZERO,
         };
         self.backoff.failed(lasted, self.config.reconnect);
@@ -451,17 +466,18 @@ impl Channel {
         let pause = self.backoff.pause(others, self.config.reconnect, self.seed, self.generation);
         self.phase = if pause.is_zero() { Phase::Closed } else { Phase::BackingOff { until: self.now + pause } };
         self.endpoint = (self.endpoint + 1) % self.config.endpoints.max(1);
-        self.settle(&cause);
+        self.fail_in_flight(&cause);
         self.last_error = Some(cause);
-        self.wake();
+        self.connect_if_needed();
     }
 
-    /// Answers everything that was sent: the one place where that is done (requirement M8).
-    fn settle(&mut self, cause: &Cause) {
-        while let Some(call) = self.calls.pop_flight() {
+    /// Answers all requests in flight. The only place that does so when a connection ends.
+    // M8
+    fn fail_in_flight(&mut self, cause: &Cause) {
+        while let Some(call) = self.calls.pop_in_flight() {
             call.into_all().into_iter().for_each(|sent| self.reply(sent.call.call, Reply::Unknown(cause.clone())));
         }
-        while let Some(call) = self.keep_alives.pop_flight() {
+        while let Some(call) = self.keep_alives.pop_in_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
         self.silent_since = None;
@@ -469,8 +485,6 @@ impl Channel {
         self.keep_alives.disconnected();
         self.watches.disconnected(self.now, &self.config, &mut self.out);
     }
-
-    // Inside: the streams.
 
     const fn new_stream(&mut self, conn: ConnId, kind: StreamKind) -> StreamId {
         self.serial += 1;

@@ -1,4 +1,4 @@
-//! What a channel is told, and what it tells.
+//! Configuration and output of a channel.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -11,70 +11,75 @@ use crate::id::CallId;
 use crate::lock::{Backoff, ServerError};
 use crate::url::Secret;
 
-/// What a [`Channel`](super::Channel) connects to, and how. [`Config::channel`](crate::etcd::Config::channel) makes one.
+/// Settings of a [`Channel`](super::Channel). Created by
+/// [`Config::channel`](crate::etcd::Config::channel).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelConfig {
-    /// How many endpoints there are; at least one.
+    /// Number of endpoints; at least one.
     pub endpoints: u16,
-    /// Who logs in, and with what password.
+    /// User name and password.
     pub user: Option<(Box<str>, Secret)>,
-    /// How long opening and login may take together, and a later login.
+    /// Timeout for opening a connection and logging in, and for a later login.
     pub connect_timeout: Duration,
-    /// How long nothing at all may arrive while answers are expected before the connection is given up. It becomes longer, up to eight times
-    /// as long, where answers have been slow, and doubles each time when all endpoints were silent.
+    /// How long a connection may stay silent while replies are outstanding. The limit grows to at
+    /// most eight times this value if replies are slow, and doubles after all endpoints were
+    /// silent.
     pub request_timeout: Duration,
-    /// How long the watch stream may be silent before a sign of life is asked for on it. It is opened anew if nothing comes for as
-    /// long again.
+    /// Silence on the watch stream after which it is probed. Without any message for as long again,
+    /// it is reopened.
     pub watch_quiet: Duration,
-    /// The pause before a connection is opened again once all endpoints have failed, and before a stream is; a quarter is jitter. What
-    /// had lasted for `max` starts anew with `every`.
+    /// Backoff before reconnecting once all endpoints have failed, and before reopening a stream. A
+    /// quarter of the pause is jitter. A connection or stream that lasted for `max` restarts at
+    /// `every`.
     pub reconnect: Backoff,
-    /// How many requests may be unanswered, and how many watches wanted, at a time. Beyond that a request is [`Reply::NotSent`], and a
-    /// watch refused as [`ErrorClass::Transient`](crate::lock::ErrorClass::Transient).
+    /// Maximal number of unanswered requests, and of watches. Beyond it a request gets
+    /// [`Reply::NotSent`], and a watch is refused as
+    /// [`ErrorClass::Transient`](crate::lock::ErrorClass::Transient).
     pub limit: usize,
 }
 
-/// What a [`Channel`](super::Channel) wants done, and what it has to tell. One ordered queue.
+/// Output of a [`Channel`](super::Channel), in one ordered queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an output that is not carried out stalls the connection"]
 pub enum ChannelOutput {
     /// For the host: `Connect`, `Disconnect`, `Call`, `Open`, `Send` or `Close`.
     Do(Output),
-    /// The answer to a `send`. Each gets exactly one.
+    /// The reply to a `send`. Each request gets exactly one.
     Reply {
-        /// Which one.
+        /// The request.
         call: CallId,
-        /// The answer.
+        /// Its reply.
         reply: Reply,
     },
-    /// The watch is open: every change after `revision` will be told. Told again after each re-opening.
+    /// The watch is open and reports every change after `revision`. Repeated after each reopening.
     Watching {
-        /// Which one.
+        /// The watch.
         watch: WatchId,
-        /// The store's revision when it was opened.
+        /// The store's revision when the watch was opened.
         revision: i64,
     },
     /// A key in the watched range was written or deleted.
     Changed {
-        /// Which watch.
+        /// The watch.
         watch: WatchId,
         /// The revision of the change.
         revision: i64,
-        /// Whether it was deleted.
+        /// True if the key was deleted.
         deleted: bool,
-        /// The key as it is now; of a deleted one only its name and the revision.
+        /// The key after the change. A deleted key has only its name and revision.
         kv: KeyValue,
     },
-    /// The watch cannot be heard at present: changes may be missed from now on until the next `Watching`. It is opened again by itself.
+    /// The watch was interrupted, and changes may be missed until the next `Watching`. The channel
+    /// reopens it.
     Unsubscribed {
-        /// Which one.
+        /// The watch.
         watch: WatchId,
     },
-    /// The watch is not allowed, and has ended.
+    /// The server denied the watch, which has ended.
     WatchRefused {
-        /// Which one.
+        /// The watch.
         watch: WatchId,
-        /// Why.
+        /// The reason.
         error: ServerError,
     },
 }

@@ -1,4 +1,5 @@
-//! The keep-alive stream, and what both streams have in common: what their ends mean, and the pause before they are opened again.
+//! The keep-alive stream, and what both streams share: handling of their ends, and the backoff
+//! before they are reopened.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -16,59 +17,56 @@ use crate::jitter::mix;
 use crate::lock::{Backoff, Cause, ErrorClass, Failures};
 use crate::time::Instant;
 
-/// A stream that ends this often in a row, at once each time, is a reason to try another endpoint.
+/// After this many early ends in a row, the channel tries another endpoint.
 const STREAM_TRIES: u32 = 4;
 
-/// A sign of life that is to be given, or was given.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Ask {
+struct PendingKeepAlive {
     call: CallId,
     lease: LeaseId,
 }
 
-/// The keep-alive stream. etcd answers in order, so the n-th answer for a lease on one stream answers the n-th request for it there.
+/// The keep-alive stream. etcd replies in order, so the n-th reply for a lease on a stream belongs
+/// to the n-th request for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct KeepAlives {
-    waiting: Waiting<Ask>,
-    /// Those that were sent, in their order. They stay until they are answered, or the stream ends.
-    flight: BTreeMap<u64, Ask>,
-    /// The places in `flight`, lease by lease.
+    waiting: Waiting<PendingKeepAlive>,
+    /// Requests in flight, in order, until the reply or the end of the stream.
+    in_flight: BTreeMap<u64, PendingKeepAlive>,
+    /// The numbers in `in_flight`, by lease.
     by_lease: BTreeSet<(LeaseId, u64)>,
-    /// How many were sent.
     sent: u64,
     pub(super) stream: Option<StreamId>,
-    /// Not to be opened before that.
+    /// The stream stays closed until then.
     pub(super) pause: Option<Instant>,
     pub(super) backoff: Failures,
     opened: Instant,
 }
 
-/// What is to be done on a stream.
+/// Next step on a stream.
 pub(super) enum Step<M> {
     Open,
     Send(StreamId, M),
 }
 
 impl KeepAlives {
-    pub(super) fn ask(&mut self, call: CallId, lease: LeaseId, deadline: Instant) {
-        self.waiting.push(Ask { call, lease }, deadline);
+    pub(super) fn push(&mut self, call: CallId, lease: LeaseId, deadline: Instant) {
+        self.waiting.push(PendingKeepAlive { call, lease }, deadline);
     }
 
-    /// Whether there is something to be handed out.
     pub(super) fn is_ready(&self) -> bool {
         self.any_waiting() && self.pause.is_none()
     }
 
-    /// Hands out the next step.
     pub(super) fn step(&mut self) -> Option<Step<LeaseKeepAliveRequest>> {
         if !self.is_ready() {
             return None;
         }
         let Some(stream) = self.stream else { return Some(Step::Open) };
-        let (ask, _) = self.waiting.pop()?;
-        let lease = ask.lease;
+        let (request, _) = self.waiting.pop()?;
+        let lease = request.lease;
         self.sent += 1;
-        self.flight.insert(self.sent, ask);
+        self.in_flight.insert(self.sent, request);
         self.by_lease.insert((lease, self.sent));
         Some(Step::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
     }
@@ -78,51 +76,50 @@ impl KeepAlives {
         self.opened = now;
     }
 
-    /// The call that this answers; `None` if nobody asked.
+    /// Removes the call that this reply answers. `None` if nothing was requested.
     pub(super) fn answered(&mut self, response: &LeaseKeepAliveResponse) -> Option<CallId> {
         let lease = u64::try_from(response.id).ok().filter(|id| *id > 0).map(LeaseId::from_bits)?;
         let first = *self.by_lease.range((lease, 0)..=(lease, u64::MAX)).next()?;
         self.by_lease.remove(&first);
         self.backoff = Failures::default();
-        self.flight.remove(&first.1).map(|ask| ask.call)
+        self.in_flight.remove(&first.1).map(|request| request.call)
     }
 
-    /// The stream is no more. What was sent on it is to be settled by `pop_flight`.
+    /// Records the end of the stream. The caller answers its requests by `pop_in_flight`.
     pub(super) fn lost(&mut self, now: Instant, poll: Backoff) {
         if self.stream.take().is_some() {
             self.backoff.failed(now.since(self.opened), poll);
         }
     }
 
-    /// The connection is no more, and has its own pause.
+    /// Cleans up after the connection has ended. Reconnecting has its own backoff.
     pub(super) fn disconnected(&mut self) {
         self.stream = None;
         self.pause = None;
         self.backoff = Failures::default();
     }
 
-    /// One that has waited too long to be sent.
+    /// Removes a call that was queued for too long.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<CallId> {
-        self.waiting.pop_due(now).map(|ask| ask.call)
+        self.waiting.pop_due(now).map(|request| request.call)
     }
 
     pub(super) fn pop_waiting(&mut self) -> Option<CallId> {
-        self.waiting.pop().map(|(ask, _)| ask.call)
+        self.waiting.pop().map(|(request, _)| request.call)
     }
 
-    pub(super) fn pop_flight(&mut self) -> Option<CallId> {
+    pub(super) fn pop_in_flight(&mut self) -> Option<CallId> {
         self.by_lease.clear();
-        self.flight.pop_first().map(|(_, ask)| ask.call)
+        self.in_flight.pop_first().map(|(_, request)| request.call)
     }
 
-    /// When the first of those that wait has waited too long.
+    /// When the first queued call times out.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.earliest()
     }
 
-    /// Whether an answer is expected.
     pub(super) fn any_in_flight(&self) -> bool {
-        !self.flight.is_empty()
+        !self.in_flight.is_empty()
     }
 
     pub(super) fn any_waiting(&self) -> bool {
@@ -130,12 +127,12 @@ impl KeepAlives {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.flight.len()
+        self.waiting.len() + self.in_flight.len()
     }
 }
 
 impl Channel {
-    /// The stream of this kind has ended by itself, or could not be opened.
+    /// Handles the end of a stream that this side did not close.
     pub(super) fn stream_ended(&mut self, kind: StreamKind, status: &Status) {
         let meaning = Meaning::of(status);
         let elsewhere = meaning.elsewhere();
@@ -150,7 +147,7 @@ impl Channel {
                 self.keep_alives.lost(self.now, self.config.reconnect);
                 let pause = self.keep_alives.backoff.pause(0, self.config.reconnect, mix(self.seed, 2), self.serial);
                 self.keep_alives.pause = Some(self.now + pause);
-                while let Some(call) = self.keep_alives.pop_flight() {
+                while let Some(call) = self.keep_alives.pop_in_flight() {
                     self.reply(call, Reply::Unknown(Cause::from(error.clone())));
                 }
                 if lacks_login {
@@ -178,16 +175,14 @@ impl Channel {
         }
     }
 
-    /// An answer came on the keep-alive stream.
-    pub(super) fn kept_alive(&mut self, response: &LeaseKeepAliveResponse) {
+    pub(super) fn handle_keep_alive(&mut self, response: &LeaseKeepAliveResponse) {
         if let Some(call) = self.keep_alives.answered(response) {
             self.reply(call, Reply::Done(Found::Lease { ttl: response.ttl }));
         }
     }
 
-    /// A message came on the watch stream.
-    pub(super) fn watched(&mut self, response: WatchResponse) {
-        let verdict = self.watches.heard(self.now, response, &self.config, &mut self.out);
+    pub(super) fn handle_watch(&mut self, response: WatchResponse) {
+        let verdict = self.watches.received(self.now, response, &self.config, &mut self.out);
         let login = match verdict {
             Verdict::Fine => return,
             Verdict::Broken => None,
@@ -199,12 +194,12 @@ impl Channel {
         }
     }
 
-    /// Ends the watch stream. It is opened anew after a pause.
+    /// Closes the watch stream. It is reopened after a pause.
     pub(super) fn close_watch_stream(&mut self) {
         if let Some(stream) = self.watches.stream() {
             self.out.push_back(ChannelOutput::Do(Output::Close { stream }));
         }
         self.watches.lost(self.now, &self.config, &mut self.out);
-        self.expects();
+        self.update_silence();
     }
 }

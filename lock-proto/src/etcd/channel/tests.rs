@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A channel, the time, and the host's side of the contract.
+/// A channel with its clock and its host.
 struct Rig {
     channel: Channel,
     now: Instant,
@@ -70,7 +70,7 @@ impl Rig {
         Self { channel: Channel::new(config, 42), now: Instant::from_millis(1000), serial: 0 }
     }
 
-    /// With an open connection and a request that was answered on it.
+    /// Opens a connection and completes a request on it.
     fn up(endpoints: u16) -> (Self, ConnId) {
         Self::up_with(config(endpoints))
     }
@@ -81,7 +81,7 @@ impl Rig {
         let conn = rig.connected();
         let rpc = rig.call();
         rig.answer(rpc, granted(1));
-        assert_eq!(rig.told(), [ChannelOutput::Reply { call, reply: LEASE }]);
+        assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
         (rig, conn)
     }
 
@@ -96,7 +96,7 @@ impl Rig {
         call
     }
 
-    /// A call that the server answers after so long, while nothing else happens.
+    /// Makes a call that the server answers after `takes`.
     #[track_caller]
     fn answered_after(&mut self, takes: Duration) {
         let call = self.send(grant(1));
@@ -106,12 +106,11 @@ impl Rig {
         assert_eq!(self.all(), [ChannelOutput::Reply { call, reply: LEASE }]);
     }
 
-    /// Everything there is to do or to know.
     fn all(&mut self) -> Vec<ChannelOutput> {
         core::iter::from_fn(|| self.channel.poll_output()).collect()
     }
 
-    fn told(&mut self) -> Vec<ChannelOutput> {
+    fn notifications(&mut self) -> Vec<ChannelOutput> {
         core::iter::from_fn(|| self.channel.poll_notification()).collect()
     }
 
@@ -132,7 +131,7 @@ impl Rig {
         conn
     }
 
-    /// The next output: a unary call.
+    /// Expects a unary call as the next output.
     fn call(&mut self) -> RpcId {
         match self.channel.poll_output() {
             Some(ChannelOutput::Do(Output::Call { rpc, .. })) => rpc,
@@ -140,7 +139,7 @@ impl Rig {
         }
     }
 
-    /// The next output: a stream.
+    /// Expects the opening of a stream as the next output.
     fn stream(&mut self, kind: StreamKind) -> StreamId {
         match self.channel.poll_output() {
             Some(ChannelOutput::Do(Output::Open { stream, .. })) if stream.kind() == kind => stream,
@@ -165,7 +164,7 @@ impl Rig {
         self.channel.handle_timeout(self.now);
     }
 
-    /// Time passes until something is due.
+    /// Advances time to the next deadline.
     fn until_due(&mut self) {
         let due = self.channel.next_deadline().unwrap();
         self.pass(due.since(self.now));
@@ -208,16 +207,16 @@ fn a_connection_is_opened_when_there_is_something_to_send() {
 #[test]
 fn m8_a_call_counts_as_sent_when_it_is_handed_out() {
     let (mut rig, conn) = Rig::up(2);
-    let (sent, kept) = (rig.send(grant(2)), rig.send(grant(3)));
+    let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
     rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
     assert_eq!(rig.channel.poll_output(), Some(unknown(sent, Fault::Reset)));
-    // The other has not left: it goes over the next connection.
+    // The second request has not left yet, so it uses the next connection.
     let next = rig.connected();
     assert!(next.node() != conn.node());
     let rpc = rig.call();
     rig.answer(rpc, granted(3));
-    assert_eq!(rig.all(), [ChannelOutput::Reply { call: kept, reply: LEASE }]);
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: queued, reply: LEASE }]);
 }
 
 #[test]
@@ -238,25 +237,25 @@ fn e9_silence_gives_the_connection_up_and_settles_all_in_flight() {
     assert!(rig.connecting().node() != conn.node());
 }
 
-/// A server that is only busy is not taken for one that hangs: it would be asked everything again, and be busier.
+/// A busy server is not treated as hung: sending everything again would make it busier.
 #[test]
 fn e9_a_burst_is_sent_in_portions() {
-    const MOST: usize = calls::MOST_IN_FLIGHT;
+    const MOST: usize = calls::MAX_IN_FLIGHT;
     let (mut rig, conn) = Rig::up(2);
     let calls: Vec<CallId> = (0..2 * MOST + 10).map(|_| rig.send(grant(2))).collect();
     let mut portion = |calls: &[CallId], due: Vec<ChannelOutput>| {
         let requests = rig.requests();
         assert_eq!(requests.len(), MOST);
         assert!(rig.channel.next_deadline().unwrap() > rig.now, "nothing more to be polled for now");
-        // All are slow, and all within their patience.
+        // All replies are slow, but within the timeout.
         rig.pass(900 * MS);
-        assert_eq!(rig.told(), due);
+        assert_eq!(rig.notifications(), due);
         for request in requests {
             let Output::Call { rpc, .. } = request else { panic!("{request:?}") };
             rig.answer(rpc, granted(2));
         }
         let answered = calls.iter().map(|call| ChannelOutput::Reply { call: *call, reply: LEASE });
-        assert_eq!(rig.told(), answered.collect::<Vec<_>>());
+        assert_eq!(rig.notifications(), answered.collect::<Vec<_>>());
         assert_eq!(rig.channel.current(), Some(conn));
     };
     let (first, rest) = calls.split_at(MOST);
@@ -278,9 +277,11 @@ fn what_cannot_be_sent_waits_as_long_as_its_patience() {
     assert_eq!(rig.all(), []);
     let last = rig.send_for(grant(3), 4 * MS);
     rig.pass(4 * MS);
-    // It says why; and a short patience has cut the pause short, so that there was time for an attempt.
+    // The short timeout has shortened the backoff, which left time for an attempt.
     let conn = match rig.all()[..] {
-        [ref told, ChannelOutput::Do(Output::Connect { conn, .. })] if *told == not_sent(last, Fault::Refused) => conn,
+        [ref reply, ChannelOutput::Do(Output::Connect { conn, .. })] if *reply == not_sent(last, Fault::Refused) => {
+            conn
+        }
         ref other => panic!("{other:?}"),
     };
     rig.channel.handle_connected(rig.now, conn);
@@ -310,7 +311,7 @@ fn e9_endpoints_are_tried_in_turn_and_then_with_pauses() {
         let full = (10 * MS * (1 << n)).min(SECOND);
         assert!(*pause <= full && *pause > full * 3 / 4 - MS, "{n}: {pause:?}");
     }
-    // Clients with other seeds start elsewhere.
+    // Other seeds start at other endpoints.
     let starts: alloc::collections::BTreeSet<u16> =
         (0..20).map(|seed| Channel::new(config(3), seed).endpoint).collect();
     assert_eq!(starts.len(), 3);
@@ -374,14 +375,15 @@ fn m6_facts_that_are_not_current_are_dropped() {
     assert_eq!(rig.all(), [ChannelOutput::Reply { call, reply: LEASE }], "once");
 }
 
-/// Requirement M3: whatever kind of request it is that can be handed out.
+/// For every kind of request.
+// M3
 #[test]
 fn m3_what_can_be_handed_out_is_due_now() {
     let queued = |rig: &Rig| rig.channel.next_deadline_reason() == Some((rig.now, "output is queued"));
     let mut rig = Rig::new(1);
     rig.send(grant(1));
     assert!(queued(&rig), "a connection is to be opened");
-    let asks: [fn(&mut Rig); 3] = [
+    let requests: [fn(&mut Rig); 3] = [
         |rig| {
             rig.send(grant(2));
         },
@@ -390,10 +392,10 @@ fn m3_what_can_be_handed_out_is_due_now() {
         },
         |rig| rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new()),
     ];
-    for ask in asks {
+    for request in requests {
         let (mut rig, _) = Rig::up(1);
         assert!(!queued(&rig));
-        ask(&mut rig);
+        request(&mut rig);
         assert!(queued(&rig));
         rig.all();
         assert!(!queued(&rig));
@@ -403,11 +405,11 @@ fn m3_what_can_be_handed_out_is_due_now() {
 #[test]
 fn close_answers_all_and_a_later_request_opens_anew() {
     let (mut rig, conn) = Rig::up(1);
-    let (sent, kept) = (rig.send(grant(2)), rig.send(grant(3)));
+    let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
     rig.channel.close(rig.now);
-    assert_eq!(rig.all(), [disconnect(conn), unknown(sent, Fault::NotNeeded), not_sent(kept, Fault::NotNeeded)]);
+    assert_eq!(rig.all(), [disconnect(conn), unknown(sent, Fault::NotNeeded), not_sent(queued, Fault::NotNeeded)]);
     assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (None, None));
     rig.send(grant(4));
     assert!(rig.connecting() != conn);
@@ -419,16 +421,16 @@ fn beyond_the_limit_nothing_is_queued() {
     rig.send(grant(1));
     rig.connected();
     rig.call();
-    // One that is under way counts as well as those that wait.
+    // Requests in flight count too.
     rig.send(grant(2));
     rig.send(Request::KeepAlive { lease: lease(1) });
     rig.send(Request::KeepAlive { lease: lease(2) });
     let fifth = rig.send(grant(3));
-    assert_eq!(rig.told(), [not_sent(fifth, Fault::Backlog)]);
+    assert_eq!(rig.notifications(), [not_sent(fifth, Fault::Backlog)]);
     for n in 1..=5 {
         rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new());
     }
-    let outputs = rig.told();
+    let outputs = rig.notifications();
     assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
         if *watch == WatchId::new(5) && error.class == ErrorClass::Transient));
 }

@@ -1,13 +1,19 @@
-//! The watch stream: one stream carries all watches (requirement E5).
+//! The watch stream. A single stream carries all watches.
 //!
-//! What is relied on, tried on etcd 3.4.23 and read in `server/etcdserver/api/v3rpc/watch.go` of its public source: a client may
-//! choose the number of a watch; requests are worked off in order, so creations are answered in order; one that is not allowed is answered
-//! `created` and `canceled` with the number -1; what was cancelled is answered `canceled`; the header of a `created` tells the revision
-//! after which everything is told.
+//! The code relies on the following behaviour, tried on etcd 3.4.23 and read in its source,
+//! `server/etcdserver/api/v3rpc/watch.go`:
 //!
-//! The sign of life on a silent stream is a watch that is created and cancelled at once, not a progress request: from 3.4.25 and 3.5.8 on
-//! etcd leaves that unanswered while nothing has been written since the youngest watch was opened (etcd issue 17507), which is what
-//! silence means.
+//! - A client may choose the id of a watch.
+//! - The server handles requests in order, so it answers creations in order.
+//! - It answers a creation that is not allowed with `created` and `canceled`, and the id -1.
+//! - It answers a cancellation with `canceled`.
+//! - The header of a `created` has the revision after which every change is reported.
+//!
+//! A silent stream is probed by creating a watch and cancelling it at once, not by a progress
+//! request. From 3.4.25 and 3.5.8 on, etcd does not answer progress requests while nothing has been
+//! written since the youngest watch was opened (etcd issue 17507). A silent stream is just that
+//! case.
+// E5
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
@@ -28,87 +34,87 @@ use crate::etcd::status::denial;
 use crate::lock::{Failures, ServerError};
 use crate::time::Instant;
 
-/// How many creations may be unanswered at once: see [`MOST_IN_FLIGHT`](super::calls::MOST_IN_FLIGHT).
-const MOST_UNANSWERED: usize = super::calls::MOST_IN_FLIGHT;
+/// Maximal number of unanswered creations. See [`MAX_IN_FLIGHT`](super::calls::MAX_IN_FLIGHT).
+const MAX_UNANSWERED: usize = super::calls::MAX_IN_FLIGHT;
 
-/// What is to be watched.
+/// Range of keys to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Wanted {
+pub(super) struct WatchSpec {
     pub(super) key: Bytes,
     pub(super) end: Bytes,
-    /// Only deletions are told.
+    /// Report deletions only.
     pub(super) deletions: bool,
 }
 
-/// One watch that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
-    wanted: Wanted,
+    spec: WatchSpec,
     state: State,
     backoff: Failures,
-    /// The login that was current when it was first asked for, or with which it last worked. A later login that it is denied with
-    /// settles the matter.
+    /// The login at the time of the request, or the one with which the watch last worked. If a
+    /// later login is denied, the denial is final.
     proven: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
-    /// Among those that are to be created.
+    /// To be created.
     New,
-    /// The server was asked to create it.
-    Asked { wire: i64 },
-    /// It tells every change.
+    /// Creation was requested.
+    Creating { wire: i64 },
+    /// Every change is reported.
     Open { wire: i64, since: Instant },
-    /// The server cancelled it; to be created anew after a pause.
+    /// The server cancelled it. Recreated after a pause.
     Pausing { until: Instant },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Ask {
+enum Command {
     Cancel(i64),
-    /// A sign of life: a watch of this range, created and cancelled.
-    Probe(Wanted),
+    /// Create and cancel a watch on this range, to test a silent stream.
+    Probe(WatchSpec),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Open {
     id: StreamId,
-    /// The login that it was opened with.
+    /// The login whose token opened it.
     login: u64,
     since: Instant,
-    heard: Instant,
-    /// When the oldest creation that is not answered was sent.
-    asked: Instant,
+    last_message: Instant,
+    /// When the oldest unanswered creation was sent.
+    oldest_unanswered: Instant,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Watches {
     seed: u64,
-    wanted: BTreeMap<WatchId, Watch>,
-    /// Those of `wanted` that are new.
-    fresh: BTreeSet<WatchId>,
-    /// Those of `wanted` that pause.
+    watches: BTreeMap<WatchId, Watch>,
+    /// Watches in state `New`.
+    to_create: BTreeSet<WatchId>,
+    /// Watches in state `Pausing`.
     pausing: BTreeSet<(Instant, WatchId)>,
     stream: Option<Open>,
-    /// The numbers of watches on this stream. What comes for any other is dropped.
+    /// Watches by their id on this stream. Messages for other ids are dropped.
     wires: BTreeMap<i64, WatchId>,
-    /// Creations that are not answered, oldest first. Also of watches that nobody wants any more.
+    /// Unanswered creations, oldest first, including those of removed watches.
     unanswered: BTreeSet<i64>,
-    asks: VecDeque<Ask>,
-    /// The last number given to a watch. None is used twice.
+    commands: VecDeque<Command>,
+    /// Last id given to a watch. Ids are never reused.
     wire: i64,
-    /// The stream is not to be opened before that.
+    /// The stream stays closed until then.
     pause: Option<Instant>,
     backoff: Failures,
 }
 
-/// What a message means for the stream as a whole.
+/// Consequence of a message for the stream as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verdict {
     Fine,
-    /// It cannot be understood. What it was about may have been a change: open the stream anew.
+    /// The message is malformed and may have hidden a change. Reopen the stream.
     Broken,
-    /// A watch was denied: log in anew, if that has not happened since this login, and open the stream anew.
+    /// A watch was denied. Reopen the stream, after a new login unless there has been one since
+    /// this login.
     LogIn(u64),
 }
 
@@ -117,18 +123,16 @@ impl Watches {
         Self { seed, ..Self::default() }
     }
 
-    // Verbs.
-
-    pub(super) fn want(&mut self, watch: WatchId, wanted: Wanted, login: u64) {
-        let new = Watch { wanted, state: State::New, backoff: Failures::default(), proven: login };
-        if let Some(old) = self.wanted.insert(watch, new) {
+    pub(super) fn insert(&mut self, watch: WatchId, spec: WatchSpec, login: u64) {
+        let new = Watch { spec, state: State::New, backoff: Failures::default(), proven: login };
+        if let Some(old) = self.watches.insert(watch, new) {
             self.forget(watch, old.state);
         }
-        self.fresh.insert(watch);
+        self.to_create.insert(watch);
     }
 
-    pub(super) fn unwant(&mut self, watch: WatchId) {
-        if let Some(old) = self.wanted.remove(&watch) {
+    pub(super) fn remove(&mut self, watch: WatchId) {
+        if let Some(old) = self.watches.remove(&watch) {
             self.forget(watch, old.state);
         }
     }
@@ -136,11 +140,11 @@ impl Watches {
     fn forget(&mut self, watch: WatchId, state: State) {
         match state {
             State::New => {
-                self.fresh.remove(&watch);
+                self.to_create.remove(&watch);
             }
-            State::Asked { wire } | State::Open { wire, .. } => {
+            State::Creating { wire } | State::Open { wire, .. } => {
                 self.wires.remove(&wire);
-                self.asks.push_back(Ask::Cancel(wire));
+                self.commands.push_back(Command::Cancel(wire));
             }
             State::Pausing { until } => {
                 self.pausing.remove(&(until, watch));
@@ -148,26 +152,24 @@ impl Watches {
         }
     }
 
-    /// Ends them all, and tells that it is for good.
+    /// Ends all watches with a final error.
     pub(super) fn refuse_all(&mut self, error: &ServerError, out: &mut VecDeque<ChannelOutput>) {
         self.refuse(error, out, |_| true);
     }
 
     fn refuse(&mut self, error: &ServerError, out: &mut VecDeque<ChannelOutput>, which: impl Fn(&Watch) -> bool) {
-        let refused: Vec<WatchId> = self.wanted.iter().filter(|(_, watch)| which(watch)).map(|(id, _)| *id).collect();
+        let refused: Vec<WatchId> = self.watches.iter().filter(|(_, watch)| which(watch)).map(|(id, _)| *id).collect();
         for watch in refused {
-            self.unwant(watch);
+            self.remove(watch);
             out.push_back(ChannelOutput::WatchRefused { watch, error: error.clone() });
         }
     }
 
-    // Facts.
-
     pub(super) fn opened(&mut self, now: Instant, id: StreamId, login: u64) {
-        self.stream = Some(Open { id, login, since: now, heard: now, asked: now });
+        self.stream = Some(Open { id, login, since: now, last_message: now, oldest_unanswered: now });
     }
 
-    pub(super) fn heard(
+    pub(super) fn received(
         &mut self,
         now: Instant,
         message: WatchResponse,
@@ -175,19 +177,19 @@ impl Watches {
         out: &mut VecDeque<ChannelOutput>,
     ) -> Verdict {
         let Some(stream) = &mut self.stream else { return Verdict::Fine };
-        stream.heard = now;
+        stream.last_message = now;
         let login = stream.login;
         let mut wire = message.watch_id;
         if (message.created || message.canceled) && !self.unanswered.remove(&wire) {
-            // One that could not be created has no number: it is the oldest that was asked for.
+            // A failed creation has no id. It belongs to the oldest unanswered request.
             if message.created && message.canceled && wire <= 0 {
                 let Some(oldest) = self.unanswered.pop_first() else { return Verdict::Fine };
                 wire = oldest;
             }
         }
         let Some(id) = self.wires.get(&wire).copied() else { return Verdict::Fine };
-        let Some(watch) = self.wanted.get_mut(&id) else { return Verdict::Fine };
-        if !message.events.is_empty() && !tell(id, watch.state, message.events, out) {
+        let Some(watch) = self.watches.get_mut(&id) else { return Verdict::Fine };
+        if !message.events.is_empty() && !emit_changes(id, watch.state, message.events, out) {
             return Verdict::Broken;
         }
         if message.canceled {
@@ -196,16 +198,16 @@ impl Watches {
                     out.push_back(ChannelOutput::Unsubscribed { watch: id });
                     now.since(since)
                 }
-                State::New | State::Asked { .. } | State::Pausing { .. } => Duration::ZERO,
+                State::New | State::Creating { .. } | State::Pausing { .. } => Duration::ZERO,
             };
             self.wires.remove(&wire);
             if let Some(error) = denial(&message.cancel_reason) {
                 watch.state = State::New;
-                self.fresh.insert(id);
+                self.to_create.insert(id);
                 if config.user.is_some() && login <= watch.proven {
                     return Verdict::LogIn(login);
                 }
-                self.unwant(id);
+                self.remove(id);
                 out.push_back(ChannelOutput::WatchRefused { watch: id, error });
                 return Verdict::Fine;
             }
@@ -214,7 +216,7 @@ impl Watches {
             watch.state = State::Pausing { until };
             self.pausing.insert((until, id));
         } else if message.created
-            && let State::Asked { wire } = watch.state
+            && let State::Creating { wire } = watch.state
         {
             let Some(revision) = message.header.map(|header| header.revision).filter(|revision| *revision > 0) else {
                 return Verdict::Broken;
@@ -226,10 +228,10 @@ impl Watches {
         Verdict::Fine
     }
 
-    /// The stream is no more. It is opened anew after a pause.
+    /// Cleans up after the stream has ended. It is reopened after a pause.
     pub(super) fn lost(&mut self, now: Instant, config: &ChannelConfig, out: &mut VecDeque<ChannelOutput>) {
         let Some(stream) = self.stream.take() else { return };
-        for (id, watch) in &mut self.wanted {
+        for (id, watch) in &mut self.watches {
             match watch.state {
                 State::Open { since, .. } => {
                     if now.since(since) >= config.reconnect.max {
@@ -237,27 +239,28 @@ impl Watches {
                     }
                     out.push_back(ChannelOutput::Unsubscribed { watch: *id });
                 }
-                State::New | State::Asked { .. } | State::Pausing { .. } => {}
+                State::New | State::Creating { .. } | State::Pausing { .. } => {}
             }
             watch.state = State::New;
-            self.fresh.insert(*id);
+            self.to_create.insert(*id);
         }
         self.pausing.clear();
         self.wires.clear();
         self.unanswered.clear();
-        self.asks.clear();
+        self.commands.clear();
         self.backoff.failed(now.since(stream.since), config.reconnect);
         self.pause = Some(now + self.backoff.pause(0, config.reconnect, self.seed, self.wire as u64));
     }
 
-    /// The connection is no more, and has its own pause.
+    /// Cleans up after the connection has ended. Reconnecting has its own backoff.
     pub(super) fn disconnected(&mut self, now: Instant, config: &ChannelConfig, out: &mut VecDeque<ChannelOutput>) {
         self.lost(now, config, out);
         self.pause = None;
         self.backoff = Failures::default();
     }
 
-    /// The stream was ended for lack of a valid token. Those that a later login did not help either are refused.
+    /// The stream ended for lack of a valid token. Refuses watches that a later login did not help,
+    /// and returns the login of the stream.
     pub(super) fn denied(
         &mut self,
         error: &ServerError,
@@ -269,8 +272,8 @@ impl Watches {
         Some(login)
     }
 
-    /// Does what is due. Returns true if the stream is given up: something is unanswered, and nothing has come on it for so long. Other
-    /// streams may be well.
+    /// Handles expired timers. Returns true if a reply is overdue on this stream, so that it must
+    /// be reopened. Other streams may still work.
     #[must_use]
     pub(super) fn timeout(&mut self, now: Instant, config: &ChannelConfig, silence: Duration) -> bool {
         if self.pause.is_some_and(|until| until <= now) {
@@ -278,125 +281,121 @@ impl Watches {
         }
         while let Some((_, id)) = self.pausing.first().copied().filter(|(until, _)| *until <= now) {
             self.pausing.pop_first();
-            if let Some(watch) = self.wanted.get_mut(&id) {
+            if let Some(watch) = self.watches.get_mut(&id) {
                 watch.state = State::New;
-                self.fresh.insert(id);
+                self.to_create.insert(id);
             }
         }
-        if self.quiet_until(config).is_some_and(|until| until <= now)
-            && let Some(watch) = self.wires.values().next().and_then(|id| self.wanted.get(id))
+        if self.probe_at(config).is_some_and(|until| until <= now)
+            && let Some(watch) = self.wires.values().next().and_then(|id| self.watches.get(id))
         {
-            // What is watched already may be watched.
-            self.asks.push_back(Ask::Probe(watch.wanted.clone()));
+            // Reuse a watched range, because its permission is proven.
+            self.commands.push_back(Command::Probe(watch.spec.clone()));
         }
         self.silent_until(config, silence).is_some_and(|until| until <= now)
     }
 
-    // Drains.
-
-    /// Whether there is something to be handed out.
     pub(super) fn is_ready(&self) -> bool {
         match self.stream {
-            Some(_) => !self.asks.is_empty() || (!self.fresh.is_empty() && self.unanswered.len() < MOST_UNANSWERED),
+            Some(_) => {
+                !self.commands.is_empty() || (!self.to_create.is_empty() && self.unanswered.len() < MAX_UNANSWERED)
+            }
             None => self.any() && self.pause.is_none(),
         }
     }
 
-    /// Hands out the next step.
     pub(super) fn step(&mut self, now: Instant) -> Option<Step<WatchRequest>> {
         if !self.is_ready() {
             return None;
         }
         let Some(stream) = self.stream else { return Some(Step::Open) };
-        let ask = match self.asks.pop_front() {
-            Some(Ask::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
-            Some(Ask::Probe(wanted)) => {
-                let (wire, create) = self.create(now, wanted);
-                self.asks.push_front(Ask::Cancel(wire));
+        let request = match self.commands.pop_front() {
+            Some(Command::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
+            Some(Command::Probe(spec)) => {
+                let (wire, create) = self.create(now, spec);
+                self.commands.push_front(Command::Cancel(wire));
                 create
             }
             None => {
-                let id = self.fresh.pop_first()?;
-                let watch = self.wanted.get_mut(&id)?;
-                let wanted = watch.wanted.clone();
-                watch.state = State::Asked { wire: self.wire + 1 };
-                let (wire, create) = self.create(now, wanted);
+                let id = self.to_create.pop_first()?;
+                let watch = self.watches.get_mut(&id)?;
+                let spec = watch.spec.clone();
+                watch.state = State::Creating { wire: self.wire + 1 };
+                let (wire, create) = self.create(now, spec);
                 self.wires.insert(wire, id);
                 create
             }
         };
-        Some(Step::Send(stream.id, WatchRequest { request: Some(ask) }))
+        Some(Step::Send(stream.id, WatchRequest { request: Some(request) }))
     }
 
-    fn create(&mut self, now: Instant, wanted: Wanted) -> (i64, WatchAsk) {
+    fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchAsk) {
         self.wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
-            stream.asked = now;
+            stream.oldest_unanswered = now;
         }
         self.unanswered.insert(self.wire);
         let request = WatchCreateRequest {
-            key: wanted.key,
-            range_end: wanted.end,
-            // From now on: never from a revision (requirement E5).
+            key: spec.key,
+            range_end: spec.end,
+            // From now on, never from a past revision.
+            // E5
             start_revision: 0,
             progress_notify: false,
-            filters: if wanted.deletions { vec![NO_PUT] } else { Vec::new() },
+            filters: if spec.deletions { vec![NO_PUT] } else { Vec::new() },
             watch_id: self.wire,
             fragment: true,
         };
         (self.wire, WatchAsk::Create(request))
     }
 
-    /// The stream that is open.
     pub(super) fn stream(&self) -> Option<StreamId> {
         self.stream.map(|stream| stream.id)
     }
 
     pub(super) fn any(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.watches.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.wanted.len()
+        self.watches.len()
     }
 
-    /// How often the stream has ended in a row without having lasted.
+    /// How often in a row the stream has ended early.
     pub(super) const fn failures(&self) -> u32 {
         self.backoff.failures
     }
 
-    /// When `timeout` is due.
     pub(super) fn deadline(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(until, _)| *until);
-        [self.pause, pausing, self.silent_until(config, silence), self.quiet_until(config)].into_iter().flatten().min()
+        [self.pause, pausing, self.silent_until(config, silence), self.probe_at(config)].into_iter().flatten().min()
     }
 
-    /// Whether an answer is expected.
     pub(super) fn any_in_flight(&self) -> bool {
         !self.unanswered.is_empty()
     }
 
-    /// When the stream is reopened unless something arrives before, while an answer is outstanding on it. It may stay
-    /// silent for at least as long as the connection, whose current limit is `silence`.
+    /// When the stream is reopened unless something arrives first, while a reply is outstanding on
+    /// it. It gets at least as much time as the connection, whose current limit is `silence`.
     // E13
     fn silent_until(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let stream = self.stream.filter(|_| self.any_in_flight())?;
-        Some(stream.heard.max(stream.asked) + config.watch_quiet.max(silence))
+        Some(stream.last_message.max(stream.oldest_unanswered) + config.watch_quiet.max(silence))
     }
 
-    /// Until when the stream may be silent, while there are watches on it and no answer is due anyway.
-    fn quiet_until(&self, config: &ChannelConfig) -> Option<Instant> {
+    /// When to probe the stream. `None` if it has no watches, or a reply is outstanding anyway.
+    fn probe_at(&self, config: &ChannelConfig) -> Option<Instant> {
         let stream = self.stream?;
-        let waiting = self.wires.is_empty() || !self.unanswered.is_empty() || !self.asks.is_empty();
-        (!waiting).then(|| stream.heard + config.watch_quiet)
+        let waiting = self.wires.is_empty() || !self.unanswered.is_empty() || !self.commands.is_empty();
+        (!waiting).then(|| stream.last_message + config.watch_quiet)
     }
 }
 
-/// Passes changes on, in their order. Whether they were what changes of an open watch can be.
-fn tell(id: WatchId, state: State, events: Vec<WatchEvent>, out: &mut VecDeque<ChannelOutput>) -> bool {
+/// Emits changes in order. Returns false if they cannot belong to an open watch.
+fn emit_changes(id: WatchId, state: State, events: Vec<WatchEvent>, out: &mut VecDeque<ChannelOutput>) -> bool {
     match state {
         State::Open { .. } => {}
-        State::New | State::Asked { .. } | State::Pausing { .. } => return false,
+        State::New | State::Creating { .. } | State::Pausing { .. } => return false,
     }
     for WatchEvent { kind, kv } in events {
         let Some(kv) = kv.filter(|kv: &KeyValue| kv.mod_revision > 0 && matches!(kind, 0 | DELETED)) else {

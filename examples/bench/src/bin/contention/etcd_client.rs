@@ -1,5 +1,5 @@
-//! `etcd-client`: the Lock call of the server (v3lock), which waits there. Who has the same lease has the same place in the queue, so each
-//! task has a lease of its own.
+//! `etcd-client` with the server's Lock call (v3lock), which waits on the server. Calls with the
+//! same lease share a place in the queue, so each task has its own lease.
 
 use std::time::Duration;
 
@@ -39,13 +39,14 @@ impl Contender for Task {
         let ttl = i64::try_from(self.ttl.as_secs().max(1)).unwrap_or(i64::MAX);
         let granted = self.client.lease_grant(ttl, None).await.map_err(Failed::unreachable)?;
         self.lease = granted.id();
-        let kept = self.client.lease_keep_alive(self.lease).await;
-        let (mut keeper, mut answers) = kept.map_err(Failed::unreachable)?;
+        let stream = self.client.lease_keep_alive(self.lease).await;
+        let (mut keeper, mut answers) = stream.map_err(Failed::unreachable)?;
         let pause = self.ttl / 3;
         self.alive = Some(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(pause).await;
-                // Without an answer the lease ends, and the locks fail: that is counted there.
+                // Without a reply the lease expires, and the locks fail. The failures are counted
+                // there.
                 if keeper.keep_alive().await.is_err() || answers.message().await.is_err() {
                     return;
                 }

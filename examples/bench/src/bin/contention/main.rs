@@ -1,4 +1,4 @@
-//! `contention` with other libraries to compare with: the same tool as in the package lock-examples, and `--peer`.
+//! The `contention` tool of the package lock-examples, with `--peer` for other libraries.
 //!
 //! `cargo run --release --manifest-path examples/bench/Cargo.toml --bin contention -- report`.
 
@@ -63,7 +63,7 @@ impl Peers for Others {
     }
 }
 
-/// Measures tasks that are made by `task`, with as many clients made by `open` as the job asks for.
+/// Measures tasks created by `task`, on as many clients created by `open` as the job requires.
 fn run<C, T: Contender>(
     job: &Job,
     open: impl AsyncFn(&Job) -> Result<C, Failed>,
@@ -80,7 +80,7 @@ fn run<C, T: Contender>(
     })?
 }
 
-/// The version of a dependency, by the lock file.
+/// The version of a dependency, from the lock file.
 fn version_of(package: &str) -> &'static str {
     let entry = format!("name = \"{package}\"\nversion = \"");
     let rest = include_str!("../../../Cargo.lock").split_once(&entry).map_or("", |(_, rest)| rest);

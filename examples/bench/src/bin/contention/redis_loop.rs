@@ -1,5 +1,6 @@
-//! `redis`, the client of that name, and a lock as many write it themselves: `SET NX PX` every 50 ms until it succeeds, a token for each
-//! attempt, a script that deletes the key if the token is still there.
+//! The `redis` client with a common handwritten lock. It repeats `SET NX PX` once per poll interval
+//! until it succeeds, with a token per attempt. To release, a script deletes the key if it still
+//! has the token.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub struct Task {
     tokens: u64,
 }
 
-/// The token that the key has while it is held.
+/// The token in the key while the lock is held.
 pub struct Held(String);
 
 impl Task {

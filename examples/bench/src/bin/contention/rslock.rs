@@ -1,4 +1,4 @@
-//! `rslock`, as its documentation has it used.
+//! `rslock`, used as in its documentation.
 
 use lock_examples::contention::{Contender, Failed, Job};
 use rslock::{Lock, LockManager};
@@ -9,7 +9,7 @@ pub struct Client(LockManager);
 impl Client {
     pub async fn open(job: &Job) -> Result<Self, Failed> {
         let mut manager = LockManager::new(job.backends.clone());
-        // Its own loop around the tries begins anew when they are used up; the wait has no end here.
+        // When its tries are used up, rslock starts over. So this wait has no limit.
         manager.set_retry(u32::MAX, job.poll);
         Ok(Self(manager))
     }
@@ -35,7 +35,7 @@ impl Contender for Task {
     type Held = Lock;
 
     async fn ready(&mut self) -> Result<(), Failed> {
-        // Connects, and loads the script. A name of the task's own, so that nobody waits.
+        // Connects and loads the script. The name is unique to the task, so that no task waits.
         let name = format!("{}:first:{:p}", String::from_utf8_lossy(&self.name), self.name.as_ptr());
         let lock = self.take(name.as_bytes()).await.map_err(Failed::unreachable)?;
         lock.release().await;

@@ -1,4 +1,4 @@
-//! One name, and many who want it. Held for no time at all: what is measured is the handing over.
+//! Many contenders for one name. Each hold ends at once, so this measures the hand-over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,15 +14,15 @@ use crate::ring::Ring;
 use lock_bench::bare::{Bare, PUT};
 use lock_bench::cost::{Sample, sample};
 
-/// How the contest went.
+/// Result of a contest.
 pub struct Outcome {
     pub sample: Sample,
-    /// From the call that releases to the next grant, sorted.
-    handed_over: Vec<Duration>,
+    /// Times from the call that releases to the next grant, sorted.
+    hand_overs: Vec<Duration>,
 }
 
 impl Outcome {
-    /// One line, with a title.
+    /// Prints one line of the table.
     pub fn print(&self, title: &str) {
         let Sample { rate, calls, watch, cpu } = self.sample;
         println!(
@@ -36,7 +36,7 @@ impl Outcome {
         );
     }
 
-    /// What stands above such lines.
+    /// Prints the head of the table.
     pub fn print_head() {
         println!(
             "{:<38} {:>8} {:>10} {:>10} {:>6} {:>6} {:>6} {:>6} {:>6}",
@@ -45,12 +45,12 @@ impl Outcome {
     }
 
     fn quantile(&self, part: f64) -> Duration {
-        let place = ((self.handed_over.len() as f64 * part) as usize).min(self.handed_over.len().saturating_sub(1));
-        self.handed_over.get(place).copied().unwrap_or_default()
+        let place = ((self.hand_overs.len() as f64 * part) as usize).min(self.hand_overs.len().saturating_sub(1));
+        self.hand_overs.get(place).copied().unwrap_or_default()
     }
 }
 
-/// Passed from holder to holder.
+/// Tracks the holder.
 #[derive(Debug)]
 struct Baton {
     start: Instant,
@@ -80,7 +80,8 @@ impl Baton {
     }
 }
 
-/// Measures `tasks` contenders made by `task`. None of them makes bare puts: those are of whoever writes beside them.
+/// Measures `tasks` contenders created by `task`. Their calls of Put are not counted, because only
+/// a writer beside them makes such calls.
 async fn contest<F>(
     etcd: &Etcd,
     tasks: usize,
@@ -93,9 +94,9 @@ where
     let baton = Baton::new();
     let measured = measure(tasks, span, |n, meter| task(n, meter, Arc::clone(&baton)));
     let sample = sample(etcd, Some("Put"), measured).await;
-    let mut handed_over = std::mem::take(&mut *baton.times.lock().expect("no panic"));
-    handed_over.sort_unstable();
-    Outcome { sample, handed_over }
+    let mut hand_overs = std::mem::take(&mut *baton.times.lock().expect("no panic"));
+    hand_overs.sort_unstable();
+    Outcome { sample, hand_overs }
 }
 
 async fn take_turns(client: &Client, name: &str, meter: &Meter, baton: &Baton) {
@@ -109,7 +110,7 @@ async fn take_turns(client: &Client, name: &str, meter: &Meter, baton: &Baton) {
     }
 }
 
-/// Clients with a session each.
+/// Clients with one session each.
 pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
     let url = etcd.url();
     contest(etcd, clients, span, |_, meter, baton| {
@@ -134,7 +135,7 @@ pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
     outcome
 }
 
-/// The way of the Go package, with a session each.
+/// The algorithm of the Go package, with one session each.
 pub async fn go_way(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
     let mut locks = Vec::new();
     for _ in 0..sessions {
@@ -155,33 +156,33 @@ pub async fn go_way(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
     .await
 }
 
-/// What handing over takes at least.
+/// The lower bound for a hand-over.
 pub async fn ring(etcd: &Etcd, size: usize, span: Duration) -> Outcome {
     let mut ring = Ring::connect(etcd, size).await.into_iter();
     contest(etcd, size, span, |n, meter, baton| {
         let mut one = ring.next().expect("one for each");
         async move {
-            // The first one has the turn to begin with.
+            // The first member starts as the holder.
             if n > 0 {
                 one.lock().await;
             }
             while meter.goes_on() {
                 baton.granted();
                 baton.releases();
-                // Should the next one not be back in its place, it will be soon.
+                // The next member may not have queued again yet.
                 while !one.unlock().await {}
                 one.enter().await;
                 meter.count();
                 one.lock().await;
             }
-            // The others end in their turn. The last one finds nobody.
+            // Lets the other members end in turn. The last one has no successor.
             let _ = one.unlock().await;
         }
     })
     .await
 }
 
-/// Writes other keys, one after the other, as long as `contest` takes.
+/// Writes other keys sequentially while `contest` runs.
 pub async fn while_writing(etcd: &Etcd, contest: impl Future<Output = Outcome>) -> (Outcome, f64) {
     let peer = Bare::connect(etcd).await;
     let meter = Meter::default();

@@ -1,9 +1,17 @@
-//! A lock as the Go concurrency package takes it, over the bare transport, to have its figures from the same run on the same machine.
+//! The lock algorithm of etcd's Go concurrency package over the bare transport, to compare it
+//! within one run on one machine.
 //!
-//! Its steps, each of them one request: a transaction that puts the own key if it is absent, and reads the first one in the queue; if that is
-//! another's: read the newest key older than the own one, watch it *from the revision of that reading* until it is deleted, read again, until
-//! there is none; read the own key. Unlock deletes the key. The watch from a revision that the store has reached is what takes its time:
-//! etcd puts it on a list that it works off every 100 ms (requirement E5).
+//! Each step is one request:
+//!
+//! - A transaction puts the own key if it is absent, and reads the first key of the queue. If that
+//!   is the own key, the lock is held.
+//! - While there is an older key: read the newest of them, watch it *from the revision of that
+//!   read* until it is deleted, and read again.
+//! - Read the own key.
+//!
+//! Unlock deletes the key. The watch takes most of the time. It starts at a revision that the store
+//! has already reached, and etcd processes such watches in batches every 100 ms.
+// E5
 
 use lock_proto::etcd::message::{
     ASCEND, BY_CREATE, COMPARE_CREATE, Compare, CompareWith, DESCEND, DeleteRangeRequest, DeleteRangeResponse, Op,
@@ -13,7 +21,7 @@ use lock_testkit::Etcd;
 
 use lock_bench::bare::{Bare, DELETE, RANGE, TXN, Watches};
 
-/// A client with a session, and a lock of it.
+/// A client with a session and one lock.
 pub struct GoWay {
     peer: Bare,
     watches: Watches,
@@ -28,7 +36,7 @@ impl GoWay {
         let peer = Bare::connect(etcd).await;
         let lease = peer.grant().await;
         let key = format!("{name}/{lease:x}").into();
-        // The byte after the slash.
+        // `0` follows the slash in ASCII.
         let (prefix, end) = (format!("{name}/").into(), format!("{name}0").into());
         Self { watches: peer.watches(), peer, prefix, end, key, lease }
     }
@@ -54,7 +62,7 @@ impl GoWay {
         assert_eq!(answer.deleted, 1, "the key was there");
     }
 
-    /// The revisions of creation of the own key and of the first one.
+    /// Enters the queue. Returns the creation revisions of the own key and of the first key.
     async fn enter(&self) -> (i64, i64) {
         let put = PutRequest { key: self.key.clone().into(), lease: self.lease, ..PutRequest::default() };
         let own = RangeRequest { key: self.key.clone().into(), ..RangeRequest::default() };
@@ -78,7 +86,7 @@ impl GoWay {
         (answer.header.expect("a header").revision, first.kvs.first().expect("at least the own key").create_revision)
     }
 
-    /// The newest key that was created before this revision, and the revision of the reading.
+    /// The newest key created before this revision, and the revision of the read.
     async fn newest_before(&self, created: i64) -> (Option<Vec<u8>>, i64) {
         let newest = RangeRequest { sort_order: DESCEND, max_create_revision: created - 1, ..self.one_by_age() };
         let read: RangeResponse = self.peer.call(RANGE, newest).await;

@@ -1,11 +1,13 @@
-//! Locks on a real etcd: cycles without contention beside bare calls, hand-overs beside the way of the Go package.
+//! Benchmarks of locks on a real etcd: uncontended cycles compared with bare calls, and hand-overs
+//! compared with the Go package.
 //!
-//! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin etcd [SECONDS [PART]]`. What counts are the ratios: all run
-//! in the same process on the same server, in turns, so that a noisy machine disturbs them all. `calls`, `asked` and `told` are the server's
-//! own counts for each grant: unary calls, and messages on watch streams from the clients and to them. `µs` and `server` are processor time for
-//! each grant, here and on the server.
+//! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin etcd
+//! [SECONDS [PART]]`. Only the ratios count. All parts alternate in one process on one server, so
+//! that a noisy machine disturbs all of them. `calls`, `asked` and `told` are the server's counts
+//! per grant: unary calls, and messages on watch streams, received and sent. `µs` and `server` are
+//! processor time per grant, of this process and of the server.
 //!
-//! With a PART only that one runs, for a profiler: `cycles`, `clients`, `ring`, `tasks` or `go`.
+//! A PART runs alone, for a profiler: `cycles`, `clients`, `ring`, `tasks` or `go`.
 
 mod contended;
 mod go_way;
@@ -30,7 +32,7 @@ async fn main() {
         return one(&etcd, &part, span).await;
     }
     uncontended::cost(&etcd).await;
-    // More rounds, each shorter: these differ by less than a busy machine makes of them.
+    // More but shorter rounds: the differences are smaller than the noise of a busy machine.
     for tasks in [1, 16] {
         uncontended::contest(&etcd, tasks, 3 * ROUNDS, span / 3).await;
     }

@@ -1,8 +1,9 @@
-//! What handing over takes at least: the calls that no lock can do without, over the bare transport.
+//! Lower bound for a hand-over: only the calls that any lock needs, over the bare transport.
 //!
-//! Each in a ring has a key, and watches it all the time. When it is deleted, its owner reads it, as a waiter does to be sure that it holds the
-//! lock; then it deletes the key of the next one, which is the release, and puts its own, with which it queues again. No transaction, no
-//! place to be found in a queue, no watch to be opened and closed.
+//! Each member of a ring has a key and watches it permanently. When the key is deleted, its owner
+//! reads it, as a waiter does to confirm that it holds the lock. To release, it deletes the key of
+//! the next member. To queue again, it puts its own key. There are no transactions, no lookups in a
+//! queue, and no watches to open and close.
 
 use lock_proto::etcd::message::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
@@ -11,7 +12,7 @@ use lock_testkit::Etcd;
 
 use lock_bench::bare::{Bare, DELETE, PUT, RANGE, Watches};
 
-/// One of a ring.
+/// A member of a ring.
 pub struct Ring {
     peer: Bare,
     watches: Watches,
@@ -21,7 +22,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// All of a ring, with their keys and watches.
+    /// Creates all members, with their keys and watches.
     pub async fn connect(etcd: &Etcd, size: usize) -> Vec<Self> {
         let key = |n: usize| format!("ring/{}", n % size).into_bytes();
         let mut ring = Vec::new();
@@ -36,7 +37,7 @@ impl Ring {
         ring
     }
 
-    /// Waits for its turn.
+    /// Waits for the hand-over.
     pub async fn lock(&mut self) {
         self.watches.deleted(self.watch).await;
         let own = RangeRequest { key: self.own.clone().into(), ..RangeRequest::default() };
@@ -44,7 +45,7 @@ impl Ring {
         assert!(read.kvs.is_empty(), "it was deleted");
     }
 
-    /// Gives the turn to the next one. False if that does not wait.
+    /// Hands over to the next member. Returns false if that one is not queued.
     pub async fn unlock(&self) -> bool {
         let delete = DeleteRangeRequest { key: self.next.clone().into(), ..DeleteRangeRequest::default() };
         let answer: DeleteRangeResponse = self.peer.call(DELETE, delete).await;

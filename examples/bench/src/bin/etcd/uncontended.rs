@@ -1,4 +1,4 @@
-//! Lock and unlock where nobody else wants the lock.
+//! Lock and unlock without contention.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use lock_bench::cost::{Cost, Sample, sample};
 
 const CYCLES: u64 = 1_000;
 
-/// A put and a delete, the same two guarded, and ours: in turns, so that a noisy machine disturbs them all.
+/// Compares put and delete, the same with guards, and this library. They alternate, so that a noisy
+/// machine disturbs all of them.
 pub async fn contest(etcd: &Etcd, tasks: usize, rounds: usize, span: Duration) {
     println!(
         "uncontended, {tasks} tasks with a name each, over one connection: cycles a second, µs of processor time for each here and on the server"
@@ -61,7 +62,7 @@ pub async fn ours(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
     measured
 }
 
-/// The least that could be called a lock: a key that comes and goes.
+/// The minimal lock: put and delete a key.
 async fn bare(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
     let peer = Bare::connect(etcd).await;
     let lease = peer.grant().await;
@@ -80,7 +81,8 @@ async fn bare(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
     .await
 }
 
-/// The same two as transactions that are guarded, which a lock needs: what the server takes for that is not ours.
+/// Put and delete as guarded transactions, which a lock needs. Their cost on the server is not this
+/// library's.
 async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
     let peer = Bare::connect(etcd).await;
     let lease = peer.grant().await;
@@ -114,7 +116,7 @@ async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
     .await
 }
 
-/// What the cycles of one client cost, by the server's count.
+/// Prints the cost of uncontended cycles, counted by the server.
 pub async fn cost(etcd: &Etcd) {
     let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");

@@ -1,4 +1,4 @@
-//! The mutex of etcd's Go package, in a process of its own.
+//! The mutex of etcd's Go package, in a separate process.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,13 +10,13 @@ use lock_testkit::Etcd;
 
 use crate::tally::{Mark, NAME, Outcome, Setup, entered};
 
-/// Where Debian's packages put the sources of Go libraries.
+/// Where Debian's packages install the sources of Go libraries.
 const GOPATH: &str = "/usr/share/gocode";
 
-/// The program, built.
+/// The compiled program.
 pub struct Peer(PathBuf);
 
-/// Builds it beside the other programs.
+/// Builds it next to the other programs.
 pub fn build() -> Peer {
     let program = std::env::current_exe().expect("a program").with_file_name("waiters-go");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/waiters.go");
@@ -41,7 +41,7 @@ impl Peer {
         go.arg(format!("-endpoint={}", etcd.address())).arg(format!("-name={NAME}"));
         go.arg(format!("-clients={}", setup.clients)).arg(format!("-hold={}ns", setup.hold.as_nanos()));
         go.arg(format!("-span={}ns", setup.span.as_nanos())).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // It ends with its standard input, at the latest when it wants to read from it.
+        // The child exits when its standard input closes.
         let mut child = go.spawn().expect("it was built");
         let mut orders = child.stdin.take().expect("piped");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();

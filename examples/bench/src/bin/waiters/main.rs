@@ -1,13 +1,17 @@
-//! Many processes that want one lock: this library beside the mutex of etcd's own Go package, in turns, each on a server of its own.
+//! Many contenders for one lock: this library compared with the mutex of etcd's Go package. The two
+//! alternate, each on its own server.
 //!
-//! `make bench-waiters`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin waiters [CLIENTS:HOLD[:SECONDS[:ROUNDS]] …]`;
-//! HOLD is in milliseconds. Needs Go and Debian's golang-etcd-server-dev. Each contender has a client of its own, with a connection and a
-//! session, on both sides: tasks here, goroutines there. All enter first. Who comes first keeps the lock until every key is in the queue:
-//! `enter` is the time from the start until then, and the measurement begins when it gives it back.
+//! `make bench-waiters`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin
+//! waiters [CLIENTS:HOLD[:SECONDS[:ROUNDS]] …]`, with HOLD in milliseconds. Needs Go and Debian's
+//! golang-etcd-server-dev.
 //!
-//! `gap` is the time between two holds: 1 / rate, less the measured mean hold. `calls` and `streams` are the server's counts, for a grant
-//! and in all, those of entering included in the latter; `µs` and `server` are processor time for each grant, of the contenders and
-//! of the server.
+//! Each contender has its own client, with a connection and a session: a task here, a goroutine
+//! there. The first holder keeps the lock until all keys are in the queue. `enter` is the time
+//! until then. The measurement starts when it releases.
+//!
+//! `gap` is the time between two holds: 1 / rate, less the measured mean hold. `calls` is the
+//! server's count per grant, and `streams` its total, including the streams opened while entering.
+//! `µs` and `server` are processor time per grant, of the contenders and of the server.
 
 mod go;
 mod ours;
@@ -19,13 +23,13 @@ use lock_bench::median;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tally::{Outcome, Setup};
 
-/// What is measured without arguments: clients, hold, seconds, rounds.
+/// Default contests: clients, hold, seconds, rounds.
 const DEFAULT: [&str; 4] = ["100:0:10:3", "100:1:10:3", "300:1:30:1", "1000:1:30:1"];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let wanted: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
-    let setups: Vec<(Setup, usize)> = wanted.into_iter().map(parse).collect();
+    let specs: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
+    let setups: Vec<(Setup, usize)> = specs.into_iter().map(parse).collect();
     raise_limit_of_files(setups.iter().map(|(setup, _)| setup.clients).max().unwrap_or(0));
     let peer = go::build();
     for (setup, rounds) in setups {
@@ -62,7 +66,7 @@ fn parse(text: &str) -> (Setup, usize) {
     (setup, rest.get(1).map_or(1, |rounds| *rounds as usize))
 }
 
-/// A connection is a file here, and one in the server, which inherits the limit.
+/// A connection takes one file here, and one in the server, which inherits the limit.
 fn raise_limit_of_files(clients: usize) {
     let limit = getrlimit(Resource::Nofile);
     let needed = 2 * clients as u64 + 200;

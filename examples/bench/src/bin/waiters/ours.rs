@@ -1,4 +1,4 @@
-//! This library: a client for each contender.
+//! This library, with one client per contender.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,6 @@ use tokio::sync::watch;
 
 use crate::tally::{Mark, NAME, Outcome, Setup, entered};
 
-/// One contender.
 #[derive(Debug, Default)]
 struct Contender {
     waits_since: Option<Instant>,
@@ -26,8 +25,8 @@ struct Contender {
 #[derive(Debug)]
 struct Contest {
     hold: Duration,
-    /// When the measurement began.
-    begun: watch::Sender<Option<Instant>>,
+    /// When the measurement started.
+    started: watch::Sender<Option<Instant>>,
     inside: AtomicBool,
     errors: AtomicU64,
 }
@@ -41,7 +40,7 @@ impl Contest {
 
     async fn run(&self, client: Client, own: &Mutex<Contender>) {
         let lock = client.lock(NAME);
-        let mut begun = self.begun.subscribe();
+        let mut started = self.started.subscribe();
         loop {
             own.lock().expect("no panic").waits_since = Some(Instant::now());
             let guard = match lock.acquire().await {
@@ -55,13 +54,13 @@ impl Contest {
             if self.inside.swap(true, Ordering::SeqCst) {
                 self.error(&"two holders");
             }
-            let counted = begun.borrow().is_some();
-            let first = *begun.wait_for(Option::is_some).await.expect("it is kept");
+            let counted = started.borrow().is_some();
+            let first = *started.wait_for(Option::is_some).await.expect("it is kept");
             let since = Instant::now();
             {
                 let mut own = own.lock().expect("no panic");
                 if counted {
-                    own.waited(first, granted);
+                    own.record_wait(first, granted);
                     own.grants += 1;
                 }
                 own.waits_since = None;
@@ -94,10 +93,10 @@ async fn pause(span: Duration) {
 }
 
 impl Contender {
-    /// What it waited since the measurement began.
-    fn waited(&mut self, begun: Option<Instant>, until: Instant) {
-        if let (Some(begun), Some(since)) = (begun, self.waits_since) {
-            self.longest = self.longest.max(until.saturating_duration_since(since.max(begun)));
+    /// Records a wait, from the start of the measurement on.
+    fn record_wait(&mut self, started: Option<Instant>, until: Instant) {
+        if let (Some(started), Some(since)) = (started, self.waits_since) {
+            self.longest = self.longest.max(until.saturating_duration_since(since.max(started)));
         }
     }
 }
@@ -106,14 +105,14 @@ pub fn measure(setup: Setup) -> Outcome {
     let etcd = Etcd::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let outcome = runtime.block_on(contend(&etcd, setup));
-    // Whoever waits is not waited for.
+    // Does not wait for the waiters.
     runtime.shutdown_background();
     outcome
 }
 
 async fn contend(etcd: &Etcd, Setup { clients, hold, span }: Setup) -> Outcome {
-    let begun = watch::Sender::new(None);
-    let contest = Arc::new(Contest { hold, begun, inside: AtomicBool::new(false), errors: AtomicU64::new(0) });
+    let started = watch::Sender::new(None);
+    let contest = Arc::new(Contest { hold, started, inside: AtomicBool::new(false), errors: AtomicU64::new(0) });
     let all: Vec<Arc<Mutex<Contender>>> = (0..clients).map(|_| Arc::default()).collect();
     let start = Instant::now();
     let tasks: Vec<_> = all
@@ -127,13 +126,13 @@ async fn contend(etcd: &Etcd, Setup { clients, hold, span }: Setup) -> Outcome {
     let enter = entered(etcd, clients, start).await;
     let before = Mark::now(etcd, "self");
     let first = Instant::now();
-    contest.begun.send_replace(Some(first));
+    contest.started.send_replace(Some(first));
     tokio::time::sleep(span).await;
     let end = Instant::now();
     let mut outcome = Outcome { enter, span: end - first, ..Outcome::default() };
     for own in &all {
         let mut own = own.lock().expect("no panic");
-        own.waited(Some(first), end);
+        own.record_wait(Some(first), end);
         outcome.grants += own.grants;
         outcome.held += own.held;
         outcome.starved += u64::from(own.grants == 0);

@@ -1,4 +1,4 @@
-//! What a contest is, and how it went.
+//! Setup and result of a contest.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,12 @@ use lock_bench::cost::{Cost, worked};
 use lock_proto::etcd::message::{RangeRequest, RangeResponse};
 use lock_testkit::Etcd;
 
-/// How long entering may take.
+/// Time limit for all contenders to enter the queue.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// How often the queue is counted until all are in it.
+/// Interval at which the queue is counted until all are in it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The lock.
 pub const NAME: &str = "waiters";
 
-/// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub clients: usize,
@@ -22,33 +20,31 @@ pub struct Setup {
     pub span: Duration,
 }
 
-/// How a contest went.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// From the start until every contender's key was in the queue.
+    /// From the start until all keys were in the queue.
     pub enter: Duration,
     pub span: Duration,
     pub grants: u64,
-    /// All holds together.
+    /// Total duration of all holds.
     pub held: Duration,
-    /// Who got nothing in the span.
+    /// Number of contenders without a grant.
     pub starved: u64,
-    /// The longest wait in the span, those that had not ended included.
+    /// The longest wait, including those that had not ended.
     pub longest: Duration,
     pub errors: u64,
     pub usage: Usage,
 }
 
-/// What it took.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// Calls inside the span.
+    /// Unary calls during the measurement.
     calls: u64,
-    /// Messages on watch streams inside the span.
+    /// Messages on watch streams during the measurement.
     watch: (u64, u64),
-    /// Streams of watches and of signs of life, from the start.
+    /// Watch and keep-alive streams since the start.
     streams: (u64, u64),
-    /// Processor time inside the span, of the contenders and of the server.
+    /// Processor time of the contenders and of the server during the measurement.
     cpu: (Duration, Duration),
 }
 
@@ -61,7 +57,7 @@ impl Outcome {
         self.held / u32::try_from(self.grants.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The time between two holds.
+    /// Mean time between two holds.
     pub fn gap(&self) -> Duration {
         Duration::from_secs_f64(self.span.as_secs_f64() / self.grants.max(1) as f64).saturating_sub(self.mean_hold())
     }
@@ -107,7 +103,7 @@ impl Outcome {
     }
 }
 
-/// Waits until so many keys are in the queue. Gives the time since `start`.
+/// Waits until the queue has `clients` keys. Returns the time since `start`.
 pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
     let bare = Bare::connect(etcd).await;
     loop {
@@ -122,11 +118,11 @@ pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
     }
 }
 
-/// What was used up to now.
+/// Resources used so far.
 pub struct Mark(Cost, (Duration, Duration));
 
 impl Mark {
-    /// `process` contends.
+    /// `process` runs the contenders.
     pub fn now(etcd: &Etcd, process: &str) -> Self {
         Self(Cost::so_far(etcd), (worked(process), worked(&etcd.pid().to_string())))
     }

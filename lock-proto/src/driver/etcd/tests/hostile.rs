@@ -1,4 +1,5 @@
-//! Servers that do not speak gRPC, or speak it badly: a clear error, never a hang or a panic.
+//! Servers that do not speak gRPC, or speak it badly, cause a clear error and never a hang or a
+//! panic.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,13 +8,13 @@ use super::kit::*;
 use super::*;
 use crate::fault::Breach;
 
-/// What an answer to a call leads to.
+/// The status of a call that the server answers with `answer`.
 fn outcome(answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> Status {
     let address = server(HELLO, answer);
     smol::block_on(async {
         let mut tried = Tried::up(address).await;
         let first = tried.call(range("a", "")).await.unwrap_err();
-        // The connection lives on, and so does what comes after.
+        // The connection survives, and so do later calls.
         assert_eq!(tried.call(range("a", "")).await.unwrap_err().code, first.code);
         first
     })
@@ -26,15 +27,16 @@ fn fault(address: SocketAddr) -> Fault {
 #[test]
 fn no_http2() {
     let none = |_| Vec::new();
-    for (said, breach) in [
+    for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
         (b"-ERR unknown command 'PRI'\r\n", Breach::Malformed),
         (&[0xff; 100], Breach::Malformed),
     ] {
-        assert_eq!(fault(server(said, none)), Fault::Protocol(breach));
+        assert_eq!(fault(server(greeting, none)), Fault::Protocol(breach));
     }
-    // It begins well. Whether that is told depends on how the bytes come.
+    // A valid beginning. Whether the machine learns of the connection depends on how the bytes
+    // arrive.
     static GARBAGE: [u8; 40] = {
         let mut bytes = [0xff; 40];
         let (mut at, hello) = (0, HELLO);
@@ -59,9 +61,9 @@ fn a_server_that_says_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     smol::block_on(async {
         let mut tried = Tried::to(listener.local_addr().unwrap());
-        let heard = tried.within(Duration::from_millis(200)).await;
-        // The machine gives it up: see `connect_timeout`.
-        assert!(heard.is_none(), "{heard:?}");
+        let fact = tried.within(Duration::from_millis(200)).await;
+        // The machine's `connect_timeout` ends it.
+        assert!(fact.is_none(), "{fact:?}");
     });
 }
 
@@ -69,7 +71,7 @@ fn a_server_that_says_nothing() {
 fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
     let address = server(HELLO, |_| Vec::new());
     smol::block_on(async {
-        // A minute in half a second.
+        // A minute passes in half a second.
         let mut tried = Tried::with(&Smol::faster(120), address);
         tried.connected().await;
         let idle = tried.within(Duration::from_millis(300)).await;
@@ -88,8 +90,8 @@ fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
 
 #[test]
 fn a_server_that_closes_each_stream() {
-    // NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: none of them is
-    // etcd's word that nothing was done.
+    // NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: none of them proves
+    // that etcd did not execute the request.
     for reason in [0, 7, 8, 11, 12] {
         let status = outcome(move |id| frame(RST_STREAM, 0, id, &[0, 0, 0, reason]));
         assert_eq!(status.code, Code::Unavailable, "{reason}: {status:?}");
@@ -124,7 +126,7 @@ fn answers_that_are_not_grpc() {
     let status = outcome(|id| headers(id, END_STREAM, &[(":status", "404"), ("content-type", "text/html")]));
     assert_eq!(status.code, Code::Internal);
     assert!(status.message.contains("404") && status.message.contains("text/html"), "{status:?}");
-    // What a proxy says is not etcd's word either.
+    // Nor does the reply of a proxy.
     for http in ["401", "403", "429", "502"] {
         for kind in ["application/grpc", "text/plain"] {
             let status = outcome(move |id| headers(id, END_STREAM, &[(":status", http), ("content-type", kind)]));
@@ -149,7 +151,7 @@ fn statuses_in_headers_and_trailers() {
     assert_eq!(alone, expected);
     let trailing = outcome(move |id| [grpc(id), headers(id, END_STREAM, &fields)].concat());
     assert_eq!(trailing, expected);
-    // Numbers that are none.
+    // Invalid codes.
     for number in ["99", "-1", "x", ""] {
         let status = outcome(move |id| [grpc(id), headers(id, END_STREAM, &[("grpc-status", number)])].concat());
         assert_eq!(status.code, Code::Unknown, "{number}: {status:?}");
@@ -159,16 +161,16 @@ fn statuses_in_headers_and_trailers() {
 #[test]
 fn messages_that_are_none() {
     let ok = |id| headers(id, END_STREAM, &[("grpc-status", "0")]);
-    // No message at all.
+    // No message.
     assert_eq!(outcome(move |id| [grpc(id), ok(id)].concat()).code, Code::Internal);
-    // Compressed, which nobody asked for; a length of four gigabytes; no protobuf.
+    // Compressed without being requested; a length of 4 GB; not protobuf.
     for (compressed, length, bytes) in
         [(1, 2, &[8, 1][..]), (9, 2, &[8, 1]), (0, u32::MAX, &[0]), (0, 2, &[0xff, 0xff])]
     {
         let status = outcome(move |id| [grpc(id), message(id, 0, compressed, length, bytes), ok(id)].concat());
         assert_eq!(status.code, Code::Internal, "{compressed} {length} {bytes:?}: {status:?}");
     }
-    // It ends in the middle, or without a status.
+    // Ends in the middle, or without a status.
     let status = outcome(move |id| [grpc(id), message(id, END_STREAM, 0, 100, &[0; 10])].concat());
     assert!(matches!(status.code, Code::Internal | Code::Unavailable), "{status:?}");
     let status = outcome(move |id| [grpc(id), message(id, END_STREAM, 0, 0, &[])].concat());
@@ -188,7 +190,7 @@ fn streams_of_nonsense() {
         let address = server(HELLO, |id| [grpc(id), message(id, 0, 0, 0, &[])].concat());
         let mut tried = Tried::up(address).await;
         tried.open(StreamKind::Watch);
-        assert_eq!(heard(&mut tried).await, WatchResponse::default());
+        assert_eq!(watch_response(&mut tried).await, WatchResponse::default());
     });
 }
 
@@ -201,11 +203,11 @@ fn headers_without_end() {
     assert!(matches!(status.code, Code::Unavailable | Code::Internal), "{status:?}");
 }
 
-/// A message of many empty elements takes fifty times its size when it is decoded: 4 MiB became
-/// some 200 MB. It is refused before that.
+/// A message of many empty elements takes fifty times its size when decoded: 4 MiB became some 200
+/// MB. It is rejected before decoding.
 #[test]
 fn e12_messages_that_hold_more_than_was_asked_for() {
-    // As much as may be sent before anything is read.
+    // As much as fits into the window before anything is read.
     const BYTES: u32 = 200_000;
     let answers = |element: [u8; 2]| {
         server(HELLO, move |id| {
@@ -217,12 +219,12 @@ fn e12_messages_that_hold_more_than_was_asked_for() {
         })
     };
     let txn = Rpc::Txn(TxnRequest { success: vec![RequestOp::default(); 4], ..TxnRequest::default() });
-    for (asked, element) in [(Some(range("a", "")), [0x12, 0]), (Some(txn), [0x1a, 0]), (None, [0x5a, 0])] {
+    for (request, element) in [(Some(range("a", "")), [0x12, 0]), (Some(txn), [0x1a, 0]), (None, [0x5a, 0])] {
         let address = answers(element);
         let used = allocation_counter::measure(|| {
             smol::block_on(async {
                 let mut tried = Tried::up(address).await;
-                let status = match asked {
+                let status = match request {
                     Some(call) => tried.call(call).await.err(),
                     None => {
                         tried.open(StreamKind::Watch);

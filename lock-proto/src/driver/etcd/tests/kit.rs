@@ -1,4 +1,4 @@
-//! A connection to be tried by hand, and a server that says what it is told to.
+//! A connection driven by hand, and a scripted server.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -114,10 +114,10 @@ impl Tried {
         assert!(matches!(fact, Fact::Connected), "{fact:?}");
     }
 
-    /// The next fact, if one comes within `limit`.
+    /// The next fact, if there is one within `limit`.
     pub(super) async fn within(&mut self, limit: Duration) -> Option<Fact> {
         let mut timer = smol::Timer::after(limit);
-        // The connection's own timers, which the driver sleeps for.
+        // The connection's own timers. The driver would sleep for them.
         let mut due: Option<(Instant, Boxed<()>)> = None;
         poll_fn(|cx| {
             loop {
@@ -153,7 +153,7 @@ impl Tried {
         self.serial
     }
 
-    /// Makes a call and waits for its answer.
+    /// Makes a call and waits for its reply.
     pub(super) async fn call(&mut self, rpc: Rpc) -> Result<RpcReply, Status> {
         self.call_with(rpc, None).await
     }
@@ -167,7 +167,7 @@ impl Tried {
         }
     }
 
-    /// Makes a call and does not wait.
+    /// Makes a call without waiting.
     pub(super) fn begin(&mut self, rpc: Rpc) -> RpcId {
         let id = RpcId { conn: CONN, serial: self.id() };
         self.connection.call(id, rpc, None);
@@ -210,7 +210,7 @@ impl Tried {
     }
 }
 
-/// A server that greets each connection with some bytes, then answers each request that reaches it.
+/// A server that sends `greeting` on each connection, then answers each request.
 pub(super) fn server(greeting: &'static [u8], answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -219,7 +219,7 @@ pub(super) fn server(greeting: &'static [u8], answer: impl Fn(u32) -> Vec<u8> + 
         while let Ok((stream, _)) = listener.accept() {
             let answer = Arc::clone(&answer);
             thread::spawn(move || {
-                // It ends with the connection.
+                // Fails when the connection ends.
                 let _ = serve(stream, greeting, &*answer);
             });
         }
@@ -239,7 +239,7 @@ fn serve(mut stream: TcpStream, greeting: &[u8], answer: &dyn Fn(u32) -> Vec<u8>
     }
 }
 
-/// Waits until a client begins, and says this.
+/// Waits for the client's first bytes, then sends `greeting`.
 pub(super) fn greet(stream: &mut TcpStream, greeting: &[u8]) -> io::Result<()> {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface)?;
@@ -247,7 +247,7 @@ pub(super) fn greet(stream: &mut TcpStream, greeting: &[u8]) -> io::Result<()> {
     stream.write_all(greeting)
 }
 
-/// What a client sends.
+/// A frame from the client.
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -277,7 +277,7 @@ const END_HEADERS: u8 = 4;
 /// An empty SETTINGS frame.
 pub(super) const HELLO: &[u8] = &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0];
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 pub(in crate::driver::etcd) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
@@ -286,7 +286,7 @@ pub(in crate::driver::etcd) fn frame(kind: u8, flags: u8, stream: u32, payload: 
     frame
 }
 
-/// A block of headers, each written out in full.
+/// A HEADERS frame with literal fields.
 pub(super) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -299,12 +299,12 @@ pub(super) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8
     frame(HEADERS, END_HEADERS | flags, stream, &block)
 }
 
-/// The headers of an answer that goes on.
+/// The headers of a reply that continues.
 pub(super) fn grpc(stream: u32) -> Vec<u8> {
     headers(stream, 0, &[(":status", "200"), ("content-type", "application/grpc")])
 }
 
-/// A message with the length that it says it has.
+/// A message with an arbitrary length prefix.
 pub(super) fn message(stream: u32, flags: u8, compressed: u8, length: u32, bytes: &[u8]) -> Vec<u8> {
     let mut payload = vec![compressed];
     payload.extend_from_slice(&length.to_be_bytes());

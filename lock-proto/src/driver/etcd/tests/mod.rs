@@ -1,4 +1,4 @@
-//! The transport against a real etcd, and against servers that are none.
+//! The transport against a real etcd, and against servers that are not etcd.
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
@@ -38,7 +38,7 @@ fn watch(tried: &Tried, stream: StreamId, key: &'static str) {
     tried.send(stream, StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(create)) }));
 }
 
-async fn heard(tried: &mut Tried) -> WatchResponse {
+async fn watch_response(tried: &mut Tried) -> WatchResponse {
     match tried.message().await {
         StreamReceived::Watch(message) => message,
         StreamReceived::KeepAlive(message) => panic!("{message:?}"),
@@ -75,11 +75,11 @@ fn calls_go_out_together() {
     let etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;
-        let mut asked: Vec<_> = (0..500).map(|_| tried.begin(range("a", ""))).collect();
-        while !asked.is_empty() {
+        let mut pending: Vec<_> = (0..500).map(|_| tried.begin(range("a", ""))).collect();
+        while !pending.is_empty() {
             let Fact::Reply(rpc, Ok(RpcReply::Range(_))) = tried.next().await else { panic!("something else") };
-            let place = asked.iter().position(|id| *id == rpc).unwrap();
-            asked.swap_remove(place);
+            let place = pending.iter().position(|id| *id == rpc).unwrap();
+            pending.swap_remove(place);
         }
     });
 }
@@ -126,7 +126,7 @@ fn a_lease_is_kept_alive_on_a_stream() {
             let StreamReceived::KeepAlive(answer) = tried.message().await else { panic!("of another stream") };
             assert_eq!((answer.id, answer.ttl), (id, ttl));
         }
-        // The connection lives on.
+        // The connection survives.
         tried.close(stream);
         assert!(tried.call(range("a", "")).await.is_ok());
     });
@@ -139,28 +139,28 @@ fn a_key_is_watched() {
         let mut tried = Tried::up(etcd.address()).await;
         let stream = tried.open(StreamKind::Watch);
         watch(&tried, stream, "a");
-        let opened = heard(&mut tried).await;
+        let opened = watch_response(&mut tried).await;
         assert!(opened.created && opened.watch_id == 7 && opened.header.unwrap().revision > 0);
         // Longer than a window.
         let long = vec![b'x'; 1_000_000];
         etcd.put("a", "1");
-        let written = heard(&mut tried).await;
+        let written = watch_response(&mut tried).await;
         assert_eq!(written.events.len(), 1);
         assert_eq!(&*written.events[0].kv.as_ref().unwrap().value, b"1");
         let id = tried.begin(put("a", long.clone(), 0));
-        let mut told = (false, false);
-        while told != (true, true) {
+        let mut seen = (false, false);
+        while seen != (true, true) {
             match tried.next().await {
-                Fact::Reply(rpc, Ok(_)) if rpc == id => told.0 = true,
+                Fact::Reply(rpc, Ok(_)) if rpc == id => seen.0 = true,
                 Fact::Message(_, StreamReceived::Watch(message)) => {
                     assert_eq!(message.events[0].kv.as_ref().unwrap().value.len(), long.len());
-                    told.1 = true;
+                    seen.1 = true;
                 }
                 other => panic!("{other:?}"),
             }
         }
         etcd.delete("a");
-        assert_eq!(heard(&mut tried).await.events[0].kind, DELETED);
+        assert_eq!(watch_response(&mut tried).await.events[0].kind, DELETED);
     });
 }
 
@@ -173,8 +173,7 @@ fn messages_over_the_limit_are_refused() {
             tried.call(put(key, vec![b'x'; 1_500_000], 0)).await.unwrap();
         }
         let Err(status) = tried.call(range("a", "z")).await else { panic!("4.5 MB were read") };
-        // Whether it was carried out is not told by this: it must not look like the server's
-        // refusal.
+        // The request may have been executed, so this must not look like a refusal by the server.
         assert_eq!(status.code, Code::Internal, "{status:?}");
         assert!(tried.call(range("a", "")).await.is_ok());
     });
@@ -213,13 +212,13 @@ fn a_server_that_goes_away() {
         let mut tried = Tried::up(etcd.address()).await;
         let stream = tried.open(StreamKind::Watch);
         watch(&tried, stream, "a");
-        heard(&mut tried).await;
+        watch_response(&mut tried).await;
         etcd.pause();
         let call = tried.begin(range("a", ""));
         assert!(tried.within(core::time::Duration::from_millis(100)).await.is_none(), "a stopped server answers");
         etcd.kill();
-        // Calls and streams are told before the end or not at all: the machine settles those by
-        // itself.
+        // Replies to calls and stream ends come before the end of the connection or not at all. The
+        // machine answers the rest itself.
         let fault = loop {
             match tried.next().await {
                 Fact::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}

@@ -1,4 +1,5 @@
-//! Writes that leave together (requirement E11).
+//! Batching of writes.
+// E11
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "what comes unexpected fails the test")]
 
@@ -26,7 +27,7 @@ fn txn(request: &Request) -> TxnRequest {
 
 const HEADER: Option<ResponseHeader> = Some(ResponseHeader { member_id: 1, revision: 9 });
 
-/// As a server answers a create that put its key.
+/// The server's reply to a create that put its key.
 fn created(header: Option<ResponseHeader>) -> TxnResponse {
     let put = OpResponse::Put(PutResponse { header: None });
     let range = OpResponse::Range(RangeResponse::default());
@@ -39,7 +40,7 @@ fn together(inner: impl IntoIterator<Item = TxnResponse>) -> Result<RpcReply, St
     Ok(RpcReply::Txn(TxnResponse { header: HEADER, succeeded: true, responses: inner.collect() }))
 }
 
-/// As a server answers creates that put their keys, alone or together.
+/// The server's reply to creates that put their keys, alone or batched.
 pub(super) fn done(request: &TxnRequest) -> RpcReply {
     match size(request) {
         1 => RpcReply::Txn(created(HEADER)),
@@ -66,13 +67,13 @@ fn taken(call: CallId) -> ChannelOutput {
     ChannelOutput::Reply { call, reply: Reply::Done(found) }
 }
 
-/// How many requests are in it.
+/// Number of requests in the batch.
 fn size(request: &TxnRequest) -> usize {
     if request.compare.is_empty() { request.success.len() } else { 1 }
 }
 
 impl Rig {
-    /// Answers whatever is asked until nothing is left.
+    /// Answers all requests.
     fn answer_all(&mut self) {
         while let Some(output) = self.channel.poll_output() {
             if let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(request), .. }) = output {
@@ -89,7 +90,7 @@ impl Rig {
         (0..count).map(|n| self.write(&format!("{n}"))).collect()
     }
 
-    /// The next output: a transaction.
+    /// Expects a transaction as the next output.
     fn txn(&mut self) -> (RpcId, TxnRequest) {
         match self.channel.poll_output() {
             Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(txn), .. })) => (rpc, txn),
@@ -97,7 +98,7 @@ impl Rig {
         }
     }
 
-    /// The next output: these requests in one transaction.
+    /// Expects a batch of these requests as the next output.
     fn batch(&mut self, requests: &[Request]) -> RpcId {
         let (rpc, outer) = self.txn();
         let all: Vec<_> = requests.iter().map(txn).collect();
@@ -110,7 +111,7 @@ impl Rig {
         rpc
     }
 
-    /// With two calls under way, so that what comes now gathers.
+    /// With two write calls in flight, so that later writes are batched.
     fn busy() -> (Self, [(RpcId, CallId); 2]) {
         let (mut rig, _) = Self::up(1);
         let two = ["x", "y"].map(|name| {
@@ -122,7 +123,7 @@ impl Rig {
         (rig, two)
     }
 
-    /// With the names `0`, `1` and so on in one call.
+    /// With a batch for the names `0`, `1` and so on in flight.
     fn many(count: usize) -> (Self, RpcId, Vec<CallId>) {
         let (mut rig, _) = Self::up(2);
         let calls = rig.write_many(count);
@@ -138,7 +139,7 @@ fn e11_what_waits_for_an_answer_leaves_together_and_is_answered_apart() {
     let calls = [create("a"), delete("b"), create("c")].map(|request| rig.send(request));
     assert_eq!(rig.all(), [], "they gather");
     rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
-    assert_eq!(rig.told(), [taken(x)]);
+    assert_eq!(rig.notifications(), [taken(x)]);
     let rpc = rig.batch(&[create("a"), delete("b"), create("c")]);
     assert_eq!(rig.all(), []);
     let gone = TxnResponse { header: Some(ResponseHeader::default()), succeeded: true, responses: Vec::new() };
@@ -196,14 +197,14 @@ fn e11_a_write_gathers_for_two_milliseconds_at_most() {
     assert_eq!(rig.all(), [], "the next ones gather anew");
 }
 
-/// Readings are under way, and there is room for two requests more.
+/// Reads are in flight, with room for two more requests.
 #[test]
 fn e11_no_more_leave_together_than_there_is_room_for() {
     let (mut rig, _) = Rig::busy();
-    for _ in 0..calls::MOST_IN_FLIGHT - 4 {
+    for _ in 0..calls::MAX_IN_FLIGHT - 4 {
         rig.send(Request::First { queue: Queue::new(b"", b"q") });
     }
-    assert_eq!(rig.all().len(), calls::MOST_IN_FLIGHT - 4);
+    assert_eq!(rig.all().len(), calls::MAX_IN_FLIGHT - 4);
     rig.write_many(3);
     rig.until_due();
     rig.batch(&[create("0"), create("1")]);
@@ -217,11 +218,11 @@ fn e11_writes_to_one_queue_or_to_one_inside_it_are_not_mixed_and_keep_their_orde
         rig.send(request);
     }
     rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
-    rig.told();
+    rig.notifications();
     rig.batch(&[create("a"), create("ab"), create("c")]);
     assert_eq!(rig.all(), []);
     rig.answer(second, Ok(RpcReply::Txn(created(HEADER))));
-    rig.told();
+    rig.notifications();
     rig.batch(&[create("a/b"), delete("c/d")]);
     for write in 0..2 {
         rig.until_due();
@@ -243,9 +244,9 @@ fn e11_a_batch_is_bounded() {
     }
     assert_eq!(sent.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [32; 4], "and 128 in all");
     rig.answer(sent[0].0, together(inner(32)));
-    assert_eq!(rig.told().len(), 32);
+    assert_eq!(rig.notifications().len(), 32);
     assert_eq!(size(&rig.txn().1), 32);
-    // Large values go with few others.
+    // Large values limit the size of a batch.
     let (mut rig, _) = Rig::up(1);
     for n in 0..8 {
         let (queue, value) = (Queue::new(b"", format!("{n}").as_bytes()), vec![b'v'; 20 << 10].into());
@@ -265,18 +266,18 @@ fn e11_refused_as_a_whole_each_is_sent_again_alone() {
     ] {
         let (mut rig, rpc, calls) = Rig::many(4);
         rig.fail(rpc, code, words);
-        assert_eq!(rig.told(), [], "nothing is known yet");
+        assert_eq!(rig.notifications(), [], "nothing is known yet");
         for (n, call) in calls.into_iter().enumerate() {
             let (rpc, request) = rig.txn();
             assert_eq!(request, txn(&create(&format!("{n}"))));
             if n == 2 {
                 rig.fail(rpc, code, words);
                 assert!(
-                    matches!(rig.told()[..], [ChannelOutput::Reply { call: c, reply: Reply::Refused(_) }] if c == call)
+                    matches!(rig.notifications()[..], [ChannelOutput::Reply { call: c, reply: Reply::Refused(_) }] if c == call)
                 );
             } else {
                 rig.answer(rpc, Ok(RpcReply::Txn(created(HEADER))));
-                assert_eq!(rig.told(), [taken(call)]);
+                assert_eq!(rig.notifications(), [taken(call)]);
             }
         }
         assert_eq!(rig.all(), [], "each once more only");
@@ -296,7 +297,7 @@ fn e11_a_server_that_refuses_many_is_given_fewer_until_the_next_connection() {
     }
     rig.answer_all();
     rig.channel.handle_disconnected(rig.now, rpc.conn(), Fault::Closed);
-    rig.told();
+    rig.notifications();
     rig.write_many(9);
     rig.connected();
     assert_eq!(size(&rig.txn().1), 9);
@@ -314,7 +315,7 @@ fn e11_one_lost_lease_does_not_end_batches() {
 #[test]
 fn e11_an_unknown_outcome_is_that_of_each() {
     let is_unknown = |outputs: &[ChannelOutput], calls: &[CallId]| {
-        let told = outputs.iter().filter_map(|output| match output {
+        let answered = outputs.iter().filter_map(|output| match output {
             ChannelOutput::Reply { call, reply: Reply::Unknown(_) } => Some(*call),
             ChannelOutput::Do(Output::Disconnect { .. } | Output::Connect { .. }) => None,
             other @ (ChannelOutput::Do(_)
@@ -324,7 +325,7 @@ fn e11_an_unknown_outcome_is_that_of_each() {
             | ChannelOutput::Unsubscribed { .. }
             | ChannelOutput::WatchRefused { .. }) => panic!("{other:?}"),
         });
-        assert_eq!(told.collect::<Vec<_>>(), calls);
+        assert_eq!(answered.collect::<Vec<_>>(), calls);
     };
     for (code, words) in [
         (Code::Unavailable, "etcdserver: request timed out"),
@@ -342,7 +343,7 @@ fn e11_an_unknown_outcome_is_that_of_each() {
     assert_eq!(rig.all(), [], "too late");
 }
 
-/// How long each could wait to be sent does not matter once they have left.
+/// Timeouts for queued requests do not apply once they were sent.
 #[test]
 fn e11_what_left_together_waits_for_its_answer_together() {
     let (mut rig, _) = Rig::up(1);
@@ -350,9 +351,9 @@ fn e11_what_left_together_waits_for_its_answer_together() {
     rig.batch(&["a", "b", "c"].map(create));
     assert_eq!(rig.channel.next_deadline_reason(), Some((rig.now + SECOND, "something in flight")));
     rig.until_due();
-    let told = rig.told();
-    assert!(matches!(told[0], ChannelOutput::Do(Output::Disconnect { .. })));
-    assert_eq!(told[1..4], calls.map(|call| unknown(call, Fault::TimedOut)));
+    let outputs = rig.notifications();
+    assert!(matches!(outputs[0], ChannelOutput::Do(Output::Disconnect { .. })));
+    assert_eq!(outputs[1..4], calls.map(|call| unknown(call, Fault::TimedOut)));
 }
 
 #[test]
@@ -385,13 +386,16 @@ fn e11_an_answer_that_cannot_be_leaves_open_what_was_done() {
     ] {
         let (mut rig, rpc, calls) = Rig::many(3);
         rig.answer(rpc, answer.clone());
-        let told = rig.told();
+        let outputs = rig.notifications();
         let count = |what: fn(&Reply) -> bool| {
-            told.iter().filter(|told| matches!(told, ChannelOutput::Reply { reply, .. } if what(reply))).count()
+            outputs.iter().filter(|output| matches!(output, ChannelOutput::Reply { reply, .. } if what(reply))).count()
         };
         assert_eq!(count(|reply| matches!(reply, Reply::Done(_))), done, "{answer:?}");
         assert_eq!(count(|reply| matches!(reply, Reply::Unknown(_))), calls.len() - done, "{answer:?}");
-        assert!(told.iter().any(|told| matches!(told, ChannelOutput::Do(Output::Disconnect { .. }))), "{answer:?}");
+        assert!(
+            outputs.iter().any(|output| matches!(output, ChannelOutput::Do(Output::Disconnect { .. }))),
+            "{answer:?}"
+        );
     }
 }
 
@@ -403,7 +407,7 @@ fn e11_what_has_no_patience_left_is_taken_out_of_the_gathering() {
     rig.until_due();
     assert_eq!(rig.all(), [not_sent(short, Fault::TimedOut)]);
     rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
-    rig.told();
+    rig.notifications();
     let (rpc, request) = rig.txn();
     assert_eq!(request, txn(&create("b")));
     rig.answer(rpc, Ok(RpcReply::Txn(created(HEADER))));
@@ -413,9 +417,9 @@ fn e11_what_has_no_patience_left_is_taken_out_of_the_gathering() {
     let conn = rpc.conn();
     rig.all();
     rig.channel.close(rig.now);
-    let told = rig.all();
-    assert_eq!(told[0], disconnect(conn));
-    assert_eq!(told.len(), 4, "each is answered: {told:?}");
+    let outputs = rig.all();
+    assert_eq!(outputs[0], disconnect(conn));
+    assert_eq!(outputs.len(), 4, "each is answered: {outputs:?}");
 }
 
 #[test]
@@ -432,15 +436,18 @@ fn what_was_not_sent_is_answered_in_the_order_in_which_it_was_asked_for() {
     ];
     let conn = rig.connecting();
     rig.channel.close(rig.now);
-    let told = rig.all();
-    assert_eq!((&told[0], &told[1..]), (&disconnect(conn), &calls.map(|call| not_sent(call, Fault::NotNeeded))[..]));
+    let outputs = rig.all();
+    assert_eq!(
+        (&outputs[0], &outputs[1..]),
+        (&disconnect(conn), &calls.map(|call| not_sent(call, Fault::NotNeeded))[..])
+    );
 }
 
 #[test]
 fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
     for (over, alone) in [(0, false), (1, true)] {
         let (mut rig, [(first, _), _]) = Rig::busy();
-        let half = crate::etcd::channel::batch::MOST_BYTES / 2;
+        let half = crate::etcd::channel::batch::MAX_BYTES / 2;
         let all = [("a", half), ("b", half + over)].map(|(name, len)| {
             let (queue, value) = (Queue::new(b"", name.as_bytes()), vec![0; len].into());
             Request::Create { queue, lease: lease(7), value, alone: false, expects: None, long: false }
@@ -449,7 +456,7 @@ fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
             rig.send(request.clone());
         }
         rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
-        rig.told();
+        rig.notifications();
         let (_, request) = rig.txn();
         assert_eq!(size(&request), if alone { 1 } else { 2 });
     }

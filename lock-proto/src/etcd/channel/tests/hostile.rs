@@ -1,10 +1,11 @@
-//! Servers that are broken or ill-meant: nothing panics, nothing grows, nothing spins.
+//! Broken and malicious servers cause no panic, no growth and no busy loop.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "a host that carries out only what the test is about")]
 
 use super::*;
 
-/// Lets time pass for `span` by what is due, with a host that does `what` with each output. How many outputs of a kind there were.
+/// Runs for `span`, with a host that does `what` for each output. Returns the number of connects,
+/// opened streams and outputs.
 fn run(rig: &mut Rig, span: Duration, mut what: impl FnMut(&mut Rig, &Output)) -> (usize, usize, usize) {
     let end = rig.now + span;
     let (mut connects, mut opens, mut all) = (0, 0, 0);
@@ -66,8 +67,8 @@ fn watches_that_are_cancelled_at_once_do_not_spin() {
             let header = Some(ResponseHeader { member_id: 1, revision: 1 });
             let open = WatchResponse { header, watch_id: create.watch_id, created: true, ..WatchResponse::default() };
             let cancel = WatchResponse { watch_id: create.watch_id, canceled: true, ..WatchResponse::default() };
-            rig.hear(*stream, open);
-            rig.hear(*stream, cancel);
+            rig.receive_watch(*stream, open);
+            rig.receive_watch(*stream, cancel);
         }
         _ => {}
     });
@@ -128,7 +129,7 @@ fn events_of_unknown_watches_are_dropped() {
         };
         let events = alloc::vec![crate::etcd::message::WatchEvent { kind: 7, kv: None }];
         let (created, canceled) = (n % 3 == 0, n % 5 == 0);
-        rig.hear(stream, WatchResponse { watch_id, created, canceled, events, ..WatchResponse::default() });
+        rig.receive_watch(stream, WatchResponse { watch_id, created, canceled, events, ..WatchResponse::default() });
     }
     assert_eq!(rig.channel, before);
 }

@@ -10,7 +10,7 @@ fn token(text: &str) -> Result<RpcReply, Status> {
     Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: text.into() }))
 }
 
-/// The next output: a login.
+/// Expects a login as the next output.
 fn login(rig: &mut Rig) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Authenticate(who), token: None })) => {
@@ -21,7 +21,7 @@ fn login(rig: &mut Rig) -> RpcId {
     }
 }
 
-/// A watch is open, with the token `t1`.
+/// With an open watch and the token `t1`.
 fn watching() -> (Rig, StreamId) {
     let mut rig = rig(1);
     rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
@@ -33,7 +33,7 @@ fn watching() -> (Rig, StreamId) {
     (rig, stream)
 }
 
-/// The next output: a call with this token.
+/// Expects a call with this token as the next output.
 fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, token: given, .. })) => {
@@ -54,7 +54,7 @@ fn calls_wait_for_the_login_of_each_connection() {
     rig.answer(rpc, token("t1"));
     call_with(&mut rig, Some("t1"));
     rig.channel.handle_disconnected(rig.now, conn, Fault::Closed);
-    rig.told();
+    rig.notifications();
     rig.send(grant(2));
     rig.connected();
     let rpc = login(&mut rig);
@@ -88,12 +88,12 @@ fn e9_an_old_token_costs_one_login_and_the_request_goes_again() {
         let third = rig.send(grant(3));
         rig.fail(b, code, words);
         rig.fail(a, code, words);
-        // One login for both; what has not left waits for it too.
+        // One login serves both calls, and the queued request waits for it too.
         let rpc = login(&mut rig);
         assert!(rpc != a && rpc != b, "no number is used twice");
         assert_eq!(rig.all(), []);
         rig.answer(rpc, token("new"));
-        // In the order of the requests.
+        // In the original order.
         let again: Vec<RpcId> = (0..3).map(|_| call_with(&mut rig, Some("new"))).collect();
         for (n, rpc) in again.iter().enumerate() {
             rig.answer(*rpc, granted(n as u64 + 1));
@@ -152,7 +152,7 @@ fn a_wrong_password_refuses_all_that_waits_and_a_later_request_tries_anew() {
         ] if refused(a) && refused(b) && error.class == ErrorClass::Refused && *last == disconnect(conn)),
         "{outputs:?}"
     );
-    // Not at once: whoever asks again and again must not flood the cluster with logins.
+    // Backs off, so that repeated requests cannot flood the cluster with logins.
     rig.send(grant(2));
     assert_eq!(rig.all(), []);
     rig.until_due();
@@ -195,20 +195,20 @@ fn a_login_that_hangs_or_fails_moves_on() {
 #[test]
 fn e9_a_denied_watch_is_tried_once_more_with_a_new_login() {
     let (mut rig, stream) = watching();
-    // A minute later the token has run out, and a new watch is denied, as early releases say it.
+    // The token expires, and the server denies a new watch in the words of early releases.
     rig.pass(9 * SECOND);
     rig.channel.watch(rig.now, WatchId::new(2), "b".into(), Bytes::new());
-    assert_eq!(watch::asked(&mut rig, stream), 2);
+    assert_eq!(watch::creation(&mut rig, stream), 2);
     watch::deny(&mut rig, stream, "etcdserver: permission denied");
     let close = ChannelOutput::Do(Output::Close { stream });
-    assert_eq!(rig.told()[..2], [close, ChannelOutput::Unsubscribed { watch: WatchId::new(1) }]);
+    assert_eq!(rig.notifications()[..2], [close, ChannelOutput::Unsubscribed { watch: WatchId::new(1) }]);
     let Phase::LoggingIn { rpc, .. } = rig.channel.phase else { panic!("{:?}", rig.channel.phase) };
     rig.answer(rpc, token("t2"));
     rig.until_due();
     let stream = rig.stream(StreamKind::Watch);
     watch::created(&mut rig, stream, 6);
-    // The new login does not help it: that settles it, and does not disturb the other one.
-    watch::asked(&mut rig, stream);
+    // The denial after a new login is final, and leaves the other watch alone.
+    watch::creation(&mut rig, stream);
     watch::deny(&mut rig, stream, "rpc error: code = PermissionDenied desc = etcdserver: permission denied");
     let outputs = rig.all();
     assert!(
@@ -240,10 +240,10 @@ fn e9_a_late_refusal_of_an_old_token_costs_no_second_login() {
 fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
     let (mut rig, stream) = watching();
     rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
-    rig.told();
+    rig.notifications();
     rig.until_due();
     let stream = rig.stream(StreamKind::Watch);
-    watch::asked(&mut rig, stream);
+    watch::creation(&mut rig, stream);
     watch::deny(&mut rig, stream, "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token");
     assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Do(Output::Close { stream })));
     let rpc = login(&mut rig);
@@ -253,7 +253,7 @@ fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
     watch::created(&mut rig, stream, 6);
 }
 
-/// The same, if the server ends the stream for it.
+/// As above, but the server ends the stream.
 #[test]
 fn e9_a_stream_that_is_ended_for_its_token_is_opened_with_a_new_one() {
     let (mut rig, stream) = watching();

@@ -1,17 +1,18 @@
-//! Random hosts and servers, replayed by their seed (requirement S2).
+//! Random hosts and servers, replayed by seed.
+// S2
 
 use super::*;
 use crate::jitter::mix;
 use alloc::collections::BTreeMap;
 
-/// A channel, and what has been asked of it.
+/// A channel and its requests.
 struct World {
     rig: Rig,
     seed: u64,
     drawn: u64,
-    /// How often each request was answered.
+    /// Number of replies per request.
     answered: BTreeMap<CallId, u32>,
-    /// Which watches are heard.
+    /// Watches, and whether they are open.
     watches: BTreeMap<WatchId, bool>,
     conns: Vec<ConnId>,
     rpcs: Vec<RpcId>,
@@ -31,8 +32,8 @@ impl World {
         mix(self.seed, self.drawn) % sides
     }
 
-    /// Somebody wants something.
-    fn ask(&mut self) {
+    /// Makes or withdraws a random request.
+    fn request(&mut self) {
         match self.dice(5) {
             0..3 => {
                 let request = match self.dice(4) {
@@ -57,7 +58,7 @@ impl World {
         }
     }
 
-    /// Something goes wrong, or is late, or is said that nobody asked for.
+    /// Injects a fault, a delay or an unsolicited message.
     fn fault(&mut self) {
         let now = self.rig.now;
         let code = Code::from_number(self.dice(17) as i32);
@@ -86,7 +87,7 @@ impl World {
                     let header = (self.dice(3) > 0).then_some(ResponseHeader { member_id: 1, revision: 3 });
                     let response =
                         WatchResponse { header, watch_id, created, canceled, cancel_reason, ..Default::default() };
-                    self.rig.hear(stream, response);
+                    self.rig.receive_watch(stream, response);
                 }
             }
             _ => {
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Carries out what there is to do. An honest host and server do all of it.
+    /// Carries out the output. An honest host and server carry out all of it.
     fn drain(&mut self, honest: bool) {
         for _ in 0..1000 {
             let Some(output) = self.rig.channel.poll_output() else { return };
@@ -110,12 +111,12 @@ impl World {
                 ChannelOutput::Do(output) => self.carry_out(output, honest),
                 ChannelOutput::Reply { call, .. } => *self.answered.get_mut(&call).unwrap() += 1,
                 ChannelOutput::Watching { watch, .. } => {
-                    let heard = self.watches.get_mut(&watch).unwrap();
-                    assert!(!core::mem::replace(heard, true), "seed {}: {watch:?} twice", self.seed);
+                    let open = self.watches.get_mut(&watch).unwrap();
+                    assert!(!core::mem::replace(open, true), "seed {}: {watch:?} twice", self.seed);
                 }
                 ChannelOutput::Unsubscribed { watch } => {
-                    let heard = self.watches.get_mut(&watch).unwrap();
-                    assert!(core::mem::replace(heard, false), "seed {}: {watch:?} twice", self.seed);
+                    let open = self.watches.get_mut(&watch).unwrap();
+                    assert!(core::mem::replace(open, false), "seed {}: {watch:?} twice", self.seed);
                 }
                 ChannelOutput::WatchRefused { watch, .. } => {
                     self.watches.remove(&watch).unwrap();
@@ -141,8 +142,10 @@ impl World {
                     Rpc::Authenticate(_) => {
                         RpcReply::Authenticate(AuthenticateResponse { header: None, token: "t".into() })
                     }
-                    Rpc::Grant(ask) => RpcReply::Grant(LeaseGrantResponse { header: None, id: ask.id, ttl: 10 }),
-                    Rpc::Txn(ask) => batch::done(&ask),
+                    Rpc::Grant(request) => {
+                        RpcReply::Grant(LeaseGrantResponse { header: None, id: request.id, ttl: 10 })
+                    }
+                    Rpc::Txn(request) => batch::done(&request),
                     other @ (Rpc::Range(_) | Rpc::Revoke(_)) => panic!("{other:?}"),
                 };
                 if honest {
@@ -150,15 +153,16 @@ impl World {
                 }
             }
             Output::Open { stream, .. } => self.streams.push(stream),
-            Output::Send { stream, message: StreamSend::KeepAlive(ask) } if honest => {
-                let alive = LeaseKeepAliveResponse { header: None, id: ask.id, ttl: 10 };
+            Output::Send { stream, message: StreamSend::KeepAlive(message) } if honest => {
+                let alive = LeaseKeepAliveResponse { header: None, id: message.id, ttl: 10 };
                 self.rig.channel.handle_message(now, stream, StreamReceived::KeepAlive(alive));
             }
-            Output::Send { stream, message: StreamSend::Watch(ask) } if honest => {
-                if let Some(WatchAsk::Create(create)) = ask.request {
+            Output::Send { stream, message: StreamSend::Watch(message) } if honest => {
+                if let Some(WatchAsk::Create(create)) = message.request {
                     let header = Some(ResponseHeader { member_id: 1, revision: 3 });
                     let watch_id = create.watch_id;
-                    self.rig.hear(stream, WatchResponse { header, watch_id, created: true, ..Default::default() });
+                    self.rig
+                        .receive_watch(stream, WatchResponse { header, watch_id, created: true, ..Default::default() });
                 }
             }
             Output::Send { .. } | Output::Disconnect { .. } | Output::Close { .. } => {}
@@ -167,16 +171,16 @@ impl World {
     }
 }
 
-/// Whatever comes in whatever order: each request is answered exactly once, what is told of a watch makes sense; and when the faults
-/// end, everything that is still wanted gets through.
+/// Each request gets exactly one reply, and watches open and close in turn. After the faults, every
+/// pending request and watch succeeds.
 #[test]
 fn s2_every_request_is_answered_once_and_every_watch_is_heard_in_the_end() {
-    let (mut heard, mut refused) = (0, 0);
+    let (mut open, mut refused) = (0, 0);
     for seed in 0..500 {
         let mut world = World::new(seed);
         for _ in 0..300 {
             match world.dice(4) {
-                0 => world.ask(),
+                0 => world.request(),
                 1 | 2 => world.fault(),
                 _ => world.until_due(),
             }
@@ -184,16 +188,15 @@ fn s2_every_request_is_answered_once_and_every_watch_is_heard_in_the_end() {
             world.drain(honest);
         }
         let before = world.watches.len();
-        // Ten quiet seconds.
         let end = world.rig.now + 10 * SECOND;
         while world.rig.channel.next_deadline().is_some_and(|due| due <= end) {
             world.until_due();
             world.drain(true);
         }
         assert!(world.answered.values().all(|times| *times == 1), "seed {seed}: {:?}", world.answered);
-        assert!(world.watches.values().all(|heard| *heard), "seed {seed}: {:?} {:?}", world.watches, world.rig.channel);
-        heard += world.watches.len();
+        assert!(world.watches.values().all(|open| *open), "seed {seed}: {:?} {:?}", world.watches, world.rig.channel);
+        open += world.watches.len();
         refused += before - world.watches.len();
     }
-    assert!(heard > 300 && refused < 100, "{heard} heard, {refused} refused");
+    assert!(open > 300 && refused < 100, "{open} heard, {refused} refused");
 }

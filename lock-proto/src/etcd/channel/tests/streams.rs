@@ -6,7 +6,7 @@ fn keep_alive(rig: &mut Rig, id: u64) -> CallId {
     rig.send(Request::KeepAlive { lease: lease(id) })
 }
 
-/// The next output: a sign of life for this lease.
+/// Expects a keep-alive for this lease as the next output.
 fn sent(rig: &mut Rig, stream: StreamId, id: u64) {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::KeepAlive(message) })) => {
@@ -37,7 +37,8 @@ fn e1_the_nth_answer_for_a_lease_answers_its_nth_request() {
     for (id, ttl) in [(0, 9), (1, 10), (1, 11), (2, 0), (2, 9), (3, 9), (0, 9), (-1, 9), (i64::MIN, 9)] {
         alive(&mut rig, stream, id, ttl);
     }
-    // No lease is a TTL of 0 (requirement E1); what nobody asked for is dropped.
+    // An unknown lease has a TTL of 0. Unsolicited replies are dropped.
+    // E1
     assert_eq!(rig.all(), [lives(calls[0], 10), lives(calls[2], 11), lives(calls[1], 0)]);
     let next = keep_alive(&mut rig, 1);
     sent(&mut rig, stream, 1);
@@ -59,7 +60,7 @@ fn m8_a_stream_that_ends_settles_what_was_sent_on_it() {
     let next = rig.stream(StreamKind::KeepAlive);
     assert!(next != stream && next.conn() == conn);
     sent(&mut rig, next, 1);
-    // An answer on the old stream is none on the new one.
+    // A reply on the old stream does not count for the new one.
     alive(&mut rig, stream, 1, 10);
     assert_eq!(rig.all(), []);
     alive(&mut rig, next, 1, 10);
@@ -104,7 +105,8 @@ fn a_message_of_the_wrong_kind_gives_the_connection_up() {
     assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
 }
 
-/// Requirement E9: a member that ends every watch stream may do so for ever, while another would serve.
+/// If one member ends every watch stream, the channel tries another.
+// E9
 #[test]
 fn e9_a_watch_stream_that_ends_at_once_four_times_is_opened_elsewhere() {
     for members in [1, 2] {

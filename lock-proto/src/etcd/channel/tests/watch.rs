@@ -14,7 +14,7 @@ impl Rig {
         self.channel.watch(self.now, w(n), "k".into(), Bytes::new());
     }
 
-    pub(super) fn hear(&mut self, stream: StreamId, response: WatchResponse) {
+    pub(super) fn receive_watch(&mut self, stream: StreamId, response: WatchResponse) {
         self.channel.handle_message(self.now, stream, StreamReceived::Watch(response));
     }
 
@@ -28,7 +28,7 @@ impl Rig {
     }
 }
 
-fn ask(rig: &mut Rig, stream: StreamId) -> WatchAsk {
+fn watch_request(rig: &mut Rig, stream: StreamId) -> WatchAsk {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::Watch(WatchRequest { request }) })) => {
             assert_eq!(s, stream);
@@ -38,9 +38,9 @@ fn ask(rig: &mut Rig, stream: StreamId) -> WatchAsk {
     }
 }
 
-/// The next output: a watch is asked for. Its number.
-pub(super) fn asked(rig: &mut Rig, stream: StreamId) -> i64 {
-    match ask(rig, stream) {
+/// Expects the creation of a watch as the next output. Returns its id.
+pub(super) fn creation(rig: &mut Rig, stream: StreamId) -> i64 {
+    match watch_request(rig, stream) {
         WatchAsk::Create(create) => {
             assert_eq!((create.start_revision, create.fragment, create.progress_notify), (0, true, false));
             assert!(create.watch_id > 0);
@@ -51,7 +51,7 @@ pub(super) fn asked(rig: &mut Rig, stream: StreamId) -> i64 {
 }
 
 pub(super) fn cancelled(rig: &mut Rig, stream: StreamId) -> i64 {
-    match ask(rig, stream) {
+    match watch_request(rig, stream) {
         WatchAsk::Cancel(cancel) => cancel.watch_id,
         other @ (WatchAsk::Create(_) | WatchAsk::Progress(_)) => panic!("no cancellation: {other:?}"),
     }
@@ -62,18 +62,18 @@ fn open(wire: i64, revision: i64) -> WatchResponse {
     WatchResponse { header, watch_id: wire, created: true, ..WatchResponse::default() }
 }
 
-/// A watch is asked for, and the server opens it.
+/// Creates a watch, which the server opens.
 pub(super) fn created(rig: &mut Rig, stream: StreamId, revision: i64) -> i64 {
-    let wire = asked(rig, stream);
-    rig.hear(stream, open(wire, revision));
+    let wire = creation(rig, stream);
+    rig.receive_watch(stream, open(wire, revision));
     match rig.channel.poll_output() {
-        Some(ChannelOutput::Watching { revision: told, .. }) => assert_eq!(told, revision),
+        Some(ChannelOutput::Watching { revision: reported, .. }) => assert_eq!(reported, revision),
         other => panic!("not watching: {other:?}"),
     }
     wire
 }
 
-/// As etcd denies: with the number -1.
+/// etcd denies with the id -1.
 pub(super) fn deny(rig: &mut Rig, stream: StreamId, words: &str) {
     let denied = WatchResponse {
         header: HEADER,
@@ -83,7 +83,7 @@ pub(super) fn deny(rig: &mut Rig, stream: StreamId, words: &str) {
         cancel_reason: words.into(),
         ..WatchResponse::default()
     };
-    rig.hear(stream, denied);
+    rig.receive_watch(stream, denied);
 }
 
 fn event(kind: i32, key: &'static str, revision: i64) -> WatchEvent {
@@ -107,18 +107,17 @@ fn e5_one_stream_carries_all_watches_from_now_on() {
     rig.watch(2);
     rig.connected();
     let stream = rig.stream(StreamKind::Watch);
-    let (a, b) = (asked(&mut rig, stream), asked(&mut rig, stream));
+    let (a, b) = (creation(&mut rig, stream), creation(&mut rig, stream));
     assert!(a != b && rig.all().is_empty());
-    rig.hear(stream, open(b, 7));
-    rig.hear(stream, open(a, 6));
+    rig.receive_watch(stream, open(b, 7));
+    rig.receive_watch(stream, open(a, 6));
     let watching = |n, revision| ChannelOutput::Watching { watch: w(n), revision };
     assert_eq!(rig.all(), [watching(2, 7), watching(1, 6)]);
-    // Fragments and batches are passed on in order.
     let mut part = events(a, alloc::vec![event(0, "x", 8), event(DELETED, "y", 8)]);
     part.fragment = true;
-    rig.hear(stream, part);
-    rig.hear(stream, events(a, alloc::vec![event(DELETED, "z", 8)]));
-    rig.hear(stream, events(b, alloc::vec![event(0, "x", 9)]));
+    rig.receive_watch(stream, part);
+    rig.receive_watch(stream, events(a, alloc::vec![event(DELETED, "z", 8)]));
+    rig.receive_watch(stream, events(b, alloc::vec![event(0, "x", 9)]));
     assert_eq!(
         rig.all(),
         [changed(1, false, "x", 8), changed(1, true, "y", 8), changed(1, true, "z", 8), changed(2, false, "x", 9)]
@@ -130,13 +129,13 @@ fn e9_many_watches_are_opened_in_portions() {
     let (mut rig, _) = Rig::up(1);
     (0..200).for_each(|n| rig.watch(n));
     let stream = rig.stream(StreamKind::Watch);
-    let wires: Vec<i64> = (0..calls::MOST_IN_FLIGHT).map(|_| asked(&mut rig, stream)).collect();
+    let wires: Vec<i64> = (0..calls::MAX_IN_FLIGHT).map(|_| creation(&mut rig, stream)).collect();
     assert_eq!(rig.all(), []);
     assert!(rig.channel.next_deadline().unwrap() > rig.now, "nothing more to be polled for now");
     for wire in &wires {
-        rig.hear(stream, open(*wire, 6));
+        rig.receive_watch(stream, open(*wire, 6));
     }
-    assert_eq!(rig.told().len(), wires.len());
+    assert_eq!(rig.notifications().len(), wires.len());
     assert_eq!(rig.requests().len(), 200 - wires.len());
 }
 
@@ -145,17 +144,17 @@ fn an_unwatched_watch_is_cancelled_and_no_longer_heard() {
     let (mut rig, _, stream, wire) = Rig::watching(1);
     rig.watch(2);
     rig.watch(3);
-    let second = asked(&mut rig, stream);
+    let second = creation(&mut rig, stream);
     rig.channel.unwatch(rig.now, w(1));
     rig.channel.unwatch(rig.now, w(2));
     rig.channel.unwatch(rig.now, w(3));
     rig.channel.unwatch(rig.now, w(4));
     assert_eq!((cancelled(&mut rig, stream), cancelled(&mut rig, stream)), (wire, second));
-    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
-    rig.hear(stream, open(second, 8));
-    rig.hear(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
+    rig.receive_watch(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    rig.receive_watch(stream, open(second, 8));
+    rig.receive_watch(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
     assert_eq!((rig.all(), rig.channel.next_deadline()), (Vec::new(), None));
-    // The next one gets a number of its own.
+    // Ids are not reused.
     rig.watch(5);
     assert!(created(&mut rig, stream, 9) > second);
 }
@@ -171,16 +170,16 @@ fn m2_a_cancelled_watch_is_opened_again() {
         cancel_reason: "mvcc: required revision has been compacted".into(),
         ..WatchResponse::default()
     };
-    rig.hear(stream, compacted);
+    rig.receive_watch(stream, compacted);
     assert_eq!(rig.all(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
-    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    rig.receive_watch(stream, events(wire, alloc::vec![event(0, "x", 8)]));
     assert_eq!(rig.all(), []);
     rig.until_due();
     let next = created(&mut rig, stream, 9);
     assert!(next != wire);
-    // One that pauses can be unwatched too.
-    rig.hear(stream, WatchResponse { watch_id: next, canceled: true, ..WatchResponse::default() });
-    rig.told();
+    // A watch that waits for its recreation can be removed too.
+    rig.receive_watch(stream, WatchResponse { watch_id: next, canceled: true, ..WatchResponse::default() });
+    rig.notifications();
     rig.channel.unwatch(rig.now, w(1));
     assert_eq!((rig.all(), rig.channel.next_deadline()), (Vec::new(), None));
 }
@@ -190,9 +189,9 @@ fn a_watch_that_is_not_allowed_is_refused() {
     let (mut rig, _, stream, wire) = Rig::watching(1);
     rig.watch(2);
     rig.watch(3);
-    asked(&mut rig, stream);
-    asked(&mut rig, stream);
-    // The number -1 stands for the oldest that is not answered; so does an unwatched one.
+    creation(&mut rig, stream);
+    creation(&mut rig, stream);
+    // The id -1 stands for the oldest unanswered creation, even of a removed watch.
     rig.channel.unwatch(rig.now, w(2));
     cancelled(&mut rig, stream);
     deny(&mut rig, stream, "etcdserver: permission denied");
@@ -201,9 +200,9 @@ fn a_watch_that_is_not_allowed_is_refused() {
     let outputs = rig.all();
     assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
         if *watch == w(3) && error.class == ErrorClass::Refused));
-    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    rig.receive_watch(stream, events(wire, alloc::vec![event(0, "x", 8)]));
     assert_eq!(rig.all(), [changed(1, false, "x", 8)]);
-    // A denial that answers nothing.
+    // An unsolicited denial.
     deny(&mut rig, stream, "etcdserver: permission denied");
     assert_eq!(rig.all(), []);
 }
@@ -222,7 +221,8 @@ fn a_stream_or_connection_that_ends_makes_deaf_and_is_opened_again() {
     rig.connected();
     let stream = rig.stream(StreamKind::Watch);
     created(&mut rig, stream, 7);
-    // Told of the loss of a leader: elsewhere at once (requirement E9).
+    // Without a leader, try another member at once.
+    // E9
     rig.end(stream, Code::Unavailable, "etcdserver: no leader");
     let outputs = rig.all();
     assert!(matches!(outputs[..], [ChannelOutput::Do(Output::Disconnect { .. }), ChannelOutput::Unsubscribed { .. }]));
@@ -256,8 +256,8 @@ fn what_cannot_be_understood_opens_the_stream_anew() {
     {
         let (mut rig, conn, stream, wire) = Rig::watching(1);
         rig.watch(2);
-        assert_eq!(asked(&mut rig, stream), wire + 1);
-        rig.hear(stream, broken.map_or_else(|| events(wire, alloc::vec![no_kv.clone()]), |make| make(wire)));
+        assert_eq!(creation(&mut rig, stream), wire + 1);
+        rig.receive_watch(stream, broken.map_or_else(|| events(wire, alloc::vec![no_kv.clone()]), |make| make(wire)));
         let close = ChannelOutput::Do(Output::Close { stream });
         assert_eq!(rig.all(), [close, ChannelOutput::Unsubscribed { watch: w(1) }]);
         rig.until_due();
@@ -275,22 +275,22 @@ fn e9_a_silent_stream_is_asked_for_a_sign_of_life() {
         rig.pass(10 * SECOND - MS);
         assert_eq!(rig.all(), []);
         rig.until_due();
-        // A watch that is created and cancelled: whatever the store does, that is answered.
-        let probe = asked(&mut rig, stream);
+        // A watch that is created and cancelled: the server answers that in any state.
+        let probe = creation(&mut rig, stream);
         assert_eq!(cancelled(&mut rig, stream), probe);
         rig.pass(100 * MS);
-        rig.hear(stream, open(probe, 5));
-        rig.hear(stream, WatchResponse { watch_id: probe, canceled: true, ..WatchResponse::default() });
+        rig.receive_watch(stream, open(probe, 5));
+        rig.receive_watch(stream, WatchResponse { watch_id: probe, canceled: true, ..WatchResponse::default() });
         assert_eq!(rig.all(), []);
     }
-    // What is heard puts it off.
+    // Any message postpones the probe.
     rig.pass(6 * SECOND);
-    rig.hear(stream, events(wire, alloc::vec![event(0, "x", 8)]));
-    rig.told();
+    rig.receive_watch(stream, events(wire, alloc::vec![event(0, "x", 8)]));
+    rig.notifications();
     rig.pass(6 * SECOND);
     assert_eq!(rig.all(), []);
     rig.pass(4 * SECOND);
-    asked(&mut rig, stream);
+    creation(&mut rig, stream);
     cancelled(&mut rig, stream);
     rig.pass(SECOND);
     assert_eq!(rig.all()[..2], [disconnect(conn), ChannelOutput::Unsubscribed { watch: w(1) }]);
@@ -302,7 +302,7 @@ fn e9_a_watch_that_is_not_opened_in_time_gives_the_connection_up() {
     let (mut rig, conn) = Rig::up(2);
     rig.watch(1);
     let stream = rig.stream(StreamKind::Watch);
-    asked(&mut rig, stream);
+    creation(&mut rig, stream);
     rig.pass(SECOND);
     assert_eq!(rig.all()[0], disconnect(conn));
 }
@@ -319,7 +319,7 @@ fn a_stream_without_watches_is_left_alone_and_used_again() {
     assert_eq!(rig.all(), []);
 }
 
-/// A watch that was cancelled again and again, and then lasted, is opened again without a long pause: also if it was the stream that ended.
+/// A watch that lasted restarts its backoff, also if the stream ended and not the watch.
 #[test]
 fn e5_a_watch_that_has_lasted_starts_anew() {
     let mut rig = Rig::new(1);
@@ -328,8 +328,8 @@ fn e5_a_watch_that_has_lasted_starts_anew() {
     let mut stream = rig.stream(StreamKind::Watch);
     let pause = |rig: &mut Rig, stream| {
         let wire = created(rig, stream, 5);
-        rig.hear(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
-        assert_eq!(rig.told(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
+        rig.receive_watch(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
+        assert_eq!(rig.notifications(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
         rig.channel.next_deadline().unwrap().since(rig.now)
     };
     for _ in 0..4 {
@@ -339,25 +339,28 @@ fn e5_a_watch_that_has_lasted_starts_anew() {
     created(&mut rig, stream, 5);
     rig.pass(2 * SECOND);
     rig.end(stream, Code::Internal, "RST_STREAM");
-    rig.told();
+    rig.notifications();
     rig.until_due();
     stream = rig.stream(StreamKind::Watch);
     let pause = pause(&mut rig, stream);
     assert!(pause <= 10 * MS, "{pause:?}");
 }
 
-/// The number -1 means the oldest that was asked for in one case only: created and cancelled at once.
+/// The id -1 means the oldest creation only with both `created` and `canceled`.
 #[test]
 fn e5_an_answer_with_a_number_that_was_not_asked_for_opens_nothing() {
     let mut rig = Rig::new(1);
     rig.watch(1);
     rig.connected();
     let stream = rig.stream(StreamKind::Watch);
-    let wire = asked(&mut rig, stream);
-    rig.hear(stream, open(wire + 7, 5));
-    rig.hear(stream, open(-1, 5));
-    rig.hear(stream, WatchResponse { header: HEADER, watch_id: -1, canceled: true, ..WatchResponse::default() });
+    let wire = creation(&mut rig, stream);
+    rig.receive_watch(stream, open(wire + 7, 5));
+    rig.receive_watch(stream, open(-1, 5));
+    rig.receive_watch(
+        stream,
+        WatchResponse { header: HEADER, watch_id: -1, canceled: true, ..WatchResponse::default() },
+    );
     assert_eq!(rig.all(), []);
-    rig.hear(stream, open(wire, 6));
+    rig.receive_watch(stream, open(wire, 6));
     assert_eq!(rig.all(), [ChannelOutput::Watching { watch: w(1), revision: 6 }]);
 }
