@@ -1,4 +1,4 @@
-//! The whole client: the hub and its connections, bytes in and bytes out.
+//! The complete Redis client: hub and connections, bytes in and bytes out.
 
 use alloc::vec::Vec;
 
@@ -19,9 +19,9 @@ use crate::lock::{self, ByteClient, Cause, ErrorClass, Output, ServerError, Tran
 use crate::time::{Instant, soonest};
 use crate::url::Target;
 
-/// Everything that a client of one or several Redis nodes does, without doing any I/O.
+/// A client of one Redis node or of a quorum of nodes. It performs no I/O.
 ///
-/// Its verbs are the methods of [`Machine`](crate::Machine), bytes go in and out by [`ByteClient`].
+/// See [`Machine`](crate::Machine) for its operations and [`ByteClient`] for its bytes.
 pub type Client = lock::Client<Redis>;
 
 /// The connections to one node.
@@ -30,11 +30,11 @@ pub struct Link {
     commands: Pipe,
     wake: Pipe,
     listener: Listener,
-    /// The listener has to be brought in line.
+    /// The listener must be synchronized with its connections.
     changed: bool,
-    /// The server was asked on this connection who it is.
+    /// `INFO server` was requested on the current command connection.
     asked: bool,
-    /// The hub hears of this connection together with the answer.
+    /// The hub learns of the connection together with the reply to `INFO server`.
     announced_by_answer: bool,
 }
 
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Nothing has to be carried to or from it.
+    /// Returns true if neither connection has output and the listener is up to date.
     fn is_quiet(&self) -> bool {
         !self.commands.has_output() && !self.wake.has_output() && !self.changed
     }
@@ -111,13 +111,14 @@ fn pipe(links: &mut [Link], conn: ConnId) -> Option<&mut Pipe> {
 }
 
 impl Client {
-    /// A client of the nodes of `config`. Connections are opened when the first lock is wanted.
+    /// Creates a client for the nodes of `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be unique in the world, `seed` is 64 bits of entropy for jitter: take both from the operating system.
+    /// `id` must be globally unique and `seed` is 64 bits of entropy for jitter. Take both from the
+    /// operating system.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range, with its value and what is allowed.
+    /// Returns the first setting that is out of range, with its value and the allowed range.
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
         let locks = Locks::new(now, config, id, seed)?;
         let config = locks.config();
@@ -148,22 +149,22 @@ impl Client {
         Ok(Self::with(locks, links))
     }
 
-    /// Where a node is, and how to log in to it.
+    /// Returns the address and the login of a node.
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().nodes().get(node.index())
     }
 
     // --- inside ---
 
-    /// From the hub to the connections and the application.
+    /// Routes the hub's outputs to the connections and the application.
     fn route_locks(&mut self) {
         let now = self.now();
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Send { call, request } => {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
-                        // What is held for so long must be compared after the next connect. A lock that is taken and given back costs no
-                        // command more.
+                        // A lock held long enough to be renewed needs the server's identity, to
+                        // compare it after a reconnect. A short hold costs no extra command.
                         if !link.asked && matches!(request, Request::Extend { .. }) && link.commands.is_up() {
                             link.asked = true;
                             link.commands.ask_server(now);
@@ -195,7 +196,7 @@ impl Client {
         }
     }
 
-    /// From the connections of one node to the hub.
+    /// Routes the outputs of one node's connections to the hub.
     fn route_link(&mut self, index: usize) {
         let now = self.now();
         let node = NodeId::new(index as u16);
@@ -211,7 +212,8 @@ impl Client {
                     link.announced_by_answer = !quorum && self.locks.compares(node);
                     link.asked = quorum || link.announced_by_answer;
                     if link.announced_by_answer {
-                        // One node has no votes: no request has to wait until it is known who it is.
+                        // A single node has no vote to withhold, so requests need not wait for its
+                        // identity.
                         link.commands.ask_server(now);
                     } else {
                         self.locks.handle_node_up(now, node, hello.server.as_ref());

@@ -1,8 +1,10 @@
-//! Waiting for releases on one node: the second connection, its `BLPOP`, and when it changes (requirement A7).
+//! Blocking wait for releases on one node, over a second connection.
 //!
-//! Redis serves clients blocked on a list in the order of their arrival and forgets those that hang up, so a release wakes one
-//! waiter, first come first served, and a dead one stalls nobody (<https://redis.io/docs/latest/commands/blpop/>). A name joins or leaves the wait by
-//! `CLIENT UNBLOCK` on the command connection.
+//! Redis serves clients blocked on a list in the order of their arrival and removes those that
+//! disconnect (<https://redis.io/docs/latest/commands/blpop/>). A release therefore wakes one
+//! waiter in FIFO order, and a dead waiter blocks nobody. To change the names in a `BLPOP`, the
+//! client ends it by `CLIENT UNBLOCK` on the command connection.
+// A7
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -13,46 +15,49 @@ use super::request::Key;
 use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;
 
-/// Names beyond this are polled only: each change of the wait sends all of its names again.
+/// Further names are only polled, because every change of the wait sends all names again.
 const MOST_KEYS: usize = 128;
-/// One blocking wait; it is begun again as long as somebody waits. So a dead connection is found out.
+/// Timeout of one `BLPOP`, which is repeated while there are waiters. This detects dead
+/// connections.
 const WAIT: Duration = Duration::from_secs(5);
-/// The same on a server that does not let us leave a wait.
+/// The same on a server without `CLIENT UNBLOCK`.
 const WAIT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
-/// For how long the connection is kept when nobody waits any more.
+/// How long the connection stays open without waiters.
 const LINGER: Duration = Duration::from_secs(1);
-/// A wait that had not come to the server when it was to be left is left after this.
+/// Pause before another `CLIENT UNBLOCK`, if the first one overtook the `BLPOP`.
 const UNBLOCK_AGAIN: Duration = Duration::from_millis(2);
-/// A server that refused for good is asked again after this: its rules may have changed.
+/// Pause after a permanent refusal. The server's ACL may have changed by then.
 const REFUSED: Duration = Duration::from_secs(60);
-/// A server that could not is asked again after this.
+/// Pause after a transient error.
 const UNABLE: Duration = Duration::from_millis(500);
 
-/// Who waits on one node, and how far the node knows of it.
+/// The wake-up subscriptions on one node, and the blocking wait that serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Listener {
     wanted: BTreeSet<Key>,
-    /// The keys of the wait under way.
+    /// The keys of the `BLPOP` in flight.
     blocked: Option<Vec<Key>>,
-    /// Names this connection to `CLIENT UNBLOCK`; `None` while it is down, or if the server does not tell.
+    /// Connection id for `CLIENT UNBLOCK`; `None` while disconnected, or if the server does not
+    /// report it.
     client: Option<i64>,
     up: bool,
     unblocking: bool,
-    /// The server had no wait to end. It is asked again then, if that has not ended by itself.
+    /// When to repeat `CLIENT UNBLOCK`. The server had no wait to end when it received the last
+    /// one.
     unblock_again: Option<Instant>,
-    /// Since when nobody waits.
+    /// Since when there are no subscriptions.
     idle: Option<Instant>,
     refused_until: Option<Instant>,
 }
 
-/// What the wait told.
+/// Events for the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WakeEvent {
-    /// From now on the node tells of this lock's release.
+    /// The node reports releases of this lock from now on.
     Subscribed(Key),
-    /// The node does not tell of it any more.
+    /// The node no longer reports releases of this lock.
     Unsubscribed(Key),
-    /// A release.
+    /// The lock was released.
     Signal(Key),
 }
 
@@ -65,7 +70,8 @@ impl Listener {
         self.wanted.remove(key);
     }
 
-    /// Brings the connection in line with what is wanted. `wake` is its pipe, `commands` the node's other one.
+    /// Brings the connection in line with the subscriptions. `wake` is its pipe, `commands` the
+    /// node's command pipe.
     pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, heard: &mut Vec<WakeEvent>) {
         if self.wanted.is_empty() {
             if self.blocked.is_none() && !wake.is_closed() {
@@ -104,13 +110,13 @@ impl Listener {
         }
     }
 
-    /// Whether the wait under way is for just what is wanted.
+    /// Returns true if the wait in flight covers exactly the current subscriptions.
     fn covers(&self, keys: &[Key]) -> bool {
         let most = self.wanted.len().min(MOST_KEYS);
         keys.len() == most && keys.iter().all(|key| self.wanted.contains(key))
     }
 
-    /// Closes the connection, for good.
+    /// Closes the connection without reconnecting.
     pub(crate) fn shut(&mut self, now: Instant, wake: &mut Pipe) {
         wake.close(now);
         self.down(&mut Vec::new());
@@ -122,13 +128,13 @@ impl Listener {
         self.client = client;
     }
 
-    /// The node's command connection is new: what was sent on the old one may be lost.
+    /// The command connection was replaced, so a `CLIENT UNBLOCK` in flight may be lost.
     pub(crate) const fn commands_up(&mut self) {
         self.unblocking = false;
         self.unblock_again = None;
     }
 
-    /// The connection is gone, and with it the wait.
+    /// The connection was lost, and the wait with it.
     pub(crate) fn down(&mut self, heard: &mut Vec<WakeEvent>) {
         self.up = false;
         self.client = None;
@@ -137,20 +143,20 @@ impl Listener {
         heard.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
     }
 
-    /// The wait has ended: by a release, by its time, or because it was to change.
+    /// The wait ended: by a release, by its timeout or by `CLIENT UNBLOCK`.
     pub(crate) fn woken(&mut self, list: Option<&[u8]>, heard: &mut Vec<WakeEvent>) {
         self.unblocking = false;
         self.unblock_again = None;
         let keys = self.blocked.take().unwrap_or_default();
         if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
-            // Whoever is woken tries, and asks again if that fails: most often it does not, and a wait that was begun anew would have to be
-            // left again.
+            // The woken lock makes an attempt and subscribes again if that fails. It mostly
+            // succeeds, and a wait begun now would then have to be unblocked.
             self.wanted.remove(&key);
             heard.push(WakeEvent::Signal(key));
         }
     }
 
-    /// The server does not let us wait: polling alone, for a while.
+    /// The server refused the wait. The locks fall back to polling for a while.
     pub(crate) fn refused(&mut self, now: Instant, error: &ServerError, wake: &mut Pipe, heard: &mut Vec<WakeEvent>) {
         let pause = match error.class {
             ErrorClass::Transient | ErrorClass::Reconnect => UNABLE,
@@ -161,14 +167,14 @@ impl Listener {
         self.refused_until = Some(now + pause);
     }
 
-    /// There was no wait to leave. The two connections are independent: it may have been overtaken.
+    /// The server had no wait to end: on the other connection, the `BLPOP` may still be on its way.
     pub(crate) fn not_blocked(&mut self, now: Instant) {
         if self.unblocking {
             self.unblock_again = Some(now + UNBLOCK_AGAIN);
         }
     }
 
-    /// The server does not let us leave a wait: waits become short.
+    /// The server refused `CLIENT UNBLOCK`, so waits become short.
     pub(crate) const fn cannot_unblock(&mut self) {
         self.unblocking = false;
         self.unblock_again = None;
@@ -193,7 +199,7 @@ mod tests {
     use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
     use crate::{ClientId, NodeId, Role};
 
-    /// A listener, and the two pipes that it steers. Nobody is at their other ends.
+    /// A listener and its two pipes, which are connected to nothing.
     struct Rig {
         listener: Listener,
         wake: Pipe,
@@ -232,7 +238,7 @@ mod tests {
             Self { listener, wake: pipe(Role::Wake), commands: pipe(Role::Commands), now: Instant::from_millis(1_000) }
         }
 
-        /// Connected, and waiting for `names`.
+        /// Connected and waiting for `names`.
         fn waiting(client: Option<i64>, names: &[&str]) -> Self {
             let mut rig = Self::new();
             names.iter().for_each(|name| rig.listener.want(key(name)));
@@ -248,7 +254,7 @@ mod tests {
             heard
         }
 
-        /// Whether it asked the server to end the wait.
+        /// Returns true if `sync` sends `CLIENT UNBLOCK`.
         fn unblocks(&mut self) -> bool {
             let mut expected = self.commands.clone();
             expected.unblock(self.now, 7);
@@ -256,7 +262,7 @@ mod tests {
             self.commands == expected
         }
 
-        /// Begins to wait for `names`, for so long.
+        /// Asserts that `sync` starts a wait for `names`.
         fn blocks(&mut self, names: &[&str], wait: Duration) {
             let mut expected = self.wake.clone();
             expected.block(self.now, keys(names), wait);
@@ -282,7 +288,7 @@ mod tests {
         rig.listener.want(key("c"));
         assert!(rig.unblocks());
         assert!(!rig.unblocks(), "the server has been asked");
-        // What was sent on an old connection may be lost.
+        // A command sent on the old connection may be lost.
         rig.listener.commands_up();
         assert!(rig.unblocks());
         assert_eq!(rig.woken(None), []);
@@ -307,7 +313,7 @@ mod tests {
         assert!(!rig.unblocks());
         rig.pass(1);
         assert!(rig.unblocks());
-        // It had ended by itself.
+        // The wait ended by itself.
         rig.listener.not_blocked(rig.now);
         assert_eq!(rig.woken(None), []);
         assert_eq!(rig.listener.deadline(), None);
@@ -363,7 +369,7 @@ mod tests {
         rig.pass(999);
         rig.sync();
         assert!(!rig.wake.is_closed());
-        // Somebody waits again: the moment begins anew after that.
+        // A new waiter restarts the linger period.
         rig.listener.want(key("a"));
         rig.blocks(&["a"], WAIT);
         assert_eq!(rig.listener.deadline(), None);
@@ -389,7 +395,7 @@ mod tests {
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], true));
             rig.pass(1);
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], false));
-            // As long as nobody waits there is nothing to ask for.
+            // Without subscriptions there is nothing to retry.
             rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut vec![]);
             rig.listener.unwant(&key("a"));
             assert_eq!(rig.listener.deadline(), None);
