@@ -54,7 +54,9 @@
 //!
 //! // Release the lock.
 //! lock.release(&mut ctx, id)?;
-//! let Some(LocksOutput::Send { call, request: Request::Release { .. } }) = ctx.poll_output() else {
+//! let Some(LocksOutput::Send { call, request: Request::Release { .. } }) =
+//!     ctx.poll_output()
+//! else {
 //!     panic!()
 //! };
 //! let deleted = Reply::Deleted { number: 1, awaited: false };

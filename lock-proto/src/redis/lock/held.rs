@@ -1,4 +1,5 @@
-//! Keeping a hold: renewals, top-ups, and their answers (requirements H1 to H4, Q3).
+//! Maintenance of a hold: renewals, top-ups and their replies.
+// H1 to H4, Q3
 
 use super::cleanup::{Cleanup, Take};
 use super::context::{Context, NodeSet};
@@ -9,7 +10,7 @@ use crate::lock::{Event, Report};
 use crate::redis::request::{Reply, Request};
 
 impl Lock {
-    /// Sends the renewals and top-ups that are due.
+    /// Sends renewals and top-ups that are due.
     pub(super) fn send_due(&mut self, ctx: &mut Context) {
         let quorum = ctx.quorum();
         for index in 0..ctx.shared.nodes.len() {
@@ -44,7 +45,7 @@ impl Lock {
         }
     }
 
-    /// An answer that is neither an attempt's nor a delete's.
+    /// Handles a reply that belongs to neither an attempt nor a delete.
     pub(super) fn renewal_answered(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         let call = hold.shares.get(node.index()).and_then(|share| share.call);
@@ -53,7 +54,7 @@ impl Lock {
         self.after_answer(ctx);
     }
 
-    /// What follows from a change of the hold's shares.
+    /// Acts on a change of the hold's shares.
     pub(super) fn after_answer(&mut self, ctx: &mut Context) {
         self.expire(ctx);
         let quorum = ctx.quorum();
@@ -68,7 +69,8 @@ impl Lock {
         match hold.extended(ctx.now, quorum) {
             Extended::Done(_) if !held => return self.offer(ctx),
             Extended::Failed(_) if !held => {
-                // No full TTL or no fencing token to be had: the waiter goes back to the head, and contends anew.
+                // Neither a full TTL nor a fencing token is available. The waiter contends again,
+                // from the head.
                 let waiter = hold.tenure.waiter;
                 self.give_back(ctx, false);
                 self.waiters.push_front(waiter);
@@ -97,7 +99,7 @@ impl Lock {
         self.watch(ctx);
     }
 
-    /// Where the token of a hold may be.
+    /// Returns the nodes that may have the hold's token.
     pub(super) fn nodes_of(&self, hold: &Hold) -> NodeSet {
         let mut nodes = NodeSet::default();
         for (index, share) in hold.shares.iter().enumerate() {
