@@ -1,4 +1,4 @@
-//! Step tests of one lock through the hub, without any connection: typed requests in, typed replies out.
+//! Tests of one lock through the hub, without connections: typed requests and replies.
 
 mod bounds;
 mod ends;
@@ -22,12 +22,12 @@ fn for_ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// What a script mints: 64 tokens from this one on.
+/// A block of 64 fencing tokens that starts with `first`.
 fn fences(first: u64) -> Option<FenceBlock> {
     Some(FenceBlock { first, count: 64, ahead_ms: 0 })
 }
 
-/// A hub, and what it has put out.
+/// A hub and its outputs.
 struct Hub {
     locks: Locks,
     sent: Vec<(CallId, Request)>,
@@ -74,12 +74,12 @@ impl Hub {
         self.drain();
     }
 
-    /// The requests sent since the last look.
+    /// Takes the requests sent since the last call.
     fn requests(&mut self) -> Vec<(CallId, Request)> {
         core::mem::take(&mut self.sent)
     }
 
-    /// The attempts among them.
+    /// The same, but returns the attempts only.
     fn takes(&mut self) -> Vec<CallId> {
         self.requests().into_iter().filter(|(_, request)| is_take(request)).map(|(call, _)| call).collect()
     }
@@ -99,7 +99,7 @@ impl Hub {
         core::mem::take(&mut self.events).into_iter().map(|(_, event)| event).collect()
     }
 
-    /// An acquisition that is granted and claimed at once.
+    /// Acquires, grants and claims a lock at the same instant.
     fn held(&mut self, at: u64, want: Acquire) -> LockId {
         let id = self.acquire(at, want);
         for (call, _) in self.requests() {
@@ -158,7 +158,7 @@ fn t2_after_a_pause_the_first_word_is_lost_and_a_late_renewal_resurrects_nothing
     hub.at(3_000);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { .. }));
-    // The process stands still; the answer was in the socket all the time.
+    // The process is suspended while the reply is in the socket.
     hub.reply(20_000, call, Reply::Extended);
     assert_eq!(hub.told(), [Event::Lost(Loss::Expired)]);
     assert_eq!(hub.locks.valid_until(id), None);
@@ -186,7 +186,8 @@ fn h1_renews_at_a_third_and_each_renewal_moves_the_end() {
     }
 }
 
-/// Locks that were taken one by one are renewed some together: hundreds of writes to a socket would cost more than the renewals.
+/// Renewals due at nearly the same time share a write. Hundreds of separate writes would cost more
+/// than the renewals.
 #[test]
 fn h1_renewals_that_are_due_nearly_together_leave_together() {
     let mut hub = Hub::new(1, |c| c);
@@ -198,7 +199,7 @@ fn h1_renewals_that_are_due_nearly_together_leave_together() {
     let mut left = locks;
     while left > 0 {
         let due = hub.locks.next_deadline().unwrap();
-        // The first are due 2.7 s after they were taken, the last 3.2 s.
+        // The first is due 2.7 s after its take, the last 3.2 s.
         assert!((2_690..=3_200).contains(&due.since(ms(0)).as_millis()), "{due}");
         assert!(wakes.insert(due), "{due} was served");
         hub.locks.handle_timeout(due);
@@ -223,7 +224,8 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
     assert_eq!(hub.locks.claim(ms(3_002), id), Err(crate::Misuse::Stale(id)));
 }
 
-/// Requirement A4: only where nothing else of this client can be, spent numbers are left out.
+/// A release omits the retired numbers only if no other token of this client can be there.
+// A4
 #[test]
 fn a_release_names_no_spent_numbers_where_none_can_be() {
     let mut hub = Hub::new(1, |c| c);
@@ -232,7 +234,7 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { number: 1, retired: None, .. }), "{request:?}");
-    // It is repeated with all that is spent, whatever became of it.
+    // The repeated delete names all retired numbers.
     hub.reply(2, call, lost_connection());
     hub.locks.handle_node_up(ms(3), NodeId::new(0), None);
     hub.drain();
@@ -241,7 +243,7 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
         matches!(request, Request::Release { number: 1, retired: Some(retired), .. } if retired == Retired::all_to(1))
     );
     hub.reply(4, call, Reply::Absent);
-    // An attempt without an answer may still land, also after the next one has been granted.
+    // An attempt in flight may still land after the next one was granted.
     let id = hub.acquire(10, want());
     let (call, _) = hub.one();
     hub.reply(11, call, lost_connection());
@@ -261,7 +263,8 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
     );
 }
 
-/// Requirement A7: who was refused once marks the lock with each try, whatever it answers, and for longer than the pause between two.
+/// After the first refusal, each attempt sets a marker that outlives the pause to the next one.
+// A7
 #[test]
 fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Backoff::fixed(for_ms(400))));
@@ -275,7 +278,7 @@ fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
         hub.locks.handle_reply(now, call, &Reply::Busy { expires: Expiry::Never });
         hub.drain();
         let next = hub.locks.next_deadline().unwrap();
-        // While nobody tells of the release, the pause is a tenth of what it is then.
+        // No node reports releases here. If one did, the pause would be ten times as long.
         assert!(marks.len() < 2 || Duration::from_millis(waiting_ms) >= 20 * next.since(now), "{next}");
         hub.locks.handle_timeout(next);
         hub.drain();
@@ -325,7 +328,7 @@ fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
     assert!(matches!(hub.one().1, Request::Take { .. }));
 }
 
-/// What an earlier waiter was told is no news to itself only.
+/// A new waiter gets its own `Blocked` event, even if an earlier waiter had the same one.
 #[test]
 fn a_new_waiter_is_told_what_it_waits_for() {
     let mut hub = Hub::new(1, |c| c);
@@ -334,7 +337,7 @@ fn a_new_waiter_is_told_what_it_waits_for() {
     let (call, _) = hub.one();
     hub.reply(1, call, busy.clone());
     assert_eq!(hub.told(), [Event::Blocked(Blocked::Held)]);
-    // It leaves with an attempt under way, which the name is remembered for.
+    // The first waiter leaves while an attempt is in flight.
     hub.at(100);
     let (call, _) = hub.one();
     hub.locks.abandon(ms(101), first);
@@ -346,7 +349,7 @@ fn a_new_waiter_is_told_what_it_waits_for() {
     assert_eq!(hub.told(), [Event::Blocked(Blocked::Held)]);
 }
 
-/// The releaser that takes the lock straight back leaves those who were woken with nothing, again and again.
+/// A releaser that retook the lock at once would starve the clients it has just woken.
 #[test]
 fn a7_who_woke_somebody_stands_in_line_behind_them() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
@@ -356,7 +359,7 @@ fn a7_who_woke_somebody_stands_in_line_behind_them() {
     let (call, _) = hub.one();
     hub.reply(12, call, Reply::Deleted { number: 1, awaited: true });
     hub.told();
-    // One attempt and no more is a try's business.
+    // `Wait::Try` makes its one attempt at once.
     let tried = hub.acquire(12, want().wait(Wait::Try));
     let (call, _) = hub.one();
     hub.reply(12, call, Reply::Busy { expires: Expiry::In(for_ms(100)) });
@@ -371,7 +374,7 @@ fn a7_who_woke_somebody_stands_in_line_behind_them() {
     hub.told();
     hub.acquire(33, want());
     assert_eq!((hub.told(), hub.requests()), (vec![Event::Blocked(Blocked::Held)], vec![]));
-    // At the time of the first poll, as a waiter, unless it is told before.
+    // It queues as a waiter: its attempt comes at the first poll, unless it is woken before.
     assert_eq!(hub.locks.next_deadline(), Some(ms(33 + 50)));
     hub.at(83);
     assert!(matches!(hub.one().1, Request::Take { waiting_ms: 1.., .. }));
@@ -428,7 +431,7 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
     hub.told();
-    // The lock is passed on, and the extension has no answer.
+    // The lock is handed over, and the extend has no reply yet.
     assert!(matches!(hub.one().1, Request::Extend { .. }));
     assert_eq!(hub.locks.next_deadline(), Some(ms(61)));
     hub.locks.handle_timeout(ms(61));
@@ -445,7 +448,7 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
     hub.acquire(2, want().wait(Wait::For(for_ms(400))));
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
-    // The turn is over when the second is given up.
+    // The turn has ended when the second waiter gives up.
     hub.locks.abandon(ms(120), second);
     hub.drain();
     hub.told();
@@ -483,7 +486,7 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Take { number: 1, .. }));
     hub.reply(10, call, lost_connection());
-    // The delete is asked for at once, and its connection is down as well.
+    // The delete is sent at once and fails on the same connection.
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { retired: Some(retired), .. } if retired.contains(1)));
     hub.reply(10, call, Reply::NotSent(Cause::Fault(Fault::Reset)));
@@ -499,7 +502,7 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     hub.reply(21, *delete, Reply::Absent);
     hub.reply(21, *take, Reply::Granted { fence: None });
     hub.locks.claim(ms(21), id).unwrap();
-    // Once more a TTL later: what a stopped server still had may have landed.
+    // The check a TTL later finds what a stopped server may have executed since.
     hub.at(3_021);
     hub.requests();
     hub.at(9_022);
@@ -619,8 +622,8 @@ fn q2_a_lost_round_gives_back_what_it_won() {
     assert!(deletes.iter().all(|(_, request)| matches!(request, Request::Release { .. })));
 }
 
-/// One node has granted and two are held by others, all after 10 ms: the next round comes after a random delay longer than this one, and
-/// not only after the poll interval.
+/// One node granted, and two are held by others. The next round comes after a random delay longer
+/// than this round, before the poll interval ends.
 #[test]
 fn q2_a_split_vote_is_tried_again_soon() {
     for votes in [1, 0] {
@@ -632,7 +635,8 @@ fn q2_a_split_vote_is_tried_again_soon() {
             hub.reply(10, *call, if place < votes { Reply::Granted { fence: None } } else { busy });
         }
         let next = hub.locks.next_deadline().unwrap();
-        // Round trip, and jitter of twice that and half the poll interval; or the poll interval less a quarter.
+        // After a split vote: the round trip, plus jitter of twice that and half the poll interval.
+        // Otherwise the poll interval less up to a quarter.
         let expected = if votes == 1 { ms(20)..ms(20 + 20 + 500) } else { ms(10 + 750)..ms(10 + 1_001) };
         assert!(expected.contains(&next), "{votes} granted: {next}");
     }
@@ -660,7 +664,7 @@ fn q1_decided_at_the_quorum_and_stragglers_count_as_top_ups() {
     assert!(matches!(hub.told()[..], [Event::Granted(Grant { fence: None, .. })]));
     hub.locks.claim(ms(1), id).unwrap();
     hub.reply(500, takes[3].0, Reply::Granted { fence: None });
-    // One of the first three loses it: four less one is still a quorum.
+    // One of the first three nodes loses the key, so three of four remain: still a quorum.
     hub.at(3_000);
     let extends = hub.requests();
     let on_first = extends.iter().find(|(call, _)| call.node() == NodeId::new(0)).unwrap();

@@ -1,21 +1,23 @@
-//! The wake-up of waiters of a quorum, which one node does (requirement A7).
+//! Wake-up in a quorum, by one of its nodes.
+// A7
 
 use super::*;
 
-/// The node that wakes waiters: of three the last one.
+/// The node that wakes waiters: the last of three.
 const WAKE: NodeId = NodeId::new(2);
 
 fn hub() -> Hub {
     Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify))
 }
 
-/// The node that a call is for.
+/// The node of a call.
 fn node(call: &CallId) -> NodeId {
     call.node()
 }
 
 impl Hub {
-    /// The first two nodes refused the head, which listens now. The attempt on the third is unanswered.
+    /// The first two nodes refused the head, which has subscribed. The attempt on the third is in
+    /// flight.
     fn refused_by_two(&mut self) -> CallId {
         self.acquire(0, want());
         let mut calls = self.takes();
@@ -35,7 +37,7 @@ impl Hub {
         self.drain();
     }
 
-    /// It waits, and the node that wakes waiters knows.
+    /// The head waits, and the node that wakes waiters has confirmed its subscription.
     fn waits(&mut self) {
         let last = self.refused_by_two();
         self.reply(1, last, busy());
@@ -120,7 +122,7 @@ fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
     }
     let next = hub.locks.next_deadline().unwrap();
     assert!((ms(18)..=ms(22)).contains(&next) && next < poll, "{next} instead of {poll}");
-    // That one is a poll like any other.
+    // The next attempt is an ordinary poll.
     hub.locks.handle_timeout(next);
     hub.drain();
     for call in hub.takes() {
