@@ -87,7 +87,7 @@ pub(super) fn with_args<'a, R>(
         *token = TokenText::new(&identity.client_part, request.number);
     }
     let (mut count, mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
-    let mut args = Args { list: [&[]; MOST_ARGS], len: 0 };
+    let mut args = Args { list: [&[]; MAX_ARGS], len: 0 };
     args.extend(kind.script().called(form));
     // Placeholder for the number of keys.
     args.push(b"");
@@ -112,13 +112,12 @@ pub(super) fn with_args<'a, R>(
     f(&args.list[..args.len])
 }
 
-/// Maximum number of arguments: script, number of keys, three keys and a token per lock, TTL,
-/// number of fencing tokens.
-const MOST_ARGS: usize = 5 + 4 * MOST;
+/// Maximum number of arguments: 5 in all, and three keys and a token per lock.
+const MAX_ARGS: usize = 5 + 4 * MOST;
 
 /// A list of arguments that needs no allocation.
 struct Args<'a> {
-    list: [&'a [u8]; MOST_ARGS],
+    list: [&'a [u8]; MAX_ARGS],
     len: usize,
 }
 
@@ -137,20 +136,20 @@ impl<'a> Args<'a> {
 
 /// Extracts the result for the request at `place` from `value`, the reply to a batch of `count`.
 /// `room` stores results that are not literally part of `value`.
-pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, room: &'v mut [i64; 4]) -> Value<'v> {
+pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, buf: &'v mut [i64; 4]) -> Value<'v> {
     match (kind, value) {
         (_, Value::Error(_)) | (Kind::Extend { .. }, Value::Int(1)) | (Kind::Release { .. }, Value::Int(-2)) => value,
         (Kind::Take { fence_block, .. }, Value::Ints(&[1, first, each, ahead])) => {
-            granted(fence_block, [first, each, ahead], place, room)
+            granted(fence_block, [first, each, ahead], place, buf)
         }
         (Kind::Take { fence_block, .. }, Value::Text(text)) => {
             match (number(text, 0), number(text, 1), number(text, 2)) {
                 (Some(first), Some(each), Some(ahead)) => match word(text, 3 + count, 3 + place) {
-                    Some(GRANTED) => granted(fence_block, [first, each, ahead], place, room),
+                    Some(GRANTED) => granted(fence_block, [first, each, ahead], place, buf),
                     Some(REFUSED) => NOT_DONE,
                     Some(left) => integer(left).map_or(Value::Other, |left| {
-                        *room = [0, left, 0, 0];
-                        Value::Ints(&room[..2])
+                        *buf = [0, left, 0, 0];
+                        Value::Ints(&buf[..2])
                     }),
                     None => Value::Other,
                 },
@@ -167,13 +166,13 @@ pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize,
 }
 
 /// Returns the grant for the lock at `place`. Its fencing tokens are part of a common block.
-fn granted(fence_block: u32, [first, each, ahead]: [i64; 3], place: usize, room: &mut [i64; 4]) -> Value<'_> {
+fn granted(fence_block: u32, [first, each, ahead]: [i64; 3], place: usize, buf: &mut [i64; 4]) -> Value<'_> {
     if fence_block == 0 {
-        *room = [1, 0, 0, 0];
-        return Value::Ints(&room[..2]);
+        *buf = [1, 0, 0, 0];
+        return Value::Ints(&buf[..2]);
     }
-    *room = [1, first.saturating_add(each.saturating_mul(place as i64)), each, ahead];
-    Value::Ints(room)
+    *buf = [1, first.saturating_add(each.saturating_mul(place as i64)), each, ahead];
+    Value::Ints(buf)
 }
 
 /// Returns the word at `place` if the text has exactly `count` words.

@@ -33,9 +33,9 @@ pub struct Link {
     /// The listener must be synchronized with its connections.
     changed: bool,
     /// `INFO server` was requested on the current command connection.
-    asked: bool,
+    server_info_requested: bool,
     /// The hub learns of the connection together with the reply to `INFO server`.
-    announced_by_answer: bool,
+    node_up_awaits_server_info: bool,
 }
 
 impl Link {
@@ -113,8 +113,7 @@ fn pipe(links: &mut [Link], conn: ConnId) -> Option<&mut Pipe> {
 impl Client {
     /// Creates a client for the nodes of `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be globally unique and `seed` is 64 bits of entropy for jitter. Take both from the
-    /// operating system.
+    /// `id` must be globally unique; `seed` is 64 bits of entropy. Take both from the system.
     ///
     /// # Errors
     ///
@@ -142,8 +141,8 @@ impl Client {
                 wake: pipe(index, Role::Wake),
                 listener: Listener::default(),
                 changed: false,
-                asked: false,
-                announced_by_answer: false,
+                server_info_requested: false,
+                node_up_awaits_server_info: false,
             })
             .collect();
         Ok(Self::with(locks, links))
@@ -165,8 +164,11 @@ impl Client {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
                         // A lock held long enough to be renewed needs the server's identity, to
                         // compare it after a reconnect. A short hold costs no extra command.
-                        if !link.asked && matches!(request, Request::Extend { .. }) && link.commands.is_up() {
-                            link.asked = true;
+                        if !link.server_info_requested
+                            && matches!(request, Request::Extend { .. })
+                            && link.commands.is_up()
+                        {
+                            link.server_info_requested = true;
                             link.commands.ask_server(now);
                         }
                         link.commands.send(now, call, request);
@@ -175,20 +177,20 @@ impl Client {
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Listen { node, key } => {
                     if let Some(link) = self.links.get_mut(node.index()) {
-                        link.listener.want(key);
+                        link.listener.subscribe(key);
                         link.changed = true;
                     }
                 }
                 LocksOutput::Unlisten { node, key } => {
                     if let Some(link) = self.links.get_mut(node.index()) {
-                        link.listener.unwant(&key);
+                        link.listener.unsubscribe(&key);
                         link.changed = true;
                     }
                 }
                 LocksOutput::Stopped { unreleased } => {
                     for link in &mut self.links {
                         link.commands.close(now);
-                        link.listener.shut(now, &mut link.wake);
+                        link.listener.close(now, &mut link.wake);
                     }
                     self.out.push_back(Output::Stopped { unreleased });
                 }
@@ -209,22 +211,21 @@ impl Client {
                     link.listener.commands_up();
                     link.changed = true;
                     let quorum = self.locks.config().is_quorum();
-                    link.announced_by_answer = !quorum && self.locks.compares(node);
-                    link.asked = quorum || link.announced_by_answer;
-                    if link.announced_by_answer {
-                        // A single node has no vote to withhold, so requests need not wait for its
-                        // identity.
+                    link.node_up_awaits_server_info = !quorum && self.locks.compares_identity(node);
+                    link.server_info_requested = quorum || link.node_up_awaits_server_info;
+                    if link.node_up_awaits_server_info {
+                        // A single node does not vote, so requests need not wait for its identity.
                         link.commands.ask_server(now);
                     } else {
                         self.locks.handle_node_up(now, node, hello.server.as_ref());
                     }
                 }
-                PipeOutput::Server(server) if link.announced_by_answer => {
+                PipeOutput::Server(server) if link.node_up_awaits_server_info => {
                     self.locks.handle_node_up(now, node, Some(&server));
                 }
                 PipeOutput::Server(server) => self.locks.handle_server(now, node, &server),
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
-                PipeOutput::UnblockRefused(_) => link.listener.cannot_unblock(),
+                PipeOutput::UnblockRefused(_) => link.listener.unblock_refused(),
                 PipeOutput::NotBlocked => {
                     link.listener.not_blocked(now);
                     link.changed = true;
@@ -235,16 +236,18 @@ impl Client {
         if !link.wake.has_output() && !link.changed {
             return;
         }
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         while let Some(output) = link.wake.poll_output() {
             link.changed = true;
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
                 PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
-                PipeOutput::Down(_) => link.listener.down(&mut heard),
-                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut heard),
-                PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, &mut heard),
+                PipeOutput::Down(_) => link.listener.disconnected(&mut events),
+                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut events),
+                PipeOutput::BlockRefused(error) => {
+                    link.listener.block_refused(now, &error, &mut link.wake, &mut events)
+                }
                 PipeOutput::UnblockRefused(_)
                 | PipeOutput::NotBlocked
                 | PipeOutput::Reply { .. }
@@ -253,10 +256,10 @@ impl Client {
         }
         if link.changed {
             link.changed = false;
-            link.listener.sync(now, &mut link.wake, &mut link.commands, &mut heard);
+            link.listener.sync(now, &mut link.wake, &mut link.commands, &mut events);
         }
-        for heard in heard {
-            match heard {
+        for event in events {
+            match event {
                 WakeEvent::Subscribed(key) => self.locks.handle_subscribed(now, node, &key),
                 WakeEvent::Unsubscribed(key) => self.locks.handle_unsubscribed(now, node, &key),
                 WakeEvent::Signal(key) => self.locks.handle_signal(now, node, &key),

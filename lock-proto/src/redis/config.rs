@@ -77,19 +77,17 @@ impl Config {
         self
     }
 
-    /// Maximum number of fencing tokens that one script call mints. Each local hand-over uses one;
-    /// the client mints more when they run out. After failover to a stale replica, tokens still
-    /// grow if the replica's clock has advanced by at least as many µs. From 1 to 1 000, default 1
-    /// 000.
+    /// Maximum number of fencing tokens that one script call mints, from 1 to 1 000 (default). Each
+    /// local hand-over uses one. After failover to a stale replica, tokens still grow if its clock
+    /// has advanced by at least as many µs.
     pub const fn fence_block(mut self, size: u32) -> Self {
         self.store.fence_block = size;
         self
     }
 
-    /// How long a round of a quorum waits for its nodes. It ends the round but closes no
-    /// connection. At most a quarter of the TTL. Default: as long as the round's grants are valid.
-    /// A silent node is not waited for longer than [`request_timeout`](Self::request_timeout),
-    /// which closes its connection.
+    /// How long a round of a quorum waits for its nodes, at most a quarter of the TTL. Default: as
+    /// long as the round's grants are valid. The end of a round closes no connection; a silent
+    /// node's connection is closed after [`request_timeout`](Self::request_timeout).
     pub const fn round_timeout(mut self, timeout: Duration) -> Self {
         self.store.round_timeout = Some(timeout);
         self
@@ -107,8 +105,8 @@ impl Config {
         self
     }
 
-    /// How long this client backs off after its [`turn`](Self::turn), so that other processes can
-    /// take the lock. Default: 5 ms.
+    /// How long this client backs off after its [`turn`](Self::turn), to let others in. Default: 5
+    /// ms.
     pub const fn turn_pause(mut self, pause: Duration) -> Self {
         self.store.turn_pause = pause;
         self

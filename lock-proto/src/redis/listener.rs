@@ -16,37 +16,34 @@ use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;
 
 /// Further names are only polled, because every change of the wait sends all names again.
-const MOST_KEYS: usize = 128;
-/// Timeout of one `BLPOP`, which is repeated while there are waiters. This detects dead
-/// connections.
-const WAIT: Duration = Duration::from_secs(5);
+const MAX_KEYS: usize = 128;
+/// Timeout of one `BLPOP`, repeated while there are waiters. Detects dead connections.
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same on a server without `CLIENT UNBLOCK`.
-const WAIT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
+const BLOCK_TIMEOUT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
 /// How long the connection stays open without waiters.
 const LINGER: Duration = Duration::from_secs(1);
 /// Pause before another `CLIENT UNBLOCK`, if the first one overtook the `BLPOP`.
-const UNBLOCK_AGAIN: Duration = Duration::from_millis(2);
+const UNBLOCK_RETRY: Duration = Duration::from_millis(2);
 /// Pause after a permanent refusal. The server's ACL may have changed by then.
-const REFUSED: Duration = Duration::from_secs(60);
+const RETRY_REFUSED: Duration = Duration::from_secs(60);
 /// Pause after a transient error.
-const UNABLE: Duration = Duration::from_millis(500);
+const RETRY_TRANSIENT: Duration = Duration::from_millis(500);
 
 /// The wake-up subscriptions on one node, and the blocking wait that serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Listener {
-    wanted: BTreeSet<Key>,
+    subscriptions: BTreeSet<Key>,
     /// The keys of the `BLPOP` in flight.
     blocked: Option<Vec<Key>>,
-    /// Connection id for `CLIENT UNBLOCK`; `None` while disconnected, or if the server does not
-    /// report it.
+    /// Connection id for `CLIENT UNBLOCK`; `None` while disconnected or if not reported.
     client: Option<i64>,
     up: bool,
     unblocking: bool,
-    /// When to repeat `CLIENT UNBLOCK`. The server had no wait to end when it received the last
-    /// one.
-    unblock_again: Option<Instant>,
+    /// When to repeat `CLIENT UNBLOCK`, because there was no wait to end.
+    unblock_retry_at: Option<Instant>,
     /// Since when there are no subscriptions.
-    idle: Option<Instant>,
+    idle_since: Option<Instant>,
     refused_until: Option<Instant>,
 }
 
@@ -62,45 +59,44 @@ pub(crate) enum WakeEvent {
 }
 
 impl Listener {
-    pub(crate) fn want(&mut self, key: Key) {
-        self.wanted.insert(key);
+    pub(crate) fn subscribe(&mut self, key: Key) {
+        self.subscriptions.insert(key);
     }
 
-    pub(crate) fn unwant(&mut self, key: &Key) {
-        self.wanted.remove(key);
+    pub(crate) fn unsubscribe(&mut self, key: &Key) {
+        self.subscriptions.remove(key);
     }
 
-    /// Brings the connection in line with the subscriptions. `wake` is its pipe, `commands` the
-    /// node's command pipe.
-    pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, heard: &mut Vec<WakeEvent>) {
-        if self.wanted.is_empty() {
+    /// Brings the connections in line with the subscriptions.
+    pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, events: &mut Vec<WakeEvent>) {
+        if self.subscriptions.is_empty() {
             if self.blocked.is_none() && !wake.is_closed() {
-                let since = *self.idle.get_or_insert(now);
+                let since = *self.idle_since.get_or_insert(now);
                 if since + LINGER <= now {
-                    self.shut(now, wake);
+                    self.close(now, wake);
                 }
                 return;
             }
         } else {
-            self.idle = None;
+            self.idle_since = None;
             if self.refused_until.is_some_and(|until| now < until) {
                 return;
             }
             self.refused_until = None;
             wake.open(now);
         }
-        if self.unblock_again.take_if(|at| *at <= now).is_some() {
+        if self.unblock_retry_at.take_if(|at| *at <= now).is_some() {
             self.unblocking = false;
         }
         match &self.blocked {
-            None if self.up && !self.wanted.is_empty() => {
-                let keys: Vec<Key> = self.wanted.iter().take(MOST_KEYS).cloned().collect();
-                heard.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
-                let wait = if self.client.is_some() { WAIT } else { WAIT_WITHOUT_UNBLOCK };
+            None if self.up && !self.subscriptions.is_empty() => {
+                let keys: Vec<Key> = self.subscriptions.iter().take(MAX_KEYS).cloned().collect();
+                events.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
+                let wait = if self.client.is_some() { BLOCK_TIMEOUT } else { BLOCK_TIMEOUT_WITHOUT_UNBLOCK };
                 wake.block(now, keys.clone(), wait);
                 self.blocked = Some(keys);
             }
-            Some(keys) if !self.unblocking && !self.covers(keys) => {
+            Some(keys) if !self.unblocking && !self.is_current(keys) => {
                 if let Some(client) = self.client {
                     self.unblocking = true;
                     commands.unblock(now, client);
@@ -111,16 +107,16 @@ impl Listener {
     }
 
     /// Returns true if the wait in flight covers exactly the current subscriptions.
-    fn covers(&self, keys: &[Key]) -> bool {
-        let most = self.wanted.len().min(MOST_KEYS);
-        keys.len() == most && keys.iter().all(|key| self.wanted.contains(key))
+    fn is_current(&self, keys: &[Key]) -> bool {
+        let count = self.subscriptions.len().min(MAX_KEYS);
+        keys.len() == count && keys.iter().all(|key| self.subscriptions.contains(key))
     }
 
     /// Closes the connection without reconnecting.
-    pub(crate) fn shut(&mut self, now: Instant, wake: &mut Pipe) {
+    pub(crate) fn close(&mut self, now: Instant, wake: &mut Pipe) {
         wake.close(now);
-        self.down(&mut Vec::new());
-        self.idle = None;
+        self.disconnected(&mut Vec::new());
+        self.idle_since = None;
     }
 
     pub(crate) fn connected(&mut self, client: Option<i64>) {
@@ -131,60 +127,66 @@ impl Listener {
     /// The command connection was replaced, so a `CLIENT UNBLOCK` in flight may be lost.
     pub(crate) const fn commands_up(&mut self) {
         self.unblocking = false;
-        self.unblock_again = None;
+        self.unblock_retry_at = None;
     }
 
     /// The connection was lost, and the wait with it.
-    pub(crate) fn down(&mut self, heard: &mut Vec<WakeEvent>) {
+    pub(crate) fn disconnected(&mut self, events: &mut Vec<WakeEvent>) {
         self.up = false;
         self.client = None;
         self.unblocking = false;
-        self.unblock_again = None;
-        heard.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
+        self.unblock_retry_at = None;
+        events.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
     }
 
     /// The wait ended: by a release, by its timeout or by `CLIENT UNBLOCK`.
-    pub(crate) fn woken(&mut self, list: Option<&[u8]>, heard: &mut Vec<WakeEvent>) {
+    pub(crate) fn woken(&mut self, list: Option<&[u8]>, events: &mut Vec<WakeEvent>) {
         self.unblocking = false;
-        self.unblock_again = None;
+        self.unblock_retry_at = None;
         let keys = self.blocked.take().unwrap_or_default();
         if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
             // The woken lock makes an attempt and subscribes again if that fails. It mostly
             // succeeds, and a wait begun now would then have to be unblocked.
-            self.wanted.remove(&key);
-            heard.push(WakeEvent::Signal(key));
+            self.subscriptions.remove(&key);
+            events.push(WakeEvent::Signal(key));
         }
     }
 
     /// The server refused the wait. The locks fall back to polling for a while.
-    pub(crate) fn refused(&mut self, now: Instant, error: &ServerError, wake: &mut Pipe, heard: &mut Vec<WakeEvent>) {
+    pub(crate) fn block_refused(
+        &mut self,
+        now: Instant,
+        error: &ServerError,
+        wake: &mut Pipe,
+        events: &mut Vec<WakeEvent>,
+    ) {
         let pause = match error.class {
-            ErrorClass::Transient | ErrorClass::Reconnect => UNABLE,
-            ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => REFUSED,
+            ErrorClass::Transient | ErrorClass::Reconnect => RETRY_TRANSIENT,
+            ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => RETRY_REFUSED,
         };
         wake.close(now);
-        self.down(heard);
+        self.disconnected(events);
         self.refused_until = Some(now + pause);
     }
 
     /// The server had no wait to end: on the other connection, the `BLPOP` may still be on its way.
     pub(crate) fn not_blocked(&mut self, now: Instant) {
         if self.unblocking {
-            self.unblock_again = Some(now + UNBLOCK_AGAIN);
+            self.unblock_retry_at = Some(now + UNBLOCK_RETRY);
         }
     }
 
     /// The server refused `CLIENT UNBLOCK`, so waits become short.
-    pub(crate) const fn cannot_unblock(&mut self) {
+    pub(crate) const fn unblock_refused(&mut self) {
         self.unblocking = false;
-        self.unblock_again = None;
+        self.unblock_retry_at = None;
         self.client = None;
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let idle = self.idle.map(|since| since + LINGER);
-        let refused = self.refused_until.filter(|_| !self.wanted.is_empty());
-        [idle, refused, self.unblock_again].into_iter().flatten().min()
+        let idle = self.idle_since.map(|since| since + LINGER);
+        let refused = self.refused_until.filter(|_| !self.subscriptions.is_empty());
+        [idle, refused, self.unblock_retry_at].into_iter().flatten().min()
     }
 }
 
@@ -241,7 +243,7 @@ mod tests {
         /// Connected and waiting for `names`.
         fn waiting(client: Option<i64>, names: &[&str]) -> Self {
             let mut rig = Self::new();
-            names.iter().for_each(|name| rig.listener.want(key(name)));
+            names.iter().for_each(|name| rig.listener.subscribe(key(name)));
             assert_eq!(rig.sync(), []);
             rig.listener.connected(client);
             assert_eq!(rig.sync(), names.iter().map(|name| WakeEvent::Subscribed(key(name))).collect::<Vec<_>>());
@@ -249,9 +251,9 @@ mod tests {
         }
 
         fn sync(&mut self) -> Vec<WakeEvent> {
-            let mut heard = Vec::new();
-            self.listener.sync(self.now, &mut self.wake, &mut self.commands, &mut heard);
-            heard
+            let mut events = Vec::new();
+            self.listener.sync(self.now, &mut self.wake, &mut self.commands, &mut events);
+            events
         }
 
         /// Returns true if `sync` sends `CLIENT UNBLOCK`.
@@ -271,9 +273,9 @@ mod tests {
         }
 
         fn woken(&mut self, list: Option<&Key>) -> Vec<WakeEvent> {
-            let mut heard = Vec::new();
-            self.listener.woken(list.map(Key::signal), &mut heard);
-            heard
+            let mut events = Vec::new();
+            self.listener.woken(list.map(Key::signal), &mut events);
+            events
         }
 
         fn pass(&mut self, by: u64) {
@@ -285,30 +287,30 @@ mod tests {
     fn a7_a_wait_is_left_once_when_what_is_wanted_has_changed() {
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
         assert!(!rig.unblocks(), "it waits for just what is wanted");
-        rig.listener.want(key("c"));
+        rig.listener.subscribe(key("c"));
         assert!(rig.unblocks());
         assert!(!rig.unblocks(), "the server has been asked");
         // A command sent on the old connection may be lost.
         rig.listener.commands_up();
         assert!(rig.unblocks());
         assert_eq!(rig.woken(None), []);
-        rig.blocks(&["a", "b", "c"], WAIT);
-        rig.listener.unwant(&key("b"));
+        rig.blocks(&["a", "b", "c"], BLOCK_TIMEOUT);
+        rig.listener.unsubscribe(&key("b"));
         assert!(rig.unblocks(), "one less");
         assert_eq!(rig.woken(None), []);
         rig.sync();
-        rig.listener.unwant(&key("a"));
-        rig.listener.want(key("b"));
+        rig.listener.unsubscribe(&key("a"));
+        rig.listener.subscribe(key("b"));
         assert!(rig.unblocks(), "another one");
     }
 
     #[test]
     fn a7_a_wait_that_was_overtaken_when_it_was_to_be_left_is_left_a_moment_later() {
         let mut rig = Rig::waiting(Some(7), &["a"]);
-        rig.listener.want(key("b"));
+        rig.listener.subscribe(key("b"));
         assert!(rig.unblocks());
         rig.listener.not_blocked(rig.now);
-        assert_eq!(rig.listener.deadline(), Some(rig.now + UNBLOCK_AGAIN));
+        assert_eq!(rig.listener.deadline(), Some(rig.now + UNBLOCK_RETRY));
         rig.pass(1);
         assert!(!rig.unblocks());
         rig.pass(1);
@@ -317,43 +319,43 @@ mod tests {
         rig.listener.not_blocked(rig.now);
         assert_eq!(rig.woken(None), []);
         assert_eq!(rig.listener.deadline(), None);
-        rig.blocks(&["a", "b"], WAIT);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT);
     }
 
     #[test]
     fn a7_where_a_wait_cannot_be_left_it_is_short() {
         let mut rig = Rig::waiting(None, &["a"]);
-        rig.listener.want(key("b"));
+        rig.listener.subscribe(key("b"));
         assert!(!rig.unblocks());
         assert_eq!(rig.woken(None), []);
-        rig.blocks(&["a", "b"], WAIT_WITHOUT_UNBLOCK);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT_WITHOUT_UNBLOCK);
 
         let mut rig = Rig::waiting(Some(7), &["a"]);
-        rig.listener.want(key("b"));
+        rig.listener.subscribe(key("b"));
         assert!(rig.unblocks());
-        rig.listener.cannot_unblock();
+        rig.listener.unblock_refused();
         assert!(!rig.unblocks());
         assert_eq!(rig.woken(None), []);
-        rig.blocks(&["a", "b"], WAIT_WITHOUT_UNBLOCK);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT_WITHOUT_UNBLOCK);
     }
 
     #[test]
     fn a7_who_was_woken_is_waited_for_no_more() {
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
         assert_eq!(rig.woken(Some(&key("a"))), [WakeEvent::Signal(key("a"))]);
-        rig.blocks(&["b"], WAIT);
+        rig.blocks(&["b"], BLOCK_TIMEOUT);
         assert_eq!(rig.woken(Some(&key("a"))), [], "nobody waits for it");
     }
 
     #[test]
     fn a7_not_more_than_so_many_names_are_waited_for() {
-        let names: Vec<_> = (0..MOST_KEYS + 1).map(|n| format!("{n:03}")).collect();
+        let names: Vec<_> = (0..MAX_KEYS + 1).map(|n| format!("{n:03}")).collect();
         let mut rig = Rig::new();
-        names.iter().for_each(|name| rig.listener.want(key(name)));
+        names.iter().for_each(|name| rig.listener.subscribe(key(name)));
         rig.listener.connected(Some(7));
-        assert_eq!(rig.sync().len(), MOST_KEYS);
+        assert_eq!(rig.sync().len(), MAX_KEYS);
         assert!(!rig.unblocks(), "there is no room for the last");
-        rig.listener.unwant(&key(&names[0]));
+        rig.listener.unsubscribe(&key(&names[0]));
         assert!(rig.unblocks());
     }
 
@@ -361,7 +363,7 @@ mod tests {
     fn a7_the_connection_is_open_only_while_somebody_waits_and_a_moment_longer() {
         let mut rig = Rig::waiting(Some(7), &["a"]);
         assert_eq!(rig.listener.deadline(), None);
-        rig.listener.unwant(&key("a"));
+        rig.listener.unsubscribe(&key("a"));
         assert!(rig.unblocks());
         assert_eq!(rig.woken(None), []);
         rig.sync();
@@ -370,10 +372,10 @@ mod tests {
         rig.sync();
         assert!(!rig.wake.is_closed());
         // A new waiter restarts the linger period.
-        rig.listener.want(key("a"));
-        rig.blocks(&["a"], WAIT);
+        rig.listener.subscribe(key("a"));
+        rig.blocks(&["a"], BLOCK_TIMEOUT);
         assert_eq!(rig.listener.deadline(), None);
-        rig.listener.unwant(&key("a"));
+        rig.listener.unsubscribe(&key("a"));
         assert_eq!(rig.woken(None), []);
         rig.sync();
         rig.pass(1_000);
@@ -385,19 +387,19 @@ mod tests {
 
     #[test]
     fn a7_a_server_that_does_not_let_us_wait_is_asked_again_after_a_while() {
-        for (text, pause) in [("NOPERM no", REFUSED), ("LOADING later", UNABLE)] {
+        for (text, pause) in [("NOPERM no", RETRY_REFUSED), ("LOADING later", RETRY_TRANSIENT)] {
             let mut rig = Rig::waiting(Some(7), &["a"]);
-            let mut heard = vec![];
-            rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut heard);
-            assert_eq!((heard, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));
+            let mut events = vec![];
+            rig.listener.block_refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut events);
+            assert_eq!((events, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));
             assert_eq!(rig.listener.deadline(), Some(rig.now + pause));
             rig.now = rig.now + (pause - ms(1));
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], true));
             rig.pass(1);
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], false));
             // Without subscriptions there is nothing to retry.
-            rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut vec![]);
-            rig.listener.unwant(&key("a"));
+            rig.listener.block_refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut vec![]);
+            rig.listener.unsubscribe(&key("a"));
             assert_eq!(rig.listener.deadline(), None);
         }
     }

@@ -21,8 +21,7 @@ use crate::time::Instant;
 /// - Call [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
 ///
 /// Send the requests for one node in order, on one connection. If that connection breaks, report
-/// `Unknown` for what was sent, but only after it is closed. No order is assumed across
-/// connections.
+/// `Unknown` for what was sent, but only after it is closed. Connections need no common order.
 // Q5
 pub type Locks = lock::Locks<Redis>;
 
@@ -36,9 +35,8 @@ impl Locks {
         Ok(Self::with(Context::new(now, config, client, seed)?))
     }
 
-    /// Starts the numbers of tokens and calls after these values, for a search that distinguishes
-    /// numbers by magnitude. See [`Canon`](crate::sim::search::Canon). Call it before the first
-    /// request.
+    /// Starts the numbers of tokens and calls after these values, for a search that orders numbers
+    /// (see [`Canon`](crate::sim::search::Canon)). Call it before the first request.
     #[cfg(feature = "sim")]
     #[must_use]
     pub const fn count_from(mut self, tokens: u64, calls: u64) -> Self {
@@ -63,16 +61,15 @@ impl Locks {
 
     /// Handles a new connection to a node. `server` is the reply to `INFO server`.
     ///
-    /// A quorum needs the node's run id and uptime. A single node needs the run id only: no lock is
-    /// verified if it is unchanged, or on the first connection. Otherwise the hub verifies each
-    /// held lock with one extend, a bounded number at a time, starting with the lock that expires
-    /// first.
+    /// A quorum needs the node's run id and uptime, a single node the run id only. If a single
+    /// node's run id changed or is unknown, the hub verifies each held lock with one extend: a
+    /// bounded number at a time, and first those that expire first.
     // Q6, Q7
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         self.handle_timeout(now);
         // The node's ACL may have changed.
-        self.ctx.shared.quiet.remove(node);
-        self.meet(node, server);
+        self.ctx.shared.wake_refused.remove(node);
+        self.identify(node, server);
         for slot in self.locks.slots() {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));
         }
@@ -97,7 +94,7 @@ impl Locks {
     }
 
     /// Returns true if a new connection to the node needs its identity.
-    pub(crate) fn compares(&self, node: NodeId) -> bool {
+    pub(crate) fn compares_identity(&self, node: NodeId) -> bool {
         self.locks.held() > 0 && self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
     }
 
@@ -111,11 +108,10 @@ impl Locks {
         self.key_step(now, key, |lock, ctx| lock.unsubscribed(ctx, node));
     }
 
-    /// The node reported a release of this lock. If no local waiter needs the signal, the hub hands
-    /// it on to another client.
+    /// The node reported a release of this lock. The hub hands the signal on if nobody here waits.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
-        let wanted = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
-        if !wanted && !self.ctx.is_stopping() {
+        let consumed = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
+        if !consumed && !self.ctx.is_stopping() {
             let request = Request::Announce { key: key.clone() };
             self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
         }
@@ -146,17 +142,17 @@ impl Locks {
     fn verify(&mut self, node: NodeId) {
         while let Some((until, slot)) = self.ctx.shared.verifications.next(node) {
             if let Some(serial) = self.step(slot, |lock, ctx| lock.verify(ctx, node)).flatten() {
-                self.ctx.shared.verifications.asked(node, serial, (until, slot));
+                self.ctx.shared.verifications.sent(node, serial, (until, slot));
             }
         }
     }
 
     /// Records the node's identity, and looks for two nodes that are the same server.
     // Q6
-    fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
+    fn identify(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) else { return };
-        known.meet(self.ctx.now, &self.ctx.config, server);
-        self.ctx.shared.equal = self.ctx.shared.nodes.iter().enumerate().find_map(|(second, node)| {
+        known.identify(self.ctx.now, &self.ctx.config, server);
+        self.ctx.shared.duplicates = self.ctx.shared.nodes.iter().enumerate().find_map(|(second, node)| {
             let run_id = node.run_id.as_ref()?;
             let first =
                 self.ctx.shared.nodes.iter().take(second).position(|other| other.run_id.as_ref() == Some(run_id))?;

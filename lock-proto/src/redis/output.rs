@@ -24,8 +24,7 @@ pub enum LocksOutput {
         /// The event.
         event: Event,
     },
-    /// Watch for one release of this lock on this node. After reporting it, stop until the next
-    /// `Listen`.
+    /// Watch for one release of this lock on this node. Stop after it, until the next `Listen`.
     Listen {
         /// The node.
         node: NodeId,
@@ -41,8 +40,7 @@ pub enum LocksOutput {
     },
     /// The shutdown is complete.
     Stopped {
-        /// Number of locks whose deletes were not confirmed in time. Their keys may remain until
-        /// their TTL ends.
+        /// Locks whose deletes were not confirmed in time. Their keys may remain for their TTL.
         unreleased: u32,
     },
 }

@@ -36,14 +36,14 @@ impl Key {
     pub fn new(prefix: &[u8], name: &[u8]) -> Self {
         let parts = [prefix, name, SIGNAL_SUFFIX.as_bytes()];
         // Nearly every key fits, which saves one of two allocations.
-        let mut room = [0; SHORT_KEY];
+        let mut buf = [0; SHORT_KEY];
         let mut len = 0;
         for part in parts {
-            let Some(free) = room.get_mut(len..len + part.len()) else { return Self(parts.concat().into()) };
+            let Some(free) = buf.get_mut(len..len + part.len()) else { return Self(parts.concat().into()) };
             free.copy_from_slice(part);
             len += part.len();
         }
-        Self(room[..len].into())
+        Self(buf[..len].into())
     }
 
     /// The lock's key: prefix and name, byte for byte.
@@ -121,8 +121,7 @@ pub enum Request {
         /// TTL in ms of the marker that asks releases to wake a waiter; 0 to set no marker.
         waiting_ms: u64,
     },
-    /// Extends the key's TTL to at least `ttl_ms` if it holds this token. Optionally mints fencing
-    /// tokens.
+    /// Extends the key's TTL to at least `ttl_ms` if it holds this token. May mint fencing tokens.
     Extend {
         /// The lock.
         key: Key,
@@ -133,8 +132,7 @@ pub enum Request {
         /// Maximum number of fencing tokens to mint; 0 for none.
         fence_block: u32,
     },
-    /// Deletes the key if it holds this token or a retired one of this client. Wakes one waiter, if
-    /// any.
+    /// Deletes the key if it holds this or a retired token of this client, and wakes one waiter.
     Release {
         /// The lock.
         key: Key,
@@ -159,8 +157,7 @@ pub struct FenceBlock {
     pub first: u64,
     /// Number of tokens, at least one.
     pub count: u32,
-    /// Whole ms by which the counter is ahead of the server's clock; 0 unless that clock was set
-    /// back.
+    /// Whole ms by which the counter is ahead of the server's clock, if that was set back.
     pub ahead_ms: u32,
 }
 
@@ -295,12 +292,12 @@ impl Request {
                 let (lock, fence, waiting) = (key.lock(), identity.fence_key(), key.waiting());
                 let ttl = first.format(*ttl_ms).as_bytes();
                 let block = second.format(*fence_block).as_bytes();
-                let life = third.format(*waiting_ms).as_bytes();
+                let marker_ttl = third.format(*waiting_ms).as_bytes();
                 match (*fence_block, *waiting_ms) {
                     (0, 0) => f(&[verb, code, b"1", lock, token, retired, ttl]),
                     (_, 0) => f(&[verb, code, b"2", lock, fence, token, retired, ttl, block]),
-                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, retired, ttl, block, life]),
-                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, retired, ttl, block, life]),
+                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, retired, ttl, block, marker_ttl]),
+                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, retired, ttl, block, marker_ttl]),
                 }
             }
             Self::Extend { key, number, ttl_ms, fence_block } => {
@@ -364,8 +361,7 @@ impl Request {
     fn read_error(&self, text: &str) -> Reply {
         let error = ServerError::classify(text);
         match (self, error.class) {
-            // A key of another type is not our lock. With two keys, the error may be about the
-            // fence counter.
+            // A key of another type is not our lock. With two keys, it may be the fence counter.
             (Self::Extend { fence_block: 0, .. } | Self::Release { .. }, ErrorClass::KeyInUse) => Reply::Taken,
             (_, ErrorClass::Unclear) => Reply::Unknown(error.into()),
             (_, _) => Reply::Rejected(error),

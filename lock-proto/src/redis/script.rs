@@ -5,12 +5,11 @@
 //! so that the error code comes first on every server version. Before Redis 7, `call` wraps the
 //! error in `ERR Error running script`.
 //!
-//! [`TAKE`] and [`EXTEND`] share the lines that mint fencing tokens from the counter `KEYS[2]`
-//! before the lock key is written. They set `first` to the first token, `count` to the number of
-//! tokens, and `ahead` to the µs by which the counter is ahead of the server's clock. They mint at
-//! most one token per µs since the last update of the counter, so that it stays behind the clock.
-//! If the counter is missing, its last update is unknown and they mint one. Numbers stay below
-//! 2^53, where Lua is exact.
+//! [`TAKE`] and [`EXTEND`] mint fencing tokens from the counter `KEYS[2]` before they write the
+//! lock key. They set `first` to the first token, `count` to the number of tokens, and `ahead` to
+//! the µs by which the counter is ahead of the clock. They mint at most one token per µs since the
+//! last update of the counter, so that it stays behind the clock, and one token if it is missing.
+//! Numbers stay below 2^53, where Lua is exact.
 // A1, A9
 
 use super::request::Form;
@@ -50,10 +49,9 @@ impl Script {
 /// Replies `{1, 0}`, or `{1, first fencing token, count, µs by which the counter is ahead}` with
 /// fencing tokens, or `{0, PTTL of the holder}`.
 ///
-/// If a proxy repeated the command, the key holds this attempt's token. The script then grants the
-/// lock again, with new fencing tokens. It sets the marker whatever the reply: a woken client that
-/// takes the lock leaves other waiters behind, and the release that woke it has deleted their
-/// marker.
+/// If a proxy repeated the command, the key holds this attempt's token and is granted again. The
+/// script sets the marker whatever the reply: a woken client leaves other waiters behind, and the
+/// release that woke it has deleted their marker.
 // A1, A3, A7
 pub const TAKE: Script = Script {
     name: "take",
@@ -62,8 +60,7 @@ pub const TAKE: Script = Script {
     source: include_str!("script/take.lua"),
 };
 
-/// Extends the expiry if the token matches, never to an earlier time. Optionally mints fencing
-/// tokens.
+/// Extends the expiry if the token matches, never to an earlier time. May mint fencing tokens.
 ///
 /// `KEYS`: the lock; the fence counter, to mint fencing tokens. `ARGV`: the token; the TTL in ms;
 /// the maximum number of fencing tokens, absent for none. Replies 1 if extended, 0 if the key is
@@ -77,8 +74,7 @@ pub const EXTEND: Script = Script {
     source: include_str!("script/extend.lua"),
 };
 
-/// Deletes the lock if it holds this token or a retired one of this client. Wakes one waiter, if
-/// any.
+/// Deletes the lock if it holds this or a retired token of this client, and wakes one waiter.
 ///
 /// `KEYS`: the lock; to announce the release, the marker and the signal list. `ARGV`: the most
 /// likely token; the three numbers of [`Retired`](super::Retired) in one string, if another may be
@@ -110,9 +106,8 @@ pub const ANNOUNCE: Script = Script {
 ///
 /// `KEYS`: the locks; to announce the releases, their markers and then their signal lists. `ARGV`:
 /// one token per lock. Replies -2 if all tokens were deleted and no lock has waiters. Otherwise
-/// replies one string with the reply of `RELEASE` for each lock, separated by blanks; `x` stands
-/// for a key of another type. If the server refuses the one `DEL`, nothing was done and the reply
-/// is that error.
+/// replies `RELEASE`'s results in one string, separated by blanks; `x` is a key of another type. If
+/// the server refuses the one `DEL`, nothing was done and the reply is that error.
 // P4
 pub const RELEASE_MANY: Script = Script {
     name: "release-many",
@@ -131,8 +126,7 @@ pub const RELEASE_MANY: Script = Script {
 /// it was taken, the PTTL of its holder, or `x` if the server refused a command. If it refused one
 /// for the first lock, nothing was taken and the reply is that error.
 ///
-/// The script reads the clock and updates the counter once, so all locks share the gap between
-/// them.
+/// All locks share one reading of the clock and one update of the counter.
 // A1, A9, P4
 pub const TAKE_FREE: Script = Script {
     name: "take-free",

@@ -1,12 +1,10 @@
 //! State machine of a single lock, without a hub or connections.
 //!
 //! Most users want [`Locks`](super::Locks), which runs this machine for any number of names. Use it
-//! directly to verify it: by hand, with a model checker or in a simulation. [`Lock`] is a plain
-//! value that derives `Clone`, `Eq` and `Hash`, so an explorer can branch at any step and recognize
-//! visited states.
+//! directly to verify it, by hand or with a model checker: [`Lock`] is a plain value that derives
+//! `Clone`, `Eq` and `Hash`, so an explorer can branch at any step.
 //!
-//! Each step receives a [`Context`]: the time, the settings, the known state of the nodes and the
-//! output queue.
+//! Each step receives a [`Context`]: time, settings, known state of the nodes, output queue.
 //!
 //! This example takes one lock on one node, renews it and releases it:
 //!
@@ -28,14 +26,12 @@
 //! lock.acquire(&mut ctx, Waiter { id, terms: ttl, renew: Renew::Auto, wait, since: start });
 //!
 //! // The lock sends a take request. The node grants it 2 ms later.
-//! let Some(LocksOutput::Send { call, request: Request::Take { .. } }) = ctx.poll_output() else {
-//!     panic!()
-//! };
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Send { call, request: Request::Take { .. } } = output else { panic!() };
 //! ctx.advance(start + Duration::from_millis(2));
 //! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Granted { fence: None });
-//! let Some(LocksOutput::Event { event: Event::Granted(grant), .. }) = ctx.poll_output() else {
-//!     panic!()
-//! };
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Event { event: Event::Granted(grant), .. } = output else { panic!() };
 //! // The lease counts from the time of the request, less the clock drift.
 //! assert!(grant.valid_until < start + Duration::from_secs(10));
 //! lock.claim(&mut ctx, id)?;
@@ -45,27 +41,20 @@
 //! assert_eq!(why, "watchdog");
 //! ctx.advance(due);
 //! lock.timeout(&mut ctx);
-//! let Some(LocksOutput::Send { call, request: Request::Extend { .. } }) = ctx.poll_output() else {
-//!     panic!()
-//! };
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Send { call, request: Request::Extend { .. } } = output else { panic!() };
 //! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Extended);
 //! assert!(lock.valid_until(id, &ctx) > Some(grant.valid_until));
 //! while ctx.poll_output().is_some() {}
 //!
 //! // Release the lock.
 //! lock.release(&mut ctx, id)?;
-//! let Some(LocksOutput::Send { call, request: Request::Release { .. } }) =
-//!     ctx.poll_output()
-//! else {
-//!     panic!()
-//! };
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Send { call, request: Request::Release { .. } } = output else { panic!() };
 //! let deleted = Reply::Deleted { number: 1, awaited: false };
 //! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &deleted);
-//! let Some(LocksOutput::Event { event: Event::Released(Release::Released), .. }) =
-//!     ctx.poll_output()
-//! else {
-//!     panic!()
-//! };
+//! let event = Event::Released(Release::Released);
+//! assert_eq!(ctx.poll_output(), Some(LocksOutput::Event { lock: id, event }));
 //! assert!(lock.is_over());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

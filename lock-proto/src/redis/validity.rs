@@ -53,8 +53,7 @@ impl Ttl {
         Duration::from_millis(self.ms)
     }
 
-    /// The TTL in nanoseconds. Every step uses it, and `Duration` arithmetic is several times
-    /// slower.
+    /// The TTL in ns. Every step uses it, and `Duration` arithmetic is several times slower.
     pub(crate) const fn nanos(self) -> u64 {
         self.ms.saturating_mul(1_000_000)
     }
@@ -72,24 +71,21 @@ impl Ttl {
     }
 
     /// Returns when the watchdog renews a lease confirmed by a request of `from`: a third of the
-    /// TTL later, less jitter selected by `n`. The jitter spreads locks that were taken together.
-    /// The coalescing interval, at most TTL/512, lets renewals due at nearly the same time share
-    /// one write.
+    /// TTL later, less jitter selected by `n` to spread locks taken together. A coalescing interval
+    /// of at most TTL/512 lets nearly simultaneous renewals share one write.
     pub(crate) const fn renew_at(self, from: Instant, seed: u64, n: u64) -> Instant {
         let third = self.nanos() / 3;
         from.after(third - jitter_nanos(seed, n, third / 10)).round_up_to(self.nanos() / 512)
     }
 
-    /// Returns when to retry a renewal that failed at `now`. Jitter selected by `n` spreads the
-    /// retries.
+    /// Returns when to retry a renewal that failed at `now`, with jitter selected by `n`.
     pub(crate) const fn retry_at(self, now: Instant, seed: u64, n: u64) -> Instant {
         let pause = self.nanos() / 12;
         now.after(pause - jitter_nanos(seed, n, pause / 2))
     }
 
     /// Returns when a round stops waiting for its nodes: when its grants expire, or at the
-    /// configured timeout. It does not stop earlier for slow replies, because the next round would
-    /// repeat the requests.
+    /// configured timeout. Stopping sooner would only repeat the requests to slow nodes.
     // Q1
     pub(crate) fn round_end(self, started: Instant, config: &Config) -> Instant {
         let until = self.until(started, config);
@@ -97,8 +93,7 @@ impl Ttl {
     }
 }
 
-/// Returns the quorum-th largest end of validity: until then a quorum has the key. Returns `None`
-/// if fewer nodes have one.
+/// Returns the quorum-th largest end of validity, until which a quorum has the key.
 // Q4
 pub(crate) fn quorum_until(untils: impl Iterator<Item = Option<Instant>>, quorum: usize) -> Option<Instant> {
     if quorum == 1 {
@@ -163,8 +158,7 @@ mod tests {
     fn a_ttl_that_just_fits_is_taken_and_one_that_just_does_not_is_refused() {
         let ms = Duration::from_millis;
         let drift = |margin: u64| config().drift(Drift { divisor: 100, margin: ms(margin) });
-        // A renewal after 200 ms and two tries of 120 ms each need 440 ms. The divisor takes 6 ms
-        // of 600.
+        // A renewal after 200 ms and two tries of 120 ms need 440 ms. The divisor takes 6 ms.
         assert_eq!(Ttl::new(ms(600), Renew::Auto, &drift(154)), Ok(Ttl { ms: 600 }));
         assert!(matches!(Ttl::new(ms(600), Renew::Auto, &drift(155)), Err(Invalid::Drift { .. })));
 

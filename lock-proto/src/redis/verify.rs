@@ -26,7 +26,7 @@ struct Verification {
     /// Expiry and slot of each lock whose verification is not yet sent.
     waiting: BTreeSet<(Instant, u32)>,
     /// Calls in flight, each with the lock it verifies.
-    asked: Vec<(u64, (Instant, u32))>,
+    in_flight: Vec<(u64, (Instant, u32))>,
 }
 
 impl Verifications {
@@ -48,20 +48,20 @@ impl Verifications {
     /// Returns the next lock to verify, unless too many requests are in flight.
     pub(crate) fn next(&mut self, node: NodeId) -> Option<(Instant, u32)> {
         let verification = self.0.get_mut(&node)?;
-        if verification.asked.len() >= IN_FLIGHT {
+        if verification.in_flight.len() >= IN_FLIGHT {
             return None;
         }
         let next = verification.waiting.pop_first();
-        if next.is_none() && verification.asked.is_empty() {
+        if next.is_none() && verification.in_flight.is_empty() {
             self.0.remove(&node);
         }
         next
     }
 
     /// Records the call that verifies this lock.
-    pub(crate) fn asked(&mut self, node: NodeId, serial: u64, lock: (Instant, u32)) {
+    pub(crate) fn sent(&mut self, node: NodeId, serial: u64, lock: (Instant, u32)) {
         if let Some(verification) = self.0.get_mut(&node) {
-            verification.asked.push((serial, lock));
+            verification.in_flight.push((serial, lock));
         }
     }
 
@@ -69,10 +69,10 @@ impl Verifications {
     /// connection loss, the rest waits for the next connection.
     pub(crate) fn answered(&mut self, call: CallId, reply: &Reply) -> bool {
         let Some(verification) = self.0.get_mut(&call.node) else { return false };
-        let Some(place) = verification.asked.iter().position(|(serial, _)| *serial == call.serial) else {
+        let Some(index) = verification.in_flight.iter().position(|(serial, _)| *serial == call.serial) else {
             return false;
         };
-        let (_, lock) = verification.asked.swap_remove(place);
+        let (_, lock) = verification.in_flight.swap_remove(index);
         let ended = matches!(reply, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
         if ended {
             verification.waiting.insert(lock);

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::cleanup::{Cleanup, Take};
 use super::context::{Context, NodeSet};
-use super::redlock::{Hopeless, Round, Verdict, Vote, answer_to_take};
+use super::redlock::{FatalReason, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold};
 use super::{Contention, Lock};
 use crate::id::NodeId;
@@ -29,15 +29,15 @@ const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 impl Lock {
     /// Fails all waiters, because two nodes turned out to be the same server.
     // Q6
-    pub(super) fn refuse_equal_nodes(&mut self, ctx: &mut Context) {
-        let Some((a, b)) = ctx.shared.equal else { return };
+    pub(super) fn reject_duplicate_nodes(&mut self, ctx: &mut Context) {
+        let Some((a, b)) = ctx.shared.duplicates else { return };
         self.fail_all(ctx, |_| Failure::EqualNodes(a, b));
     }
 
     /// Starts a round for the head: one attempt on every node.
     pub(super) fn start_round(&mut self, ctx: &mut Context) {
-        if ctx.shared.equal.is_some() {
-            return self.refuse_equal_nodes(ctx);
+        if ctx.shared.duplicates.is_some() {
+            return self.reject_duplicate_nodes(ctx);
         }
         self.contention = Contention::Idle;
         let Some(&head) = self.waiters.head() else { return };
@@ -48,18 +48,18 @@ impl Lock {
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
         if let Some(subscription) = &mut self.store.subscription {
-            subscription.hinted = false;
+            subscription.signalled = false;
         }
         let nodes = ctx.shared.nodes.len();
         let fence_block = ctx.fence_block();
         let mut marked = NodeSet::default();
-        let ask = |index: usize| {
+        let send_take = |index: usize| {
             let node = NodeId::new(index as u16);
             if let Some(answer) = ctx.excluded(node) {
                 return Vote::No(answer);
             }
             if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) {
-                return Vote::Waiting;
+                return Vote::Deferred;
             }
             let clean = first && self.store.cleanups.get(node).is_none_or(Cleanup::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
@@ -68,9 +68,9 @@ impl Lock {
                 marked.insert(node);
             }
             let request = Request::Take { key, number, retired, ttl_ms, fence_block, clean, waiting_ms };
-            Vote::Asked { serial: ctx.send(node, request) }
+            Vote::Pending { serial: ctx.send(node, request) }
         };
-        let votes = (0..nodes).map(ask).collect();
+        let votes = (0..nodes).map(send_take).collect();
         self.contention = Contention::Trying(Round {
             number,
             started: ctx.now,
@@ -78,7 +78,7 @@ impl Lock {
             ttl: head.terms,
             votes,
             fence: None,
-            hinted: false,
+            signalled: false,
             marked,
         });
         self.judge(ctx);
@@ -93,7 +93,7 @@ impl Lock {
         if ctx.config.store.wake == Wake::Poll
             || self.tries <= 1
             || !(single || listens.is_some())
-            || ctx.shared.quiet.contains(node)
+            || ctx.shared.wake_refused.contains(node)
         {
             return 0;
         }
@@ -104,21 +104,20 @@ impl Lock {
     }
 
     /// Repeats a refused attempt without the marker, whose key may be forbidden or on another
-    /// cluster node. The node cannot wake the head then, so polling takes over. Returns false if
-    /// the attempt set no marker.
+    /// cluster node. Polling then replaces the wake-up. Returns false if no marker was set.
     pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
         }
         round.marked.remove(node);
-        ctx.shared.quiet.insert(node);
-        self.ask_again(ctx, node);
+        ctx.shared.wake_refused.insert(node);
+        self.repeat_take(ctx, node);
         true
     }
 
     /// Makes another attempt on one node in the current round.
-    fn ask_again(&mut self, ctx: &mut Context, node: NodeId) {
+    fn repeat_take(&mut self, ctx: &mut Context, node: NodeId) {
         let retired = self.retired(ctx);
         let waiting_ms = self.marker_ms(ctx, node);
         let Contention::Trying(round) = &mut self.contention else { return };
@@ -130,18 +129,18 @@ impl Lock {
         let request = Request::Take { key, number, retired, ttl_ms, fence_block, clean: false, waiting_ms };
         let serial = ctx.send(node, request);
         if let Some(vote) = round.votes.get_mut(node.index()) {
-            *vote = Vote::Asked { serial };
+            *vote = Vote::Pending { serial };
         }
     }
 
     /// Handles a late reply to an earlier attempt: the head may try again on the node.
-    fn late_answer(&mut self, ctx: &mut Context, node: NodeId) {
-        let reachable = self.lacks_nodes() && self.why_blocked(ctx.quorum()) == Blocked::Held;
+    fn late_take_answered(&mut self, ctx: &mut Context, node: NodeId) {
+        let reachable = self.below_quorum() && self.why_blocked(ctx.quorum()) == Blocked::Held;
         let unmarked =
             self.store.subscription.is_some_and(|subscription| subscription.node == node && subscription.is_unmarked());
         match &mut self.contention {
-            Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Waiting) => {
-                self.ask_again(ctx, node);
+            Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Deferred) => {
+                self.repeat_take(ctx, node);
             }
             // The last round set no marker there, so no release would wake the head.
             Contention::Paused { .. } if unmarked => self.start_round(ctx),
@@ -151,7 +150,6 @@ impl Lock {
         }
     }
 
-    /// Handles the reply to an attempt.
     pub(super) fn take_answered(&mut self, ctx: &mut Context, node: NodeId, take: Take, reply: &Reply) {
         let until = take.ttl.until(take.emitted, &ctx.config);
         let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
@@ -168,7 +166,7 @@ impl Lock {
                     if let Some(vote) = round.votes.get_mut(node.index()) {
                         *vote = Vote::No(answer);
                     }
-                    self.store.cleanups.of(node).found(take.number);
+                    self.store.cleanups.of(node).granted(take.number);
                 }
                 (Some(_) | None, _) => round.answer(node, until, reply),
             }
@@ -187,17 +185,17 @@ impl Lock {
                 *answer = answer_to_take(reply);
             }
             if let Some(cleanup) = self.store.cleanups.get_mut(node) {
-                let send = cleanup.straggled(take.number, reply);
+                let send = cleanup.late_reply(take.number, reply);
                 self.run_cleanup(ctx, node, send);
             }
-            self.late_answer(ctx, node);
+            self.late_take_answered(ctx, node);
         }
     }
 
     /// Decides the round as early as possible.
     pub(super) fn judge(&mut self, ctx: &mut Context) {
-        if ctx.shared.equal.is_some() {
-            return self.refuse_equal_nodes(ctx);
+        if ctx.shared.duplicates.is_some() {
+            return self.reject_duplicate_nodes(ctx);
         }
         let Contention::Trying(round) = &self.contention else { return };
         match round.verdict(ctx.now, ctx.quorum()) {
@@ -215,7 +213,7 @@ impl Lock {
             // The other nodes may have granted the lock before the release reached the node that
             // wakes waiters, where it consumed the marker. Passing the signal on makes another
             // waiter try, and set the marker again.
-            self.pass_signal_on(ctx);
+            self.forward_signal(ctx);
         }
         self.unsubscribe(ctx);
         let Some(waiter) = self.waiters.pop() else {
@@ -223,7 +221,7 @@ impl Lock {
             self.end_round(ctx, &round, true);
             return;
         };
-        self.leave_open(&round);
+        self.move_takes_to_cleanup(&round);
         let mut hold = Hold::new(ctx.now, &round, waiter, &ctx.config, ctx.seed);
         // The round may have been started for another head with a shorter TTL.
         let short = waiter.terms > round.ttl;
@@ -239,7 +237,7 @@ impl Lock {
     }
 
     /// Hands the attempts in flight of an ended round over to cleanup.
-    pub(super) fn leave_open(&mut self, round: &Round) {
+    pub(super) fn move_takes_to_cleanup(&mut self, round: &Round) {
         for index in 0..round.votes.len() {
             let node = NodeId::new(index as u16);
             if let Some(take) = round.take(node) {
@@ -250,13 +248,13 @@ impl Lock {
 
     /// Schedules deletes wherever the round may have written its token.
     pub(super) fn end_round(&mut self, ctx: &mut Context, round: &Round, announce: bool) {
-        self.leave_open(round);
+        self.move_takes_to_cleanup(round);
         let mut landed = NodeSet::default();
         for (index, vote) in round.votes.iter().enumerate() {
             let node = NodeId::new(index as u16);
             let here = match vote {
-                Vote::Yes { .. } | Vote::Asked { .. } | Vote::No(Answer::Unknown(_)) => true,
-                Vote::Waiting | Vote::No(_) => self.store.cleanups.get(node).is_some_and(Cleanup::has_found),
+                Vote::Yes { .. } | Vote::Pending { .. } | Vote::No(Answer::Unknown(_)) => true,
+                Vote::Deferred | Vote::No(_) => self.store.cleanups.get(node).is_some_and(Cleanup::has_granted),
             };
             if here {
                 landed.insert(node);
@@ -276,9 +274,9 @@ impl Lock {
         if self.waiters.is_empty() {
             return self.nobody_waits(ctx);
         }
-        match round.hopeless(quorum) {
-            Some(Hopeless::KeyInUse) => return self.fail_all(ctx, Failure::KeyInUse),
-            Some(Hopeless::Refused) => return self.fail_all(ctx, Failure::Refused),
+        match round.fatal_reason(quorum) {
+            Some(FatalReason::KeyInUse) => return self.fail_all(ctx, Failure::KeyInUse),
+            Some(FatalReason::Refused) => return self.fail_all(ctx, Failure::Refused),
             None => {}
         }
         if self.end_try(ctx) {
@@ -288,10 +286,10 @@ impl Lock {
         self.notify_blocked(ctx, blocked);
         let mut signalled = false;
         if let Some(subscription) = &mut self.store.subscription
-            && subscription.told
+            && subscription.fired
         {
             // Another client won; requeue.
-            subscription.told = false;
+            subscription.fired = false;
             signalled = true;
             ctx.listen(subscription.node, &self.key, true);
         }
@@ -300,9 +298,8 @@ impl Lock {
         }
         let until = self.next_attempt(ctx, &round, blocked, signalled);
         self.contention = Contention::Paused { until };
-        if round.hinted {
-            // A release was signalled during the round: retry at once, so that no release is
-            // missed.
+        if round.signalled {
+            // A release was signalled during the round: retry at once, so as not to miss it.
             self.start_round(ctx);
         }
     }

@@ -69,12 +69,11 @@ enum Step {
 pub(crate) struct Cleanup {
     takes: Vec<Take>,
     /// Longest TTL of the attempts that ended `Unknown`; zero if none did.
-    ghost_ttl: Duration,
+    unknown_ttl: Duration,
     /// When to check the node once more, because an attempt had ended `Unknown` before the last
     /// confirmed delete. Later uses of the name do not cancel the check.
     recheck: Option<Instant>,
-    /// Highest number granted here that has to be deleted; 0 for none. A delete that does not cover
-    /// it proves nothing about it.
+    /// Highest granted number to delete; 0 for none. Only a delete that covers it decides about it.
     present: u64,
     /// Number that the delete will most likely find.
     number: u64,
@@ -97,14 +96,14 @@ impl Cleanup {
     pub(crate) fn is_clear(&self) -> bool {
         self.takes.is_empty()
             && self.step == Step::Clear
-            && self.ghost_ttl.is_zero()
+            && self.unknown_ttl.is_zero()
             && self.recheck.is_none()
-            && !self.has_found()
+            && !self.has_granted()
     }
 
     /// Returns true if the node has a token of this client, or may yet get one.
     pub(crate) fn may_have_landed(&self) -> bool {
-        !self.takes.is_empty() || !self.ghost_ttl.is_zero() || self.has_found()
+        !self.takes.is_empty() || !self.unknown_ttl.is_zero() || self.has_granted()
     }
 
     /// Returns true if the delete shall wake a waiter.
@@ -112,16 +111,14 @@ impl Cleanup {
         self.announce
     }
 
-    /// Returns the number that a delete will most likely find, and the `retired` numbers to look
-    /// for besides.
+    /// Returns the number that a delete will most likely find, and others to look for.
     ///
     /// If the cleanup was clear there are no others. All other attempts were answered, and what
     /// they left was deleted and checked for. Numbers are never reused, and the node executes the
-    /// requests of one connection in order, so no other token can appear before the reply. (A token
-    /// written even after the final check expires by its TTL.) If the delete fails, it is repeated
-    /// with all retired numbers.
+    /// requests of one connection in order, so nothing else can appear before the reply. If the
+    /// delete fails, it is repeated with all retired numbers.
     // A2, A4, U1
-    pub(crate) fn to_find(&self, retired: Retired) -> (u64, Option<Retired>) {
+    pub(crate) fn numbers_to_delete(&self, retired: Retired) -> (u64, Option<Retired>) {
         if self.number > 0 && self.is_clear() {
             (self.number, None)
         } else {
@@ -130,7 +127,6 @@ impl Cleanup {
         }
     }
 
-    /// Returns true if an attempt is in flight.
     pub(crate) const fn awaits_take(&self) -> bool {
         !self.takes.is_empty()
     }
@@ -141,11 +137,11 @@ impl Cleanup {
     }
 
     /// Records that the token with this number was granted and has to be deleted.
-    pub(crate) fn found(&mut self, number: u64) {
+    pub(crate) fn granted(&mut self, number: u64) {
         self.present = self.present.max(number);
     }
 
-    pub(crate) const fn has_found(&self) -> bool {
+    pub(crate) const fn has_granted(&self) -> bool {
         self.present > 0
     }
 
@@ -154,21 +150,21 @@ impl Cleanup {
         let place = self.takes.iter().position(|take| take.serial == serial)?;
         let take = self.takes.swap_remove(place);
         if matches!(reply, Reply::Unknown(_)) {
-            self.may_appear(take);
+            self.ended_unknown(take);
         }
         Some(take)
     }
 
     /// Records that the attempt ended `Unknown`, so that its token may still appear.
-    pub(crate) fn may_appear(&mut self, take: Take) {
-        self.ghost_ttl = self.ghost_ttl.max(take.ttl.duration());
+    pub(crate) fn ended_unknown(&mut self, take: Take) {
+        self.unknown_ttl = self.unknown_ttl.max(take.ttl.duration());
     }
 
     /// Handles the reply to an attempt whose number is retired.
-    pub(crate) fn straggled(&mut self, number: u64, reply: &Reply) -> Send {
+    pub(crate) fn late_reply(&mut self, number: u64, reply: &Reply) -> Send {
         let granted = matches!(reply, Reply::Granted { .. });
         if granted {
-            self.found(number);
+            self.granted(number);
         }
         // If the delete in flight does not find the token, it is repeated.
         let covered = granted && matches!(self.step, Step::Sent(delete) if number <= delete.covers);
@@ -199,7 +195,6 @@ impl Cleanup {
         self.step = Step::Sent(Delete { serial, emitted, covers, settled, announce, again: false });
     }
 
-    /// Returns true if a delete is in flight.
     const fn is_deleting(&self) -> bool {
         matches!(self.step, Step::Sent(_))
     }
@@ -219,7 +214,7 @@ impl Cleanup {
         match reply {
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken => {
                 let deleted = matches!(reply, Reply::Deleted { .. });
-                let found = self.has_found() && self.present <= delete.covers;
+                let found = self.has_granted() && self.present <= delete.covers;
                 if found {
                     self.present = 0;
                 }
@@ -231,9 +226,9 @@ impl Cleanup {
                     self.step = Step::Settling { covers: delete.covers };
                     return Send::No;
                 }
-                if !self.ghost_ttl.is_zero() {
-                    self.recheck = self.recheck.max(Some(now + self.ghost_ttl));
-                    self.ghost_ttl = Duration::ZERO;
+                if !self.unknown_ttl.is_zero() {
+                    self.recheck = self.recheck.max(Some(now + self.unknown_ttl));
+                    self.unknown_ttl = Duration::ZERO;
                 } else if self.recheck.is_some_and(|at| at <= delete.emitted) {
                     self.recheck = None;
                 }
@@ -245,8 +240,7 @@ impl Cleanup {
                 };
             }
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
-            // The wake-up keys may be forbidden, or on another cluster node. Delete the lock's key
-            // without them.
+            // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
                 self.retries = self.retries.saturating_add(1);
@@ -266,7 +260,6 @@ impl Cleanup {
         Send::No
     }
 
-    /// Handles a new connection to the node.
     pub(crate) fn node_up(&self) -> Send {
         if matches!(self.step, Step::Stalled | Step::Retry { .. }) { Send::Now } else { Send::No }
     }
@@ -282,7 +275,6 @@ impl Cleanup {
         }
     }
 
-    /// Returns true if cleanup waits for the node to reconnect.
     pub(crate) const fn is_stalled(&self) -> bool {
         matches!(self.step, Step::Stalled)
     }
@@ -328,7 +320,6 @@ impl Cleanups {
         self.nodes(|cleanup| cleanup.timeout(now) == Send::Now)
     }
 
-    /// Returns the nodes with a delete in flight.
     pub(crate) fn deleting(&self) -> NodeSet {
         self.nodes(Cleanup::is_deleting)
     }
@@ -343,7 +334,6 @@ impl Cleanups {
         nodes
     }
 
-    /// Drops clear entries.
     pub(crate) fn tidy(&mut self) {
         if self.0.is_empty() {
             return;
@@ -393,9 +383,9 @@ mod tests {
         cleanup.answered(ms(now), delete, reply)
     }
 
-    fn straggled(cleanup: &mut Cleanup, number: u64, reply: &Reply) -> Send {
+    fn late_reply(cleanup: &mut Cleanup, number: u64, reply: &Reply) -> Send {
         cleanup.settle(number, reply).unwrap();
-        cleanup.straggled(number, reply)
+        cleanup.late_reply(number, reply)
     }
 
     fn rejected(class: ErrorClass) -> Reply {
@@ -406,23 +396,23 @@ mod tests {
     fn a4_the_delete_is_repeated_after_the_last_attempt_that_it_covers() {
         let mut cleanup = deleting(&[4, 5, 6]);
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::No);
-        assert_eq!(straggled(&mut cleanup, 4, &BUSY), Send::No);
+        assert_eq!(late_reply(&mut cleanup, 4, &BUSY), Send::No);
         // Attempt 6 is live and not waited for.
-        assert_eq!(straggled(&mut cleanup, 5, &BUSY), Send::Now);
+        assert_eq!(late_reply(&mut cleanup, 5, &BUSY), Send::Now);
     }
 
     #[test]
     fn a4_a_straggler_that_landed_is_deleted_at_once() {
         let mut cleanup = deleting(&[5]);
         assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::No);
-        assert_eq!(straggled(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
+        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
         // A delete in flight is repeated only if it did not find the token.
         for (found, then) in [(DELETED, Send::No), (Reply::Absent, Send::Now), (Reply::Taken, Send::Now)] {
             let mut cleanup = deleting(&[5]);
-            assert_eq!(straggled(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
-            assert!(cleanup.has_found() && cleanup.may_have_landed());
+            assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
+            assert!(cleanup.has_granted() && cleanup.may_have_landed());
             assert_eq!(answered(&mut cleanup, 10, &found), then, "{found:?}");
-            assert!(!cleanup.has_found());
+            assert!(!cleanup.has_granted());
         }
     }
 
@@ -430,12 +420,12 @@ mod tests {
     #[test]
     fn a4_a_delete_says_nothing_of_what_it_does_not_cover() {
         let mut cleanup = deleting(&[]);
-        cleanup.found(6);
+        cleanup.granted(6);
         assert_eq!(answered(&mut cleanup, 10, &Reply::Taken), Send::No);
-        assert!(cleanup.has_found() && cleanup.may_have_landed() && !cleanup.is_clear());
+        assert!(cleanup.has_granted() && cleanup.may_have_landed() && !cleanup.is_clear());
         // The next delete removes a retired token.
         let mut cleanup = deleting(&[6]);
-        assert_eq!(straggled(&mut cleanup, 6, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(late_reply(&mut cleanup, 6, &Reply::Granted { fence: None }), Send::No);
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
         cleanup.delete_sent(100, ms(10), 6, false);
         assert_eq!(answered(&mut cleanup, 20, &DELETED), Send::No);
@@ -445,7 +435,7 @@ mod tests {
     #[test]
     fn a4_an_attempt_that_ended_unknown_is_looked_for_once_more_a_ttl_later() {
         let mut cleanup = deleting(&[5]);
-        assert_eq!(straggled(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
+        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
         // Cleanup scheduled meanwhile needs a newer delete.
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
         cleanup.delete_sent(100, ms(10), 5, false);
@@ -461,7 +451,7 @@ mod tests {
     #[test]
     fn a4_the_look_a_ttl_later_stands_when_the_name_is_used_again() {
         let mut cleanup = Cleanup::default();
-        cleanup.may_appear(take(5));
+        cleanup.ended_unknown(take(5));
         for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
             assert_eq!(cleanup.schedule(5, true), Send::Now);
             cleanup.delete_sent(100, ms(emitted), 5, false);
@@ -469,10 +459,10 @@ mod tests {
             assert_eq!((cleanup.deadline(), cleanup.is_clear()), (Some(ms(1_010)), false), "{emitted}");
             // Until the check, deletes look for all retired numbers.
             let retired = Retired::all_to(5);
-            assert_eq!(cleanup.to_find(retired), (5, Some(retired)));
+            assert_eq!(cleanup.numbers_to_delete(retired), (5, Some(retired)));
         }
         // A later attempt that ends `Unknown` is checked a TTL after the next delete.
-        cleanup.may_appear(take(6));
+        cleanup.ended_unknown(take(6));
         assert_eq!(cleanup.schedule(6, true), Send::Now);
         cleanup.delete_sent(100, ms(1_030), 6, false);
         assert_eq!(answered(&mut cleanup, 1_040, &DELETED), Send::No);
@@ -488,8 +478,8 @@ mod tests {
     #[test]
     fn a4_a_delete_always_says_what_it_looks_for() {
         let retired = Retired { upto: 2, after: 3, last: 4 };
-        let to_find = |number| Cleanup { number, ..Cleanup::default() }.to_find(retired);
-        assert_eq!([0, 2].map(to_find), [(0, Some(retired)), (2, None)]);
+        let numbers_to_delete = |number| Cleanup { number, ..Cleanup::default() }.numbers_to_delete(retired);
+        assert_eq!([0, 2].map(numbers_to_delete), [(0, Some(retired)), (2, None)]);
     }
 
     #[test]
@@ -537,10 +527,13 @@ mod tests {
         for node in [0, 1, 2] {
             let _ = cleanups.of(NodeId::new(node));
         }
-        cleanups.of(NodeId::new(1)).found(1);
+        cleanups.of(NodeId::new(1)).granted(1);
         assert!(!cleanups.is_empty());
         cleanups.tidy();
-        assert_eq!((cleanups.iter().count(), cleanups.get(NodeId::new(1)).is_some_and(Cleanup::has_found)), (1, true));
+        assert_eq!(
+            (cleanups.iter().count(), cleanups.get(NodeId::new(1)).is_some_and(Cleanup::has_granted)),
+            (1, true)
+        );
         *cleanups.of(NodeId::new(1)) = Cleanup::default();
         assert!(cleanups.is_empty());
         cleanups.tidy();

@@ -24,15 +24,14 @@ pub(crate) struct Node {
     pub quarantined_until: Option<Instant>,
     /// The node does not vote, because its uptime cannot be read.
     pub age_refused: Option<ServerError>,
-    /// Identifies the server process. `None` before the first connection, or if the server did not
-    /// report it.
+    /// Identifies the server process. `None` before the first connection, or if unknown.
     pub run_id: Option<Box<str>>,
-    /// The current connection may lead to another server process than the one before. What that one
-    /// confirmed has to be verified.
+    /// The current connection may lead to another server process than the one before, so what that
+    /// one confirmed has to be verified.
     // Q7
     pub changed: bool,
     /// The node was connected before.
-    met: bool,
+    connected_before: bool,
     /// Times of the last two changes of the run id.
     changes: [Option<Instant>; 2],
     /// The run id changed three times within a quarantine.
@@ -50,10 +49,10 @@ impl Node {
     }
 
     /// Records the identity of the server that a new connection leads to, if known.
-    pub(crate) fn meet(&mut self, now: Instant, config: &Config, server: Option<&Result<ServerInfo, ServerError>>) {
+    pub(crate) fn identify(&mut self, now: Instant, config: &Config, server: Option<&Result<ServerInfo, ServerError>>) {
         let run_id = server.and_then(|server| server.as_ref().ok()).map(|info| info.run_id.clone());
         let before = mem::replace(&mut self.run_id, run_id);
-        let first = !mem::replace(&mut self.met, true);
+        let first = !mem::replace(&mut self.connected_before, true);
         self.changed = !first && (self.run_id.is_none() || self.run_id != before);
         if !config.is_quorum() {
             return;
@@ -99,14 +98,13 @@ pub type Context = lock::Context<Redis>;
 /// State shared by the locks of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
-    /// Identity of the client on the wire.
     pub(crate) identity: Identity,
     /// The nodes, in the configured order.
     pub(crate) nodes: Vec<Node>,
     /// Two nodes that are the same server.
-    pub(crate) equal: Option<(NodeId, NodeId)>,
+    pub(crate) duplicates: Option<(NodeId, NodeId)>,
     /// Nodes that refused a request because of its wake-up keys. Requests to them omit these keys.
-    pub(crate) quiet: NodeSet,
+    pub(crate) wake_refused: NodeSet,
     pub(crate) verifications: Verifications,
 }
 
@@ -121,8 +119,8 @@ impl Context {
         let shared = Shared {
             identity: Identity::new(client, &config.prefix),
             nodes: config.nodes().iter().map(|_| Node::default()).collect(),
-            equal: None,
-            quiet: NodeSet::default(),
+            duplicates: None,
+            wake_refused: NodeSet::default(),
             verifications: Verifications::default(),
         };
         Ok(Self::with(now, config, seed, shared))

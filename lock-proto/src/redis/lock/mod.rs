@@ -60,7 +60,7 @@ pub struct Redis {
     answers: Vec<Answer>,
     /// Yield to the woken waiter until then. Set when a release of this client woke another client.
     // A7
-    yields_until: Option<Instant>,
+    backoff_until: Option<Instant>,
 }
 
 /// Progress of the head of the queue towards the lock.
@@ -100,13 +100,13 @@ impl Store for Redis {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), yields_until: None }
+        Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), backoff_until: None }
     }
 
     // --- contention ---
 
     fn refuses(ctx: &Context) -> Option<Failure> {
-        ctx.shared.equal.map(|(a, b)| Failure::EqualNodes(a, b))
+        ctx.shared.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
     }
 
     fn contend(lock: &mut Lock, ctx: &mut Context) {
@@ -121,7 +121,7 @@ impl Store for Redis {
     }
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
-        lock.pass_signal_on(ctx);
+        lock.forward_signal(ctx);
         lock.unsubscribe(ctx);
         lock.tries = 0;
         lock.store.answers.clear();
@@ -231,7 +231,7 @@ impl Store for Redis {
     // --- time and shutdown ---
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.store.yields_until = lock.store.yields_until.filter(|until| *until > ctx.now);
+        lock.store.backoff_until = lock.store.backoff_until.filter(|until| *until > ctx.now);
         match &lock.contention {
             Contention::Trying(_) => lock.judge(ctx),
             Contention::Paused { until } | Contention::Releasing { until } if *until <= ctx.now => {
@@ -259,7 +259,7 @@ impl Store for Redis {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let deletes = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "compensating delete"));
-        match (self.yields_until, deletes) {
+        match (self.backoff_until, deletes) {
             (Some(at), Some((delete, _))) if delete < at => deletes,
             (Some(at), _) => Some((at, "another's turn")),
             (None, deletes) => deletes,
@@ -267,7 +267,7 @@ impl Store for Redis {
     }
 
     fn shut_down(lock: &mut Lock, _: &mut Context) {
-        lock.store.yields_until = None;
+        lock.store.backoff_until = None;
     }
 
     /// Ignores pending deletes on a silent minority. They block nobody, and the keys expire.
@@ -278,7 +278,7 @@ impl Store for Redis {
     }
 
     fn is_over(&self) -> bool {
-        self.cleanups.is_empty() && self.yields_until.is_none()
+        self.cleanups.is_empty() && self.backoff_until.is_none()
     }
 
     // --- client ---
@@ -320,7 +320,7 @@ impl Lock {
             && let Some(take) = round.take(node).filter(|take| take.serial == serial)
         {
             if matches!(reply, Reply::Unknown(_)) {
-                self.store.cleanups.of(node).may_appear(take);
+                self.store.cleanups.of(node).ended_unknown(take);
             }
             return self.take_answered(ctx, node, take, reply);
         }
@@ -334,7 +334,7 @@ impl Lock {
         {
             let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
             if refused && delete.announce {
-                ctx.shared.quiet.insert(node);
+                ctx.shared.wake_refused.insert(node);
             }
             let send = cleanup.answered(ctx.now, delete, reply);
             let given_up = refused && cleanup.is_clear();
@@ -347,7 +347,7 @@ impl Lock {
             self.run_cleanup(ctx, node, send);
             self.answer_releases(ctx);
             if matches!(reply, Reply::Deleted { awaited: true, .. }) {
-                self.give_way(ctx, delete.emitted);
+                self.yield_to_woken(ctx, delete.emitted);
             }
             self.own_release_answered(ctx);
             return;
@@ -362,7 +362,7 @@ impl Lock {
             let send = cleanup.node_up();
             self.run_cleanup(ctx, node, send);
         }
-        let lacks_nodes = self.lacks_nodes();
+        let below_quorum = self.below_quorum();
         if let Some(hold) = &mut self.hold {
             hold.node_up(ctx, node);
             // The hold may have lost its quorum.
@@ -370,7 +370,7 @@ impl Lock {
             return self.watch(ctx);
         }
         match &mut self.contention {
-            Contention::Paused { .. } if lacks_nodes || ctx.shared.equal.is_some() => {
+            Contention::Paused { .. } if below_quorum || ctx.shared.duplicates.is_some() => {
                 self.start_round(ctx);
             }
             Contention::Trying(round) => {
@@ -378,7 +378,7 @@ impl Lock {
                 if let Some(answer) = ctx.excluded(node)
                     && round.withdraw(node, answer)
                 {
-                    self.store.cleanups.of(node).found(round.number);
+                    self.store.cleanups.of(node).granted(round.number);
                 }
                 self.judge(ctx);
             }
@@ -405,7 +405,7 @@ impl Lock {
     }
 
     /// Returns true if the head lacks reachable nodes, rather than waits for a holder.
-    const fn lacks_nodes(&self) -> bool {
+    const fn below_quorum(&self) -> bool {
         matches!(self.blocked, Some(Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity))
     }
 
@@ -436,9 +436,10 @@ impl Lock {
         }
         let retired = self.retired(ctx);
         let cleanup = self.store.cleanups.of(node);
-        let announce = cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.quiet.contains(node);
+        let announce =
+            cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.wake_refused.contains(node);
         let last = retired.last;
-        let (number, retired) = cleanup.to_find(retired);
+        let (number, retired) = cleanup.numbers_to_delete(retired);
         let request = Request::Release { key: self.key.clone(), number, retired, announce };
         let serial = ctx.send(node, request);
         cleanup.delete_sent(serial, ctx.now, last, announce);

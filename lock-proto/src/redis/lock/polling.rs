@@ -37,7 +37,7 @@ impl Lock {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
-        let notified = self.store.subscription.is_some_and(|subscription| subscription.heard);
+        let notified = self.store.subscription.is_some_and(|subscription| subscription.active);
         if notified || matches!(blocked, Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity)
         {
             every *= NOTIFIED_POLL_FACTOR;
@@ -48,7 +48,7 @@ impl Lock {
             every = doubled(every, self.tries.saturating_sub(2), most);
         }
         let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));
-        if let Some(left) = round.free_in(ctx.quorum()) {
+        if let Some(left) = round.expires_in(ctx.quorum()) {
             // A key expires only after its last millisecond. The jitter keeps waiters apart.
             let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
             at = at.min(ctx.now + left + Duration::from_millis(1) + spread);

@@ -18,9 +18,9 @@ use crate::time::Instant;
 pub(crate) enum Vote {
     /// No attempt was sent, because one of an earlier round is still in flight. Each name has at
     /// most one attempt in flight per node, so that rounds do not pile up work on a slow server.
-    Waiting,
+    Deferred,
     /// The attempt with this serial is in flight.
-    Asked { serial: u64 },
+    Pending { serial: u64 },
     /// Granted, and valid until then.
     Yes { until: Instant },
     /// Any other result.
@@ -36,10 +36,9 @@ pub struct Round {
     pub(crate) deadline: Instant,
     pub(crate) ttl: Ttl,
     pub(crate) votes: PerNode<Vote>,
-    /// The granted fencing tokens.
     pub(crate) fence: Option<FenceBlock>,
     /// A release was signalled during the round: try once more.
-    pub(crate) hinted: bool,
+    pub(crate) signalled: bool,
     /// Nodes whose attempt also sets the marker for waiters.
     pub(crate) marked: NodeSet,
 }
@@ -54,14 +53,14 @@ pub(crate) enum Verdict {
 
 /// Why no round can ever be won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hopeless {
+pub(crate) enum FatalReason {
     KeyInUse,
     Refused,
 }
 
 impl Round {
     pub(crate) fn verdict(&self, now: Instant, quorum: usize) -> Verdict {
-        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Asked { .. } | Vote::Waiting)).count();
+        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Pending { .. } | Vote::Deferred)).count();
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         // Grants that came too late do not count.
         // Q2
@@ -77,7 +76,7 @@ impl Round {
 
     /// Returns the attempt in flight on a node.
     pub(crate) fn take(&self, node: NodeId) -> Option<Take> {
-        let Vote::Asked { serial } = *self.votes.get(node.index())? else { return None };
+        let Vote::Pending { serial } = *self.votes.get(node.index())? else { return None };
         Some(Take { serial, number: self.number, emitted: self.started, ttl: self.ttl })
     }
 
@@ -100,7 +99,7 @@ impl Round {
     }
 
     /// Returns why no quorum is possible, if too many nodes refuse permanently.
-    pub(crate) fn hopeless(&self, quorum: usize) -> Option<Hopeless> {
+    pub(crate) fn fatal_reason(&self, quorum: usize) -> Option<FatalReason> {
         let count = |wanted: fn(&Answer) -> bool| {
             self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if wanted(answer))).count()
         };
@@ -113,14 +112,14 @@ impl Round {
         if self.votes.len() - key_in_use - refused >= quorum {
             None
         } else if refused >= key_in_use {
-            Some(Hopeless::Refused)
+            Some(FatalReason::Refused)
         } else {
-            Some(Hopeless::KeyInUse)
+            Some(FatalReason::KeyInUse)
         }
     }
 
     /// Returns how soon enough of the observed holders expire.
-    pub(crate) fn free_in(&self, quorum: usize) -> Option<core::time::Duration> {
+    pub(crate) fn expires_in(&self, quorum: usize) -> Option<core::time::Duration> {
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         let end = |vote: &Vote| if let Vote::No(Answer::Taken(Expiry::In(left))) = vote { Some(*left) } else { None };
         let mut ends: Vec<_> = self.votes.iter().filter_map(end).collect();
@@ -131,7 +130,7 @@ impl Round {
     /// Returns each node's reply for a report.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
         self.votes.iter().map(|vote| match vote {
-            Vote::Asked { .. } | Vote::Waiting => Answer::Silent,
+            Vote::Pending { .. } | Vote::Deferred => Answer::Silent,
             Vote::Yes { .. } => Answer::Granted,
             Vote::No(answer) => answer.clone(),
         })
@@ -181,7 +180,7 @@ mod tests {
             ttl: Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap(),
             votes: votes.into_iter().collect(),
             fence: None,
-            hinted: false,
+            signalled: false,
             marked: NodeSet::default(),
         }
     }
@@ -198,7 +197,7 @@ mod tests {
         Vote::No(Answer::Rejected(ServerError { class, text: "no".into() }))
     }
 
-    const ASKED: Vote = Vote::Asked { serial: 1 };
+    const PENDING: Vote = Vote::Pending { serial: 1 };
     const SILENT: Vote = Vote::No(Answer::Silent);
 
     #[test]
@@ -213,32 +212,32 @@ mod tests {
 
     #[test]
     fn q1_a_round_is_decided_as_early_as_it_can_be() {
-        let open = round([yes(100), ASKED, SILENT]);
+        let open = round([yes(100), PENDING, SILENT]);
         assert_eq!([59, 60].map(|now| open.verdict(ms(now), 2)), [Verdict::Open, Verdict::Lost]);
-        assert_eq!(round([ASKED, ASKED, ASKED]).verdict(ms(1), 2), Verdict::Open);
-        assert_eq!(round([ASKED, SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
+        assert_eq!(round([PENDING, PENDING, PENDING]).verdict(ms(1), 2), Verdict::Open);
+        assert_eq!(round([PENDING, SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
         // Two grants, one of which has expired. A third can still win.
-        let late = Round { deadline: ms(99), ..round([yes(100), yes(10), ASKED]) };
+        let late = Round { deadline: ms(99), ..round([yes(100), yes(10), PENDING]) };
         assert_eq!(late.verdict(ms(50), 2), Verdict::Open);
     }
 
     #[test]
     fn a_round_is_hopeless_if_more_refuse_than_a_quorum_can_do_without() {
         let (used, no) = (|| refused(ErrorClass::KeyInUse), || refused(ErrorClass::Refused));
-        assert_eq!(round([used(), busy(1), ASKED]).hopeless(2), None);
-        assert_eq!(round([no(), refused(ErrorClass::Transient), SILENT]).hopeless(2), None);
-        assert_eq!(round([used(), used(), ASKED]).hopeless(2), Some(Hopeless::KeyInUse));
-        assert_eq!(round([no(), no(), yes(100)]).hopeless(2), Some(Hopeless::Refused));
-        assert_eq!(round([no(), used(), yes(100)]).hopeless(2), Some(Hopeless::Refused));
-        assert_eq!(round([used(), no(), used()]).hopeless(2), Some(Hopeless::KeyInUse));
+        assert_eq!(round([used(), busy(1), PENDING]).fatal_reason(2), None);
+        assert_eq!(round([no(), refused(ErrorClass::Transient), SILENT]).fatal_reason(2), None);
+        assert_eq!(round([used(), used(), PENDING]).fatal_reason(2), Some(FatalReason::KeyInUse));
+        assert_eq!(round([no(), no(), yes(100)]).fatal_reason(2), Some(FatalReason::Refused));
+        assert_eq!(round([no(), used(), yes(100)]).fatal_reason(2), Some(FatalReason::Refused));
+        assert_eq!(round([used(), no(), used()]).fatal_reason(2), Some(FatalReason::KeyInUse));
     }
 
     #[test]
     fn the_next_attempt_is_due_when_enough_of_the_holders_have_ended() {
-        let left = |round: Round| round.free_in(2).map(|left| left.as_millis());
+        let left = |round: Round| round.expires_in(2).map(|left| left.as_millis());
         assert_eq!(left(round([busy(30), busy(10), busy(20)])), Some(20));
         assert_eq!(left(round([yes(100), busy(30), busy(20)])), Some(20));
         assert_eq!(left(round([yes(100), yes(100), busy(20)])), Some(20));
-        assert_eq!(left(round([ASKED, busy(20), SILENT])), None);
+        assert_eq!(left(round([PENDING, busy(20), SILENT])), None);
     }
 }

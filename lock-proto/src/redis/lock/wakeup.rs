@@ -12,51 +12,48 @@ use crate::time::Instant;
 
 /// Wake-up subscription of the head of the queue, from the first busy reply to the grant.
 ///
-/// Even a quorum subscribes at one node only. That node's list of blocked clients is the queue, and
-/// a release wakes one waiter. If every node woke a different waiter, none of them would get a
-/// majority.
+/// Even a quorum subscribes at one node only, whose list of blocked clients is the queue. If every
+/// node woke a different waiter, none of them would get a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subscription {
     /// The node that reports releases.
     pub(super) node: NodeId,
     /// The node has confirmed the subscription.
-    pub(super) heard: bool,
+    pub(super) active: bool,
     /// The node reported a release since the last attempt.
-    pub(super) hinted: bool,
+    pub(super) signalled: bool,
     /// The attempt after the confirmation was made.
     retried: bool,
     /// An attempt on this node has set the marker. Without it, releases wake nobody.
     pub(super) marked: bool,
     /// The node reported a release and reports no other until the next `Listen`.
-    pub(super) told: bool,
+    pub(super) fired: bool,
 }
 
 impl Subscription {
-    /// Returns true if the attempt after the confirmation skipped this node, so that no release
-    /// would wake the head.
+    /// Returns true if no release would wake the head, because no attempt set the marker.
     pub(super) const fn is_unmarked(&self) -> bool {
         self.retried && !self.marked
     }
 }
 
 impl Lock {
-    /// Yields to the waiter that a release of this client, emitted at `asked`, has woken. Otherwise
-    /// the next local waiter could retake the lock before the woken client's attempt arrives, again
-    /// and again.
-    pub(super) fn give_way(&mut self, ctx: &Context, asked: Instant) {
+    /// Yields to the waiter that a release of this client, emitted at `emitted`, has woken. The
+    /// next local waiter could otherwise retake the lock before the woken one, again and again.
+    pub(super) fn yield_to_woken(&mut self, ctx: &Context, emitted: Instant) {
         // Local waiters that already contend have backed off.
         let contends = !matches!(self.contention, Contention::Idle | Contention::Releasing { .. });
         if self.hold.is_none() && !contends && !ctx.is_stopping() {
-            self.store.yields_until = Some(ctx.now + ctx.config.store.turn_pause + ctx.now.since(asked));
+            self.store.backoff_until = Some(ctx.now + ctx.config.store.turn_pause + ctx.now.since(emitted));
         }
     }
 
     /// Starts contention for the head: with an attempt, unless the client yields to another one.
     pub(super) fn begin(&mut self, ctx: &mut Context) {
         let Some(head) = self.waiters.head() else { return };
-        let alone = head.wait == Wait::Try;
-        if alone || self.store.yields_until.take().is_none_or(|until| until <= ctx.now) {
-            if !alone && self.awaits_own_release(ctx) {
+        let single_try = head.wait == Wait::Try;
+        if single_try || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
+            if !single_try && self.awaits_own_release(ctx) {
                 // The node may be silent, so bound the wait.
                 self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.turn_pause };
                 return;
@@ -82,7 +79,6 @@ impl Lock {
         ctx.config.is_quorum() && self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing)
     }
 
-    /// Called after the reply to a delete.
     pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
         if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(ctx) {
             self.contention = Contention::Idle;
@@ -97,21 +93,20 @@ impl Lock {
         }
         let node = self.wake_node(ctx);
         match &self.store.subscription {
-            Some(subscription) if subscription.heard || subscription.node == node => return,
+            Some(subscription) if subscription.active || subscription.node == node => return,
             Some(subscription) => ctx.listen(subscription.node, &self.key, false),
             None => {}
         }
         self.store.subscription =
-            Some(Subscription { node, heard: false, hinted: false, retried: false, marked: false, told: false });
+            Some(Subscription { node, active: false, signalled: false, retried: false, marked: false, fired: false });
         ctx.listen(node, &self.key, true);
     }
 
     /// Returns the last reachable node, so that clients agree on it without asking each other. A
-    /// release goes to the nodes in order: when the last one reports it, the others have most
-    /// likely executed it.
+    /// release goes to the nodes in order, so the others have most likely executed it by then.
     fn wake_node(&self, ctx: &Context) -> NodeId {
         let nodes = || (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
-        let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.quiet.contains(*node);
+        let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.wake_refused.contains(*node);
         let reachable = |node: &NodeId| {
             let answer = self.store.answers.get(node.index());
             // The round may have been decided before this node answered.
@@ -130,8 +125,8 @@ impl Lock {
     }
 
     /// Hands on a signal that this client consumed without an attempt.
-    pub(super) fn pass_signal_on(&self, ctx: &mut Context) {
-        if let Some(subscription) = self.store.subscription.filter(|subscription| subscription.hinted) {
+    pub(super) fn forward_signal(&self, ctx: &mut Context) {
+        if let Some(subscription) = self.store.subscription.filter(|subscription| subscription.signalled) {
             ctx.send(subscription.node, Request::Announce { key: self.key.clone() });
         }
     }
@@ -143,17 +138,15 @@ impl Lock {
         }
     }
 
-    /// Returns the subscription if it is at this node.
     fn subscribed_at(&mut self, node: NodeId) -> Option<&mut Subscription> {
         self.store.subscription.as_mut().filter(|subscription| subscription.node == node)
     }
 
-    /// The node confirmed the subscription. The head makes one more attempt, so that no earlier
-    /// release is missed.
+    /// The node confirmed the subscription. One more attempt covers earlier releases.
     pub fn listens(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return };
-        subscription.heard = true;
+        subscription.active = true;
         if !subscription.retried {
             subscription.retried = true;
             self.attempt_soon(ctx);
@@ -164,7 +157,7 @@ impl Lock {
     pub fn unsubscribed(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return };
-        subscription.heard = false;
+        subscription.active = false;
         subscription.retried = false;
         if let Contention::Paused { until } = &mut self.contention {
             *until = (*until).min(ctx.now + ctx.config.store.poll.every);
@@ -175,8 +168,8 @@ impl Lock {
     pub fn hint(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return false };
-        subscription.hinted = true;
-        subscription.told = true;
+        subscription.signalled = true;
+        subscription.fired = true;
         self.attempt_soon(ctx);
         true
     }
@@ -184,7 +177,7 @@ impl Lock {
     pub(super) fn attempt_soon(&mut self, ctx: &mut Context) {
         match &mut self.contention {
             Contention::Paused { .. } => self.start_round(ctx),
-            Contention::Trying(round) => round.hinted = true,
+            Contention::Trying(round) => round.signalled = true,
             Contention::Releasing { .. } | Contention::Idle => {}
         }
     }

@@ -23,14 +23,12 @@ use crate::time::Instant;
 pub(crate) struct Share {
     /// End of validity of the node's key; `None` if the key is not there.
     pub(crate) until: Option<Instant>,
-    /// Progress of a requested extend on this node.
     extend: Extend,
     /// The first of the nodes that are the same server.
     server: NodeId,
-    /// The request in flight.
     pub(crate) call: Option<Call>,
     /// The last failure, until a request succeeds.
-    last_error: Option<Box<Trouble>>,
+    last_error: Option<Box<LastError>>,
     verification: Verification,
 }
 
@@ -38,7 +36,7 @@ pub(crate) struct Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verification {
     No,
-    Wanted,
+    Pending,
     Sent,
 }
 
@@ -48,7 +46,7 @@ enum Extend {
     /// Not requested, or the node has no key to extend.
     #[default]
     No,
-    Wanted,
+    Pending,
     Sent,
     Done,
     Failed,
@@ -56,7 +54,7 @@ enum Extend {
 
 /// Why a node did not confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Trouble {
+struct LastError {
     answer: Answer,
     /// When to try again; `None` until the next renewal.
     retry_at: Option<Instant>,
@@ -75,8 +73,7 @@ impl Share {
         self.last_error.as_ref().and_then(|last_error| last_error.retry_at)
     }
 
-    /// Cancels the retry, because it is due or no longer needed.
-    fn forget_retry(&mut self) {
+    fn clear_retry(&mut self) {
         if let Some(last_error) = &mut self.last_error {
             last_error.retry_at = None;
         }
@@ -105,12 +102,11 @@ pub struct Hold {
     pub(crate) turn_end: Instant,
     /// Duration of the round that won the hold.
     pub(crate) round_trip: Duration,
-    /// Pending extends, if any.
     extending: Option<Box<Extending>>,
     /// Some nodes are the same server.
     equal: bool,
     /// How the last share was lost.
-    gone: Option<Loss>,
+    last_loss: Option<Loss>,
     /// The end of validity that the holder was notified of.
     pub(crate) notified: Instant,
 }
@@ -119,15 +115,14 @@ pub struct Hold {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Extending {
     /// Request times of the extends, in order.
-    asked: Vec<Instant>,
-    /// How many of them the requests in flight will answer. The rest came later and need new
-    /// requests.
+    requested: Vec<Instant>,
+    /// How many of them the requests in flight will answer. The rest need new requests.
     current: usize,
 }
 
 /// A request that is due on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Renewal {
     Extend,
     /// Writes the token to a node that does not have it.
     // Q3
@@ -158,8 +153,8 @@ impl Hold {
                 call: None,
                 verification: Verification::No,
                 last_error: match vote {
-                    Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
-                    Vote::Waiting | Vote::Asked { .. } | Vote::Yes { .. } => None,
+                    Vote::No(answer) => Some(Box::new(LastError { answer: answer.clone(), retry_at: None })),
+                    Vote::Deferred | Vote::Pending { .. } | Vote::Yes { .. } => None,
                 },
             })
             .collect();
@@ -174,7 +169,7 @@ impl Hold {
             round_trip: now.since(round.started),
             extending: None,
             equal: false,
-            gone: None,
+            last_loss: None,
             notified: Instant::ZERO,
         }
     }
@@ -225,16 +220,14 @@ impl Hold {
         renews && self.shares.get(node.index()).is_some_and(|share| share.last_error.is_some())
     }
 
-    /// Requests a verification by the node, unless a request is in flight. It is sent once the
-    /// offer has been claimed.
+    /// Requests a verification by the node, to be sent once the offer has been claimed.
     pub(crate) fn verify(&mut self, node: NodeId) {
         let share = self.shares.get_mut(node.index());
         if let Some(share) = share.filter(|share| share.until.is_some() && share.call.is_none()) {
-            share.verification = Verification::Wanted;
+            share.verification = Verification::Pending;
         }
     }
 
-    /// Returns the holder's TTL.
     pub(crate) const fn ttl(&self) -> Ttl {
         self.tenure.waiter.terms
     }
@@ -245,7 +238,7 @@ impl Hold {
         if now < keys {
             return None;
         }
-        Some(if keys == Instant::ZERO { self.gone.unwrap_or(Loss::Expired) } else { Loss::Expired })
+        Some(if keys == Instant::ZERO { self.last_loss.unwrap_or(Loss::Expired) } else { Loss::Expired })
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
@@ -257,8 +250,7 @@ impl Hold {
         self.fences.map_or(0, |fences| fences.ahead_ms)
     }
 
-    /// Returns true if the fencing tokens have run out. The holder is not notified before it has
-    /// one.
+    /// Returns true if the holder must get a fencing token before it is notified.
     pub(crate) fn lacks_fences(&self) -> bool {
         self.fences.is_some_and(|fences| fences.count == 0)
     }
@@ -274,9 +266,8 @@ impl Hold {
         self.extending = None;
         self.renew_at = self.renew_at.min(self.ttl().renew_at(now, seed, self.number));
         let left = self.keys_until(quorum).since(now);
-        // A holder that renews by hand, or wants longer than what is left, gets a full TTL before
-        // it is notified. So does one that finds no fencing token left: one script extends and
-        // mints.
+        // For manual renewal, a longer TTL, little time left or no fencing token, extend first. One
+        // script extends and mints.
         let short = next.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
         if short || self.lacks_fences() {
             self.extend(now);
@@ -289,7 +280,7 @@ impl Hold {
     pub(crate) fn extend(&mut self, now: Instant) {
         let sent = |share: &Share| matches!(share.extend, Extend::Sent | Extend::Done | Extend::Failed);
         let under_way = self.extending.is_some() && self.shares.iter().any(sent);
-        self.extending.get_or_insert_default().asked.push(now);
+        self.extending.get_or_insert_default().requested.push(now);
         if !under_way {
             self.begin_extend();
         }
@@ -298,15 +289,14 @@ impl Hold {
     /// Marks every node that has the token for an extend, which answers all pending ones.
     fn begin_extend(&mut self) {
         let Some(extending) = &mut self.extending else { return };
-        extending.current = extending.asked.len();
+        extending.current = extending.requested.len();
         for share in self.shares.iter_mut() {
-            share.extend = if share.until.is_some() { Extend::Wanted } else { Extend::No };
+            share.extend = if share.until.is_some() { Extend::Pending } else { Extend::No };
         }
     }
 
-    /// Returns the request that is due on `node`. The caller then calls `sent`, and `renewed` after
-    /// the last node.
-    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Wish> {
+    /// Returns the request due on `node`. The caller then calls `sent`, and finally `renewed`.
+    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Renewal> {
         let renewal = self.renewal_due(now);
         let renews = self.tenure.waiter.renew != Renew::Manual;
         let top_up = self.tenure.is_held() && now < self.keys_until(quorum);
@@ -314,14 +304,14 @@ impl Hold {
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
-            share.forget_retry();
+            share.clear_retry();
         }
-        let asked = share.extend == Extend::Wanted || (is_held && share.verification == Verification::Wanted);
+        let requested = share.extend == Extend::Pending || (is_held && share.verification == Verification::Pending);
         match share.until {
-            Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
+            Some(_) if requested || ((renewal || retry) && renews) => Some(Renewal::Extend),
             // A quorum confirms unbroken ownership, so a node without the token may get it.
             // Q3
-            None if top_up && (renewal || retry) => Some(Wish::TopUp),
+            None if top_up && (renewal || retry) => Some(Renewal::TopUp),
             Some(_) | None => None,
         }
     }
@@ -342,11 +332,11 @@ impl Hold {
         let ttl = self.ttl();
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.call = Some(Call { serial, emitted: now, ttl });
-            share.forget_retry();
-            if share.extend == Extend::Wanted {
+            share.clear_retry();
+            if share.extend == Extend::Pending {
                 share.extend = Extend::Sent;
             }
-            if share.verification == Verification::Wanted {
+            if share.verification == Verification::Pending {
                 share.verification = Verification::Sent;
             }
         }
@@ -389,12 +379,12 @@ impl Hold {
             }
             Reply::Absent => {
                 share.until = None;
-                self.gone = Some(Loss::Gone);
+                self.last_loss = Some(Loss::Gone);
                 Answer::Silent
             }
             Reply::Taken => {
                 share.until = None;
-                self.gone = Some(Loss::Taken);
+                self.last_loss = Some(Loss::Taken);
                 Answer::Taken(crate::lock::Expiry::Unknown)
             }
             Reply::Busy { expires } => Answer::Taken(*expires),
@@ -403,7 +393,7 @@ impl Hold {
             Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
-        share.last_error = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
+        share.last_error = Some(Box::new(LastError { answer, retry_at: Some(retry_at) }));
         // A node that lost the key cannot extend it.
         if extend || (share.until.is_none() && share.extend != Extend::No) {
             share.extend = Extend::Failed;
@@ -423,21 +413,20 @@ impl Hold {
         nodes
     }
 
-    /// Returns the state of the extends in flight. Once they are decided, starts those requested
-    /// later.
+    /// Returns the state of the extends in flight. Once decided, starts those requested later.
     pub(crate) fn extended(&mut self, now: Instant, quorum: usize) -> Extended {
         if self.extending.is_none() {
             return Extended::Open;
         }
         let done = self.servers(|share| share.extend == Extend::Done);
-        let open = self.servers(|share| matches!(share.extend, Extend::Done | Extend::Wanted | Extend::Sent));
+        let open = self.servers(|share| matches!(share.extend, Extend::Done | Extend::Pending | Extend::Sent));
         let confirmed = done >= quorum && now < self.keys_until(quorum);
         if !confirmed && open >= quorum {
             return Extended::Open;
         }
         let Some(mut extending) = self.extending.take() else { return Extended::Open };
-        let decided: Vec<Instant> = extending.asked.drain(..extending.current).collect();
-        if !extending.asked.is_empty() {
+        let decided: Vec<Instant> = extending.requested.drain(..extending.current).collect();
+        if !extending.requested.is_empty() {
             self.extending = Some(extending);
             self.begin_extend();
         }
@@ -447,7 +436,7 @@ impl Hold {
     /// Handles a new connection to a node. If the node lacks the token, a top-up is due at once.
     /// The hub retries failed renewals, a few holds at a time.
     pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) {
-        if self.equal || ctx.shared.equal.is_some() {
+        if self.equal || ctx.shared.duplicates.is_some() {
             self.find_equal(ctx, node);
         }
         if let Some(share) = self.shares.get_mut(node.index())
@@ -485,9 +474,9 @@ impl Hold {
         for (place, share) in self.shares.iter_mut().enumerate() {
             share.server = NodeId::new(server_of(&ctx.shared.nodes, place) as u16);
         }
-        self.equal = ctx.shared.equal.is_some();
+        self.equal = ctx.shared.duplicates.is_some();
         if self.equal {
-            self.gone = Some(Loss::EqualNodes);
+            self.last_loss = Some(Loss::EqualNodes);
         }
         let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
         let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);

@@ -23,9 +23,9 @@ fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock()
 fn a5_the_end_of_anothers_wait_is_no_reason_to_try() {
     let mut hub = waiting(|c| c.poll(Backoff::fixed(for_ms(1_000))));
     hub.acquire(2, want().wait(Wait::For(for_ms(10))));
-    hub.told();
+    hub.take_events();
     hub.at(12);
-    assert!(matches!(hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+    assert!(matches!(hub.take_events()[..], [Event::Failed(Failure::TimedOut(_))]));
     assert_eq!(hub.requests(), []);
 }
 
@@ -37,10 +37,10 @@ fn a5_who_gives_up_during_an_attempt_is_told_how_far_it_is() {
     hub.acquire(1, want().wait(Wait::For(for_ms(10))));
     let calls = hub.takes();
     hub.reply(2, calls[1], busy());
-    hub.told();
+    hub.take_events();
     hub.at(11);
-    let told = hub.told();
-    let [Event::Failed(Failure::TimedOut(report))] = &told[..] else { panic!("{told:?}") };
+    let events = hub.take_events();
+    let [Event::Failed(Failure::TimedOut(report))] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*report.nodes, [Answer::Silent, Answer::Taken(Expiry::In(for_ms(8_000))), Answer::Silent]);
 }
 
@@ -54,9 +54,9 @@ fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
         hub.locks.abandon(ms(2), first);
         hub.drain();
         let (call, _) = hub.one();
-        hub.told();
+        hub.take_events();
         hub.reply(3, call, Reply::Granted { fence: None });
-        let granted = |hub: &mut Hub| hub.told().iter().any(|event| matches!(event, Event::Granted(_)));
+        let granted = |hub: &mut Hub| hub.take_events().iter().any(|event| matches!(event, Event::Granted(_)));
         assert_eq!(granted(&mut hub), at_once, "{ttl}");
         if !at_once {
             let (call, request) = hub.one();
@@ -78,7 +78,7 @@ fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
         hub.acquire(1, want().ttl(for_ms(ttl)));
         hub.locks.release(ms(2), first).unwrap();
         hub.drain();
-        assert_eq!(hub.told().iter().any(|event| matches!(event, Event::Granted(_))), at_once, "{ttl}");
+        assert_eq!(hub.take_events().iter().any(|event| matches!(event, Event::Granted(_))), at_once, "{ttl}");
         assert_eq!(hub.requests().len(), usize::from(!at_once), "{ttl}");
     }
 }
@@ -136,7 +136,7 @@ fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.at(20_000);
-    assert!(hub.told().contains(&Event::Lost(Loss::Expired)));
+    assert!(hub.take_events().contains(&Event::Lost(Loss::Expired)));
     let second = hub.acquire(20_001, want());
     let (take, request) = hub.one();
     assert!(matches!(request, Request::Take { number: 2, .. }), "{request:?}");
@@ -154,8 +154,7 @@ fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
     deletes(&mut hub);
 }
 
-/// The extend fails while the key is still there. That is too short for a waiter with manual
-/// renewal.
+/// The extend fails. What is left of the TTL is too short for a waiter with manual renewal.
 #[test]
 fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
     let mut hub = Hub::new(1, |c| c);
@@ -163,10 +162,10 @@ fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
     hub.acquire(1, want().renew(Renew::Manual));
     hub.locks.release(ms(2), first).unwrap();
     hub.drain();
-    hub.told();
+    hub.take_events();
     let (call, _) = hub.one();
     hub.reply(3, call, lost_connection());
-    assert_eq!(hub.told(), []);
+    assert_eq!(hub.take_events(), []);
     let sent = hub.requests();
     assert!(
         matches!(sent[..], [(_, Request::Release { number: 1, .. }), (_, Request::Take { number: 2, .. })]),
@@ -232,7 +231,7 @@ fn h3_a_renewal_under_way_is_not_the_extension_that_was_asked_for() {
     hub.reply(3_600, renewal, Reply::Extended);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { .. }), "{request:?}");
-    assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(3_001 + 9_000 - 92) }]);
+    assert_eq!(hub.take_events(), [Event::Renewed { valid_until: ms(3_001 + 9_000 - 92) }]);
     hub.reply(3_700, call, Reply::Extended);
-    assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(3_600 + 9_000 - 92) }, Event::Extended]);
+    assert_eq!(hub.take_events(), [Event::Renewed { valid_until: ms(3_600 + 9_000 - 92) }, Event::Extended]);
 }

@@ -2,9 +2,8 @@
 
 use super::*;
 
-/// The reply to an attempt of an earlier round arrives while a later one holds the lock on two of
-/// three nodes. The late token has another number and is no part of the hold, so the third node
-/// gets a take, not an extend.
+/// A late reply to an earlier round arrives while a later one holds the lock on two of three nodes.
+/// Its token is no part of the hold, so the third node gets a take, not an extend.
 #[test]
 fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
@@ -45,9 +44,9 @@ fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { .. }), "{request:?}");
-    hub.told();
+    hub.take_events();
     hub.reply(3, call, Reply::Absent);
-    assert_eq!(hub.told(), [], "it has extended nothing");
+    assert_eq!(hub.take_events(), [], "it has extended nothing");
     hub.at(500);
     let takes = hub.takes();
     assert_eq!(takes.len(), 1);
@@ -77,7 +76,7 @@ fn u2_a_shutdown_ends_all_waits() {
     hub.acquire(1, want().wait(Wait::For(for_ms(50))));
     hub.locks.shut_down(ms(2), for_ms(1_000));
     hub.drain();
-    assert!(hub.told().contains(&Event::Failed(Failure::ShuttingDown)));
+    assert!(hub.take_events().contains(&Event::Failed(Failure::ShuttingDown)));
     assert!(hub.locks.next_deadline().unwrap() > ms(51), "{:?}", hub.locks.next_deadline_reason());
 }
 

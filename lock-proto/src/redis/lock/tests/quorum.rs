@@ -16,8 +16,7 @@ fn node(call: &CallId) -> NodeId {
 }
 
 impl Hub {
-    /// The first two nodes refused the head, which has subscribed. The attempt on the third is in
-    /// flight.
+    /// Two nodes refused the head, which has subscribed. The attempt on the third is in flight.
     fn refused_by_two(&mut self) -> CallId {
         self.acquire(0, want());
         let mut calls = self.takes();
@@ -67,8 +66,7 @@ fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
     }
 }
 
-/// The node has not answered the first attempt when the second one starts. (Scenario `redis-calm`,
-/// seed 37.)
+/// The second attempt starts before the reply to the first. (Scenario `redis-calm`, seed 37.)
 #[test]
 fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
     let mut hub = hub();
@@ -79,8 +77,7 @@ fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
     assert_eq!(marks(&hub.requests()), [WAKE]);
 }
 
-/// The second attempt is decided before the node answers the first one. (Scenario `redis-calm`,
-/// seed 37.)
+/// The second attempt ends before the reply to the first. (Scenario `redis-calm`, seed 37.)
 #[test]
 fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
     let mut hub = hub();
