@@ -108,7 +108,7 @@ impl Locks {
         self.key_step(now, key, |lock, ctx| lock.unsubscribed(ctx, node));
     }
 
-    /// The node reported a release of this lock. The hub hands the signal on if nobody here waits.
+    /// The node reported a release of this lock. The hub hands the signal on if it is not needed.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
         let consumed = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
         if !consumed && !self.ctx.is_stopping() {

@@ -5,11 +5,11 @@
 //! so that the error code comes first on every server version. Before Redis 7, `call` wraps the
 //! error in `ERR Error running script`.
 //!
-//! [`TAKE`] and [`EXTEND`] mint fencing tokens from the counter `KEYS[2]` before they write the
-//! lock key. They set `first` to the first token, `count` to the number of tokens, and `ahead` to
-//! the µs by which the counter is ahead of the clock. They mint at most one token per µs since the
-//! last update of the counter, so that it stays behind the clock, and one token if it is missing.
-//! Numbers stay below 2^53, where Lua is exact.
+//! [`TAKE`] and [`EXTEND`] mint fencing tokens by the same lines, from the counter `KEYS[2]` and
+//! before they write the lock key. `first` is the first token, `count` the number of tokens, and
+//! `ahead` the µs by which the counter is ahead of the clock. To stay behind the clock, they mint
+//! at most one token per µs since the last update of the counter. A missing counter yields one
+//! token. Numbers stay below 2^53, where Lua is exact.
 // A1, A9
 
 use super::request::Form;
@@ -78,8 +78,9 @@ pub const EXTEND: Script = Script {
 ///
 /// `KEYS`: the lock; to announce the release, the marker and the signal list. `ARGV`: the most
 /// likely token; the three numbers of [`Retired`](super::Retired) in one string, if another may be
-/// there. Replies -2 if it deleted the token, -3 if it also found waiters, the number of another
-/// token that it deleted, 0 if the key is absent, -1 if it holds another value.
+/// there. Replies -2 if it deleted the token, or -3 if it also found waiters. Otherwise replies the
+/// number of another token that it deleted, 0 if the key is absent, or -1 if it holds another
+/// value.
 ///
 /// The check for waiters needs no extra command: one `DEL` removes lock and marker, and its count
 /// shows whether the marker existed.
@@ -122,9 +123,9 @@ pub const RELEASE_MANY: Script = Script {
 /// TTL in ms; the maximum number of fencing tokens per lock, 0 for none. If all locks were taken,
 /// replies like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the
 /// lock before it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies
-/// one string, separated by blanks: the last three of the four numbers, then for each lock `g` if
-/// it was taken, the PTTL of its holder, or `x` if the server refused a command. If it refused one
-/// for the first lock, nothing was taken and the reply is that error.
+/// one string, separated by blanks: the last three of the four numbers, and a word for each lock.
+/// The word is `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command.
+/// If it refused one for the first lock, nothing was taken and the reply is that error.
 ///
 /// All locks share one reading of the clock and one update of the counter.
 // A1, A9, P4

@@ -1,8 +1,8 @@
 //! Token numbers and the ranges of retired numbers.
 //!
 //! Every attempt writes a unique token: the client's id and a number that only grows. Because
-//! numbers are ordered, a script decides in constant space whether a value is live, or left over
-//! from this client and free to be replaced or deleted.
+//! numbers are ordered, a script needs constant space to tell a live value from one that this
+//! client left over and may replace or delete.
 // A2, A3
 
 /// Length in bytes of the client part of a token: 32 hexadecimal digits and a colon.

@@ -20,7 +20,7 @@ use crate::time::millis_up;
 pub(super) const NOTIFIED_POLL_FACTOR: u32 = 10;
 /// Maximum further slowdown, which grows while a waiter waits.
 pub(super) const NOTIFIED_POLL_GROWTH: u32 = 4;
-/// Lifetime of a waiter's marker, in polls of the slowest rate. Each poll sets the marker anew. The
+/// Lifetime of a waiter's marker, in polls of the slowest rate. Each poll renews the marker. The
 /// marker of a dead waiter costs one signal that nobody consumes.
 const MARKED_POLLS: u32 = 2 * NOTIFIED_POLL_GROWTH;
 /// Minimum lifetime of a marker, to outlive a slow attempt.

@@ -201,7 +201,7 @@ impl Store for Redis {
         Remains { number: hold.number, nodes: lock.nodes_of(hold), others: hold.others() }
     }
 
-    /// While the guard is alive, nothing is sent that would end the key's life.
+    /// While the guard is alive, nothing is sent that would delete the key.
     // H6
     fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, guarded: bool) {
         if !guarded {

@@ -174,7 +174,7 @@ impl Hold {
         }
     }
 
-    /// Returns the end of validity of the grant, whoever holds it.
+    /// Returns the end of validity of the grant, for its current holder.
     // Q4
     #[inline]
     pub(crate) fn keys_until(&self, quorum: usize) -> Instant {
@@ -462,9 +462,9 @@ impl Hold {
         }
     }
 
-    /// Counts nodes that lead to the same server once. If `node` now leads to the server of another
-    /// node, its earlier confirmations came from a server that no node leads to, and do not count.
-    /// If it led to the server of another node until now, that node keeps its confirmations.
+    /// Counts nodes that lead to the same server once. If `node` now leads to another node's server,
+    /// its confirmations came from a server that no node leads to, and are discarded. If `node` led
+    /// to another node's server until now, that node keeps its confirmations.
     // Q6
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
         let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);

@@ -128,8 +128,8 @@ fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
     assert!(hub.locks.next_deadline().unwrap() > ms(100));
 }
 
-/// The node reports a release while the others grant the lock. The marker is gone, but other clients
-/// still wait. (Scenario `redis-calm`, seed 3795.)
+/// The node reports a release while the others grant the lock. The marker is gone, but other
+/// clients still wait. (Scenario `redis-calm`, seed 3795.)
 #[test]
 fn a7_a_signal_during_an_attempt_that_is_won_is_passed_on() {
     let mut hub = hub();
