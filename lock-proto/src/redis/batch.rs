@@ -1,29 +1,31 @@
-//! Requests that leave together: one command for several locks (requirement P4).
+//! Batches: one command for several locks.
 //!
-//! To call a script costs a server as much as what the script does for a lock.
+//! Calling a script costs a server about as much as what the script does for one lock.
+// P4
 
 use super::request::{Form, Identity, Key, Request, TokenText, Value};
 use super::script::{EXTEND_MANY, RELEASE_MANY, Script, TAKE_FREE};
 
-/// The most locks in one command: the server does nothing else meanwhile.
+/// Maximum number of locks in a command. The server is blocked while it executes one.
 pub(super) const MOST: usize = 16;
-/// How many kinds of requests there are that can leave together.
+/// Number of batchable kinds of requests.
 pub(super) const KINDS: usize = 3;
-/// What the answer says for a lock for which the server refused a command.
+/// Reply for a lock for which the server refused a command.
 const REFUSED: &[u8] = b"x";
-/// What it says for a lock that was taken.
+/// Reply for a lock that was taken.
 const GRANTED: &[u8] = b"g";
-/// For one of several locks: nothing was done. Asked for alone it is told why. (Where that cannot be now, this is an error that passes.)
+/// Result for a lock of a batch for which nothing was done. The client then sends its request alone
+/// to learn the reason. If it cannot, this is a transient error.
 pub(super) const NOT_DONE: Value<'static> = Value::Error("LOCKALONE not done together with others");
 
-/// What is asked for. Requests of the same kind can leave together.
+/// The kind of a request. Requests of equal kinds can be batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An attempt to take a lock of which nothing of this client can be left.
+    /// A take of a lock under whose key no token of this client can be left.
     Take { ttl_ms: u64, fence_block: u32 },
-    /// A renewal that mints no fencing tokens.
+    /// A renewal that does not mint fencing tokens.
     Extend { ttl_ms: u64 },
-    /// A release of one token and no other. What may have to look for more has work to do for each lock.
+    /// A release of exactly one token. Searching for retired tokens takes work per lock.
     Release { announce: bool },
 }
 
@@ -45,7 +47,7 @@ impl Kind {
     }
 }
 
-/// A request that can leave together with others of its kind.
+/// A request that can be batched with others of its kind.
 #[derive(Clone, Copy)]
 pub(super) struct Plain<'a> {
     pub(super) key: &'a Key,
@@ -72,7 +74,7 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// Calls `f` with the arguments of the command for all of these, which are of one kind.
+/// Calls `f` with the arguments of one command for all `requests`, which are of the same kind.
 pub(super) fn with_args<'a, R>(
     kind: Kind,
     requests: impl Iterator<Item = Plain<'a>> + Clone,
@@ -85,9 +87,9 @@ pub(super) fn with_args<'a, R>(
         *token = TokenText::new(&identity.client_part, request.number);
     }
     let (mut count, mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
-    let mut args = Args { list: [&[]; MOST_ARGS], len: 0 };
+    let mut args = Args { list: [&[]; MAX_ARGS], len: 0 };
     args.extend(kind.script().called(form));
-    // The number of keys, once they are counted.
+    // Placeholder for the number of keys.
     args.push(b"");
     args.extend(requests.clone().map(|request| request.key.lock()));
     match kind {
@@ -110,12 +112,12 @@ pub(super) fn with_args<'a, R>(
     f(&args.list[..args.len])
 }
 
-/// The most arguments: script, number of keys, three keys and a token for each lock, TTL, number of fencing tokens.
-const MOST_ARGS: usize = 5 + 4 * MOST;
+/// Maximum number of arguments: 5 in all, and three keys and a token per lock.
+const MAX_ARGS: usize = 5 + 4 * MOST;
 
-/// A list without an allocation.
+/// A list of arguments that needs no allocation.
 struct Args<'a> {
-    list: [&'a [u8]; MOST_ARGS],
+    list: [&'a [u8]; MAX_ARGS],
     len: usize,
 }
 
@@ -132,21 +134,22 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What `value`, the answer to `count` requests of this kind, says of the one at `place`. `room` is for what is not in `value` as it stands.
-pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, room: &'v mut [i64; 4]) -> Value<'v> {
+/// Extracts the result for the request at `place` from `value`, the reply to a batch of `count`.
+/// `room` stores results that are not literally part of `value`.
+pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, buf: &'v mut [i64; 4]) -> Value<'v> {
     match (kind, value) {
         (_, Value::Error(_)) | (Kind::Extend { .. }, Value::Int(1)) | (Kind::Release { .. }, Value::Int(-2)) => value,
         (Kind::Take { fence_block, .. }, Value::Ints(&[1, first, each, ahead])) => {
-            granted(fence_block, [first, each, ahead], place, room)
+            granted(fence_block, [first, each, ahead], place, buf)
         }
         (Kind::Take { fence_block, .. }, Value::Text(text)) => {
             match (number(text, 0), number(text, 1), number(text, 2)) {
                 (Some(first), Some(each), Some(ahead)) => match word(text, 3 + count, 3 + place) {
-                    Some(GRANTED) => granted(fence_block, [first, each, ahead], place, room),
+                    Some(GRANTED) => granted(fence_block, [first, each, ahead], place, buf),
                     Some(REFUSED) => NOT_DONE,
                     Some(left) => integer(left).map_or(Value::Other, |left| {
-                        *room = [0, left, 0, 0];
-                        Value::Ints(&room[..2])
+                        *buf = [0, left, 0, 0];
+                        Value::Ints(&buf[..2])
                     }),
                     None => Value::Other,
                 },
@@ -162,17 +165,17 @@ pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize,
     }
 }
 
-/// The fencing tokens of all were minted together: those of the one at `place`.
-fn granted(fence_block: u32, [first, each, ahead]: [i64; 3], place: usize, room: &mut [i64; 4]) -> Value<'_> {
+/// Returns the grant for the lock at `place`. Its fencing tokens are part of a common block.
+fn granted(fence_block: u32, [first, each, ahead]: [i64; 3], place: usize, buf: &mut [i64; 4]) -> Value<'_> {
     if fence_block == 0 {
-        *room = [1, 0, 0, 0];
-        return Value::Ints(&room[..2]);
+        *buf = [1, 0, 0, 0];
+        return Value::Ints(&buf[..2]);
     }
-    *room = [1, first.saturating_add(each.saturating_mul(place as i64)), each, ahead];
-    Value::Ints(room)
+    *buf = [1, first.saturating_add(each.saturating_mul(place as i64)), each, ahead];
+    Value::Ints(buf)
 }
 
-/// The word at `place` of so many.
+/// Returns the word at `place` if the text has exactly `count` words.
 fn word(text: &[u8], count: usize, place: usize) -> Option<&[u8]> {
     let words = || text.split(|byte| *byte == b' ');
     words().nth(place).filter(|_| words().count() == count)

@@ -1,4 +1,4 @@
-//! The whole client: the hub and its connections, bytes in and bytes out.
+//! The complete Redis client: hub and connections, bytes in and bytes out.
 
 use alloc::vec::Vec;
 
@@ -19,9 +19,9 @@ use crate::lock::{self, ByteClient, Cause, ErrorClass, Output, ServerError, Tran
 use crate::time::{Instant, soonest};
 use crate::url::Target;
 
-/// Everything that a client of one or several Redis nodes does, without doing any I/O.
+/// A client of one Redis node or of a quorum of nodes. It performs no I/O.
 ///
-/// Its verbs are the methods of [`Machine`](crate::Machine), bytes go in and out by [`ByteClient`].
+/// See [`Machine`](crate::Machine) for its operations and [`ByteClient`] for its bytes.
 pub type Client = lock::Client<Redis>;
 
 /// The connections to one node.
@@ -30,12 +30,12 @@ pub struct Link {
     commands: Pipe,
     wake: Pipe,
     listener: Listener,
-    /// The listener has to be brought in line.
+    /// The listener must be synchronized with its connections.
     changed: bool,
-    /// The server was asked on this connection who it is.
-    asked: bool,
-    /// The hub hears of this connection together with the answer.
-    announced_by_answer: bool,
+    /// `INFO server` was requested on the current command connection.
+    server_info_requested: bool,
+    /// The hub learns of the connection together with the reply to `INFO server`.
+    node_up_awaits_server_info: bool,
 }
 
 impl Link {
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Nothing has to be carried to or from it.
+    /// Returns true if neither connection has output and the listener is up to date.
     fn is_quiet(&self) -> bool {
         !self.commands.has_output() && !self.wake.has_output() && !self.changed
     }
@@ -111,13 +111,13 @@ fn pipe(links: &mut [Link], conn: ConnId) -> Option<&mut Pipe> {
 }
 
 impl Client {
-    /// A client of the nodes of `config`. Connections are opened when the first lock is wanted.
+    /// Creates a client for the nodes of `config`. It connects when the first lock is requested.
     ///
-    /// `id` must be unique in the world, `seed` is 64 bits of entropy for jitter: take both from the operating system.
+    /// `id` must be globally unique; `seed` is 64 bits of entropy. Take both from the system.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range, with its value and what is allowed.
+    /// Returns the first setting that is out of range, with its value and the allowed range.
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
         let locks = Locks::new(now, config, id, seed)?;
         let config = locks.config();
@@ -141,31 +141,34 @@ impl Client {
                 wake: pipe(index, Role::Wake),
                 listener: Listener::default(),
                 changed: false,
-                asked: false,
-                announced_by_answer: false,
+                server_info_requested: false,
+                node_up_awaits_server_info: false,
             })
             .collect();
         Ok(Self::with(locks, links))
     }
 
-    /// Where a node is, and how to log in to it.
+    /// Returns the address and the login of a node.
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.config().nodes().get(node.index())
     }
 
     // --- inside ---
 
-    /// From the hub to the connections and the application.
+    /// Routes the hub's outputs to the connections and the application.
     fn route_locks(&mut self) {
         let now = self.now();
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Send { call, request } => {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
-                        // What is held for so long must be compared after the next connect. A lock that is taken and given back costs no
-                        // command more.
-                        if !link.asked && matches!(request, Request::Extend { .. }) && link.commands.is_up() {
-                            link.asked = true;
+                        // A lock held long enough to be renewed needs the server's identity, to
+                        // compare it after a reconnect. A short hold costs no extra command.
+                        if !link.server_info_requested
+                            && matches!(request, Request::Extend { .. })
+                            && link.commands.is_up()
+                        {
+                            link.server_info_requested = true;
                             link.commands.ask_server(now);
                         }
                         link.commands.send(now, call, request);
@@ -174,20 +177,20 @@ impl Client {
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Listen { node, key } => {
                     if let Some(link) = self.links.get_mut(node.index()) {
-                        link.listener.want(key);
+                        link.listener.subscribe(key);
                         link.changed = true;
                     }
                 }
                 LocksOutput::Unlisten { node, key } => {
                     if let Some(link) = self.links.get_mut(node.index()) {
-                        link.listener.unwant(&key);
+                        link.listener.unsubscribe(&key);
                         link.changed = true;
                     }
                 }
                 LocksOutput::Stopped { unreleased } => {
                     for link in &mut self.links {
                         link.commands.close(now);
-                        link.listener.shut(now, &mut link.wake);
+                        link.listener.close(now, &mut link.wake);
                     }
                     self.out.push_back(Output::Stopped { unreleased });
                 }
@@ -195,7 +198,7 @@ impl Client {
         }
     }
 
-    /// From the connections of one node to the hub.
+    /// Routes the outputs of one node's connections to the hub.
     fn route_link(&mut self, index: usize) {
         let now = self.now();
         let node = NodeId::new(index as u16);
@@ -208,21 +211,21 @@ impl Client {
                     link.listener.commands_up();
                     link.changed = true;
                     let quorum = self.locks.config().is_quorum();
-                    link.announced_by_answer = !quorum && self.locks.compares(node);
-                    link.asked = quorum || link.announced_by_answer;
-                    if link.announced_by_answer {
-                        // One node has no votes: no request has to wait until it is known who it is.
+                    link.node_up_awaits_server_info = !quorum && self.locks.compares_identity(node);
+                    link.server_info_requested = quorum || link.node_up_awaits_server_info;
+                    if link.node_up_awaits_server_info {
+                        // A single node does not vote, so requests need not wait for its identity.
                         link.commands.ask_server(now);
                     } else {
                         self.locks.handle_node_up(now, node, hello.server.as_ref());
                     }
                 }
-                PipeOutput::Server(server) if link.announced_by_answer => {
+                PipeOutput::Server(server) if link.node_up_awaits_server_info => {
                     self.locks.handle_node_up(now, node, Some(&server));
                 }
                 PipeOutput::Server(server) => self.locks.handle_server(now, node, &server),
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
-                PipeOutput::UnblockRefused(_) => link.listener.cannot_unblock(),
+                PipeOutput::UnblockRefused(_) => link.listener.unblock_refused(),
                 PipeOutput::NotBlocked => {
                     link.listener.not_blocked(now);
                     link.changed = true;
@@ -233,16 +236,18 @@ impl Client {
         if !link.wake.has_output() && !link.changed {
             return;
         }
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         while let Some(output) = link.wake.poll_output() {
             link.changed = true;
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
                 PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
-                PipeOutput::Down(_) => link.listener.down(&mut heard),
-                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut heard),
-                PipeOutput::BlockRefused(error) => link.listener.refused(now, &error, &mut link.wake, &mut heard),
+                PipeOutput::Down(_) => link.listener.disconnected(&mut events),
+                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut events),
+                PipeOutput::BlockRefused(error) => {
+                    link.listener.block_refused(now, &error, &mut link.wake, &mut events)
+                }
                 PipeOutput::UnblockRefused(_)
                 | PipeOutput::NotBlocked
                 | PipeOutput::Reply { .. }
@@ -251,10 +256,10 @@ impl Client {
         }
         if link.changed {
             link.changed = false;
-            link.listener.sync(now, &mut link.wake, &mut link.commands, &mut heard);
+            link.listener.sync(now, &mut link.wake, &mut link.commands, &mut events);
         }
-        for heard in heard {
-            match heard {
+        for event in events {
+            match event {
                 WakeEvent::Subscribed(key) => self.locks.handle_subscribed(now, node, &key),
                 WakeEvent::Unsubscribed(key) => self.locks.handle_unsubscribed(now, node, &key),
                 WakeEvent::Signal(key) => self.locks.handle_signal(now, node, &key),

@@ -1,4 +1,4 @@
-//! The settings of a client, and the one place where they are checked.
+//! The settings of a client and their validation.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -8,38 +8,39 @@ use super::url::Endpoint;
 use crate::error::ConfigError;
 use crate::lock::{self, Backoff, DAY, DEFAULT_TTL, MAX_TTL, MIN_TTL, check_targets};
 
-/// The most fencing tokens that one script mints.
+/// Maximum number of fencing tokens that one script call mints.
 pub const MAX_FENCE_BLOCK: u32 = 1_000;
 
-/// How waiters of other processes are woken.
+/// How a release wakes the waiters of other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wake {
-    /// A release wakes one waiter over a second connection, which is open only while somebody waits. In a quorum it leads
-    /// to one of the nodes. Waiters still poll, in case a wake-up is lost: ten times slower, and up to
-    /// forty times slower the longer they wait.
+    /// A release wakes one waiter over a second connection, which is open only while there are
+    /// waiters. A quorum uses one of its nodes for this. In case a wake-up is lost, waiters still
+    /// poll, ten times slower, and up to forty times slower as they keep waiting.
     #[default]
     Notify,
-    /// Polling alone: no second connection, and no key beside the lock's and the fence counter. Releases wake nobody, so it is best
-    /// set for all clients of a lock.
+    /// Polling only. There is no second connection, and no key besides the lock and the fence
+    /// counter. Releases wake nobody, so use the same setting in all clients of a lock.
     Poll,
 }
 
-/// What a quorum does with a node whose age it may not read (`INFO` forbidden, requirement Q6).
+/// What a quorum does with a node whose uptime it cannot read because `INFO` is forbidden.
+// Q6
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnknownAge {
-    /// The node does not count for new rounds, and the report says why.
+    /// The node does not vote in new rounds, and the report gives the reason.
     #[default]
     Refuse,
-    /// The node counts: you know that its data survives restarts.
+    /// The node votes. Choose this if its data survives restarts.
     Trust,
 }
 
-/// All settings of a client. Checked as a whole by [`Client::new`](super::Client::new).
+/// All settings of a client. [`Client::new`](super::Client::new) validates them.
 pub type Config = lock::Config<Settings>;
 
-/// The settings that only Redis has. See [`Config`].
+/// The settings specific to Redis. See [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) nodes: Vec<Endpoint>,
@@ -54,7 +55,7 @@ pub struct Settings {
 }
 
 impl Config {
-    /// The default settings for these nodes: one, or an odd number from 3 on for a quorum.
+    /// Creates the default settings for one node, or for a quorum of an odd number of nodes.
     pub fn new(nodes: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
             nodes: nodes.into_iter().collect(),
@@ -70,29 +71,29 @@ impl Config {
         Self::with(Duration::from_millis(500), store)
     }
 
-    /// Whether every grant carries a fencing token. Default: yes; a quorum never does.
+    /// Whether every grant carries a fencing token. Default: true. A quorum never issues one.
     pub const fn fencing(mut self, on: bool) -> Self {
         self.store.fencing = on;
         self
     }
 
-    /// How many fencing tokens one script mints at most. Waiters of this client that hand a lock over among themselves
-    /// use one each, and mint more when they run out. After the promotion of a stale replica tokens keep growing if its
-    /// clock has advanced by as many µs. From 1 to 1 000, default 1 000.
+    /// Maximum number of fencing tokens that one script call mints, from 1 to 1 000 (default). Each
+    /// local hand-over uses one. After failover to a stale replica, tokens still grow if its clock
+    /// has advanced by at least as many µs.
     pub const fn fence_block(mut self, size: u32) -> Self {
         self.store.fence_block = size;
         self
     }
 
-    /// How long a round of a quorum waits for its nodes. It stops the waiting only, and drops no connection. At most a
-    /// quarter of the TTL. Default: as long as the grants of the round count. A node that is silent is not waited for
-    /// longer than [`request_timeout`](Self::request_timeout), which ends its connection.
+    /// How long a round of a quorum waits for its nodes, at most a quarter of the TTL. Default: as
+    /// long as the round's grants are valid. The end of a round closes no connection; a silent
+    /// node's connection is closed after [`request_timeout`](Self::request_timeout).
     pub const fn round_timeout(mut self, timeout: Duration) -> Self {
         self.store.round_timeout = Some(timeout);
         self
     }
 
-    /// How often a waiter tries. Default: every 50 ms.
+    /// Polling interval of a waiter. Default: 50 ms.
     pub const fn poll(mut self, poll: Backoff) -> Self {
         self.store.poll = poll;
         self
@@ -104,41 +105,41 @@ impl Config {
         self
     }
 
-    /// For how long this client stays away after its [`turn`](Self::turn), so that other processes get the lock. Default:
-    /// 5 ms.
+    /// How long this client backs off after its [`turn`](Self::turn), to let others in. Default: 5
+    /// ms.
     pub const fn turn_pause(mut self, pause: Duration) -> Self {
         self.store.turn_pause = pause;
         self
     }
 
-    /// How long a restarted node of a quorum does not count: the longest TTL that any client of it uses. Default 10 s; a
-    /// lock with a longer TTL is refused.
+    /// How long a restarted node of a quorum does not vote. Set it to the longest TTL that any
+    /// client of the quorum uses. Default 10 s; locks with a longer TTL are rejected.
     pub const fn quarantine(mut self, quarantine: Duration) -> Self {
         self.store.quarantine = quarantine;
         self
     }
 
-    /// What a quorum does with a node whose age it may not read. Default: [`UnknownAge::Refuse`].
+    /// What a quorum does with a node whose uptime it cannot read. Default: [`UnknownAge::Refuse`].
     pub const fn unknown_age(mut self, unknown_age: UnknownAge) -> Self {
         self.store.unknown_age = unknown_age;
         self
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     pub fn nodes(&self) -> &[Endpoint] {
         &self.store.nodes
     }
 
-    /// Whether several nodes vote.
+    /// Returns true if there are several nodes.
     pub fn is_quorum(&self) -> bool {
         self.store.nodes.len() > 1
     }
 
-    /// Checks every setting.
+    /// Validates every setting.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range, with its value and the allowed range.
+    /// Returns the first setting that is out of range, with its value and the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Settings { nodes, round_timeout, poll, quarantine, .. } = &self.store;
         let count = nodes.len();

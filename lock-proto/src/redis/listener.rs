@@ -1,8 +1,10 @@
-//! Waiting for releases on one node: the second connection, its `BLPOP`, and when it changes (requirement A7).
+//! Blocking wait for releases on one node, over a second connection.
 //!
-//! Redis serves clients blocked on a list in the order of their arrival and forgets those that hang up, so a release wakes one
-//! waiter, first come first served, and a dead one stalls nobody (<https://redis.io/docs/latest/commands/blpop/>). A name joins or leaves the wait by
-//! `CLIENT UNBLOCK` on the command connection.
+//! Redis serves clients blocked on a list in the order of their arrival and removes those that
+//! disconnect (<https://redis.io/docs/latest/commands/blpop/>). A release therefore wakes one
+//! waiter in FIFO order, and a dead waiter blocks nobody. To change the names in a `BLPOP`, the
+//! client ends it by `CLIENT UNBLOCK` on the command connection.
+// A7
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -13,88 +15,88 @@ use super::request::Key;
 use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;
 
-/// Names beyond this are polled only: each change of the wait sends all of its names again.
-const MOST_KEYS: usize = 128;
-/// One blocking wait; it is begun again as long as somebody waits. So a dead connection is found out.
-const WAIT: Duration = Duration::from_secs(5);
-/// The same on a server that does not let us leave a wait.
-const WAIT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
-/// For how long the connection is kept when nobody waits any more.
+/// Further names are only polled, because every change of the wait sends all names again.
+const MAX_KEYS: usize = 128;
+/// Timeout of one `BLPOP`, repeated while there are waiters. Detects dead connections.
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same on a server without `CLIENT UNBLOCK`.
+const BLOCK_TIMEOUT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
+/// How long the connection stays open without waiters.
 const LINGER: Duration = Duration::from_secs(1);
-/// A wait that had not come to the server when it was to be left is left after this.
-const UNBLOCK_AGAIN: Duration = Duration::from_millis(2);
-/// A server that refused for good is asked again after this: its rules may have changed.
-const REFUSED: Duration = Duration::from_secs(60);
-/// A server that could not is asked again after this.
-const UNABLE: Duration = Duration::from_millis(500);
+/// Pause before another `CLIENT UNBLOCK`, if the first one overtook the `BLPOP`.
+const UNBLOCK_RETRY: Duration = Duration::from_millis(2);
+/// Pause after a permanent refusal. The server's ACL may have changed by then.
+const RETRY_REFUSED: Duration = Duration::from_secs(60);
+/// Pause after a transient error.
+const RETRY_TRANSIENT: Duration = Duration::from_millis(500);
 
-/// Who waits on one node, and how far the node knows of it.
+/// The wake-up subscriptions on one node, and the blocking wait that serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Listener {
-    wanted: BTreeSet<Key>,
-    /// The keys of the wait under way.
+    subscriptions: BTreeSet<Key>,
+    /// The keys of the `BLPOP` in flight.
     blocked: Option<Vec<Key>>,
-    /// Names this connection to `CLIENT UNBLOCK`; `None` while it is down, or if the server does not tell.
+    /// Connection id for `CLIENT UNBLOCK`; `None` while disconnected or if not reported.
     client: Option<i64>,
     up: bool,
     unblocking: bool,
-    /// The server had no wait to end. It is asked again then, if that has not ended by itself.
-    unblock_again: Option<Instant>,
-    /// Since when nobody waits.
-    idle: Option<Instant>,
+    /// When to repeat `CLIENT UNBLOCK`, because there was no wait to end.
+    unblock_retry_at: Option<Instant>,
+    /// Since when there are no subscriptions.
+    idle_since: Option<Instant>,
     refused_until: Option<Instant>,
 }
 
-/// What the wait told.
+/// Events for the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WakeEvent {
-    /// From now on the node tells of this lock's release.
+    /// The node reports releases of this lock from now on.
     Subscribed(Key),
-    /// The node does not tell of it any more.
+    /// The node no longer reports releases of this lock.
     Unsubscribed(Key),
-    /// A release.
+    /// The lock was released.
     Signal(Key),
 }
 
 impl Listener {
-    pub(crate) fn want(&mut self, key: Key) {
-        self.wanted.insert(key);
+    pub(crate) fn subscribe(&mut self, key: Key) {
+        self.subscriptions.insert(key);
     }
 
-    pub(crate) fn unwant(&mut self, key: &Key) {
-        self.wanted.remove(key);
+    pub(crate) fn unsubscribe(&mut self, key: &Key) {
+        self.subscriptions.remove(key);
     }
 
-    /// Brings the connection in line with what is wanted. `wake` is its pipe, `commands` the node's other one.
-    pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, heard: &mut Vec<WakeEvent>) {
-        if self.wanted.is_empty() {
+    /// Brings the connections in line with the subscriptions.
+    pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, events: &mut Vec<WakeEvent>) {
+        if self.subscriptions.is_empty() {
             if self.blocked.is_none() && !wake.is_closed() {
-                let since = *self.idle.get_or_insert(now);
+                let since = *self.idle_since.get_or_insert(now);
                 if since + LINGER <= now {
-                    self.shut(now, wake);
+                    self.close(now, wake);
                 }
                 return;
             }
         } else {
-            self.idle = None;
+            self.idle_since = None;
             if self.refused_until.is_some_and(|until| now < until) {
                 return;
             }
             self.refused_until = None;
             wake.open(now);
         }
-        if self.unblock_again.take_if(|at| *at <= now).is_some() {
+        if self.unblock_retry_at.take_if(|at| *at <= now).is_some() {
             self.unblocking = false;
         }
         match &self.blocked {
-            None if self.up && !self.wanted.is_empty() => {
-                let keys: Vec<Key> = self.wanted.iter().take(MOST_KEYS).cloned().collect();
-                heard.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
-                let wait = if self.client.is_some() { WAIT } else { WAIT_WITHOUT_UNBLOCK };
+            None if self.up && !self.subscriptions.is_empty() => {
+                let keys: Vec<Key> = self.subscriptions.iter().take(MAX_KEYS).cloned().collect();
+                events.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
+                let wait = if self.client.is_some() { BLOCK_TIMEOUT } else { BLOCK_TIMEOUT_WITHOUT_UNBLOCK };
                 wake.block(now, keys.clone(), wait);
                 self.blocked = Some(keys);
             }
-            Some(keys) if !self.unblocking && !self.covers(keys) => {
+            Some(keys) if !self.unblocking && !self.is_current(keys) => {
                 if let Some(client) = self.client {
                     self.unblocking = true;
                     commands.unblock(now, client);
@@ -104,17 +106,17 @@ impl Listener {
         }
     }
 
-    /// Whether the wait under way is for just what is wanted.
-    fn covers(&self, keys: &[Key]) -> bool {
-        let most = self.wanted.len().min(MOST_KEYS);
-        keys.len() == most && keys.iter().all(|key| self.wanted.contains(key))
+    /// Returns true if the wait in flight covers exactly the current subscriptions.
+    fn is_current(&self, keys: &[Key]) -> bool {
+        let count = self.subscriptions.len().min(MAX_KEYS);
+        keys.len() == count && keys.iter().all(|key| self.subscriptions.contains(key))
     }
 
-    /// Closes the connection, for good.
-    pub(crate) fn shut(&mut self, now: Instant, wake: &mut Pipe) {
+    /// Closes the connection without reconnecting.
+    pub(crate) fn close(&mut self, now: Instant, wake: &mut Pipe) {
         wake.close(now);
-        self.down(&mut Vec::new());
-        self.idle = None;
+        self.disconnected(&mut Vec::new());
+        self.idle_since = None;
     }
 
     pub(crate) fn connected(&mut self, client: Option<i64>) {
@@ -122,63 +124,69 @@ impl Listener {
         self.client = client;
     }
 
-    /// The node's command connection is new: what was sent on the old one may be lost.
+    /// The command connection was replaced, so a `CLIENT UNBLOCK` in flight may be lost.
     pub(crate) const fn commands_up(&mut self) {
         self.unblocking = false;
-        self.unblock_again = None;
+        self.unblock_retry_at = None;
     }
 
-    /// The connection is gone, and with it the wait.
-    pub(crate) fn down(&mut self, heard: &mut Vec<WakeEvent>) {
+    /// The connection was lost, and the wait with it.
+    pub(crate) fn disconnected(&mut self, events: &mut Vec<WakeEvent>) {
         self.up = false;
         self.client = None;
         self.unblocking = false;
-        self.unblock_again = None;
-        heard.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
+        self.unblock_retry_at = None;
+        events.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
     }
 
-    /// The wait has ended: by a release, by its time, or because it was to change.
-    pub(crate) fn woken(&mut self, list: Option<&[u8]>, heard: &mut Vec<WakeEvent>) {
+    /// The wait ended: by a release, by its timeout or by `CLIENT UNBLOCK`.
+    pub(crate) fn woken(&mut self, list: Option<&[u8]>, events: &mut Vec<WakeEvent>) {
         self.unblocking = false;
-        self.unblock_again = None;
+        self.unblock_retry_at = None;
         let keys = self.blocked.take().unwrap_or_default();
         if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
-            // Whoever is woken tries, and asks again if that fails: most often it does not, and a wait that was begun anew would have to be
-            // left again.
-            self.wanted.remove(&key);
-            heard.push(WakeEvent::Signal(key));
+            // The woken lock makes an attempt and subscribes again if that fails. It mostly
+            // succeeds, and a wait begun now would then have to be unblocked.
+            self.subscriptions.remove(&key);
+            events.push(WakeEvent::Signal(key));
         }
     }
 
-    /// The server does not let us wait: polling alone, for a while.
-    pub(crate) fn refused(&mut self, now: Instant, error: &ServerError, wake: &mut Pipe, heard: &mut Vec<WakeEvent>) {
+    /// The server refused the wait. The locks fall back to polling for a while.
+    pub(crate) fn block_refused(
+        &mut self,
+        now: Instant,
+        error: &ServerError,
+        wake: &mut Pipe,
+        events: &mut Vec<WakeEvent>,
+    ) {
         let pause = match error.class {
-            ErrorClass::Transient | ErrorClass::Reconnect => UNABLE,
-            ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => REFUSED,
+            ErrorClass::Transient | ErrorClass::Reconnect => RETRY_TRANSIENT,
+            ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => RETRY_REFUSED,
         };
         wake.close(now);
-        self.down(heard);
+        self.disconnected(events);
         self.refused_until = Some(now + pause);
     }
 
-    /// There was no wait to leave. The two connections are independent: it may have been overtaken.
+    /// The server had no wait to end: on the other connection, the `BLPOP` may still be on its way.
     pub(crate) fn not_blocked(&mut self, now: Instant) {
         if self.unblocking {
-            self.unblock_again = Some(now + UNBLOCK_AGAIN);
+            self.unblock_retry_at = Some(now + UNBLOCK_RETRY);
         }
     }
 
-    /// The server does not let us leave a wait: waits become short.
-    pub(crate) const fn cannot_unblock(&mut self) {
+    /// The server refused `CLIENT UNBLOCK`, so waits become short.
+    pub(crate) const fn unblock_refused(&mut self) {
         self.unblocking = false;
-        self.unblock_again = None;
+        self.unblock_retry_at = None;
         self.client = None;
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let idle = self.idle.map(|since| since + LINGER);
-        let refused = self.refused_until.filter(|_| !self.wanted.is_empty());
-        [idle, refused, self.unblock_again].into_iter().flatten().min()
+        let idle = self.idle_since.map(|since| since + LINGER);
+        let refused = self.refused_until.filter(|_| !self.subscriptions.is_empty());
+        [idle, refused, self.unblock_retry_at].into_iter().flatten().min()
     }
 }
 
@@ -193,7 +201,7 @@ mod tests {
     use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
     use crate::{ClientId, NodeId, Role};
 
-    /// A listener, and the two pipes that it steers. Nobody is at their other ends.
+    /// A listener and its two pipes, which are connected to nothing.
     struct Rig {
         listener: Listener,
         wake: Pipe,
@@ -232,10 +240,10 @@ mod tests {
             Self { listener, wake: pipe(Role::Wake), commands: pipe(Role::Commands), now: Instant::from_millis(1_000) }
         }
 
-        /// Connected, and waiting for `names`.
+        /// Connected and waiting for `names`.
         fn waiting(client: Option<i64>, names: &[&str]) -> Self {
             let mut rig = Self::new();
-            names.iter().for_each(|name| rig.listener.want(key(name)));
+            names.iter().for_each(|name| rig.listener.subscribe(key(name)));
             assert_eq!(rig.sync(), []);
             rig.listener.connected(client);
             assert_eq!(rig.sync(), names.iter().map(|name| WakeEvent::Subscribed(key(name))).collect::<Vec<_>>());
@@ -243,12 +251,12 @@ mod tests {
         }
 
         fn sync(&mut self) -> Vec<WakeEvent> {
-            let mut heard = Vec::new();
-            self.listener.sync(self.now, &mut self.wake, &mut self.commands, &mut heard);
-            heard
+            let mut events = Vec::new();
+            self.listener.sync(self.now, &mut self.wake, &mut self.commands, &mut events);
+            events
         }
 
-        /// Whether it asked the server to end the wait.
+        /// Returns true if `sync` sends `CLIENT UNBLOCK`.
         fn unblocks(&mut self) -> bool {
             let mut expected = self.commands.clone();
             expected.unblock(self.now, 7);
@@ -256,7 +264,7 @@ mod tests {
             self.commands == expected
         }
 
-        /// Begins to wait for `names`, for so long.
+        /// Asserts that `sync` starts a wait for `names`.
         fn blocks(&mut self, names: &[&str], wait: Duration) {
             let mut expected = self.wake.clone();
             expected.block(self.now, keys(names), wait);
@@ -265,9 +273,9 @@ mod tests {
         }
 
         fn woken(&mut self, list: Option<&Key>) -> Vec<WakeEvent> {
-            let mut heard = Vec::new();
-            self.listener.woken(list.map(Key::signal), &mut heard);
-            heard
+            let mut events = Vec::new();
+            self.listener.woken(list.map(Key::signal), &mut events);
+            events
         }
 
         fn pass(&mut self, by: u64) {
@@ -279,75 +287,75 @@ mod tests {
     fn a7_a_wait_is_left_once_when_what_is_wanted_has_changed() {
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
         assert!(!rig.unblocks(), "it waits for just what is wanted");
-        rig.listener.want(key("c"));
+        rig.listener.subscribe(key("c"));
         assert!(rig.unblocks());
         assert!(!rig.unblocks(), "the server has been asked");
-        // What was sent on an old connection may be lost.
+        // A command sent on the old connection may be lost.
         rig.listener.commands_up();
         assert!(rig.unblocks());
         assert_eq!(rig.woken(None), []);
-        rig.blocks(&["a", "b", "c"], WAIT);
-        rig.listener.unwant(&key("b"));
+        rig.blocks(&["a", "b", "c"], BLOCK_TIMEOUT);
+        rig.listener.unsubscribe(&key("b"));
         assert!(rig.unblocks(), "one less");
         assert_eq!(rig.woken(None), []);
         rig.sync();
-        rig.listener.unwant(&key("a"));
-        rig.listener.want(key("b"));
+        rig.listener.unsubscribe(&key("a"));
+        rig.listener.subscribe(key("b"));
         assert!(rig.unblocks(), "another one");
     }
 
     #[test]
     fn a7_a_wait_that_was_overtaken_when_it_was_to_be_left_is_left_a_moment_later() {
         let mut rig = Rig::waiting(Some(7), &["a"]);
-        rig.listener.want(key("b"));
+        rig.listener.subscribe(key("b"));
         assert!(rig.unblocks());
         rig.listener.not_blocked(rig.now);
-        assert_eq!(rig.listener.deadline(), Some(rig.now + UNBLOCK_AGAIN));
+        assert_eq!(rig.listener.deadline(), Some(rig.now + UNBLOCK_RETRY));
         rig.pass(1);
         assert!(!rig.unblocks());
         rig.pass(1);
         assert!(rig.unblocks());
-        // It had ended by itself.
+        // The wait ended by itself.
         rig.listener.not_blocked(rig.now);
         assert_eq!(rig.woken(None), []);
         assert_eq!(rig.listener.deadline(), None);
-        rig.blocks(&["a", "b"], WAIT);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT);
     }
 
     #[test]
     fn a7_where_a_wait_cannot_be_left_it_is_short() {
         let mut rig = Rig::waiting(None, &["a"]);
-        rig.listener.want(key("b"));
+        rig.listener.subscribe(key("b"));
         assert!(!rig.unblocks());
         assert_eq!(rig.woken(None), []);
-        rig.blocks(&["a", "b"], WAIT_WITHOUT_UNBLOCK);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT_WITHOUT_UNBLOCK);
 
         let mut rig = Rig::waiting(Some(7), &["a"]);
-        rig.listener.want(key("b"));
+        rig.listener.subscribe(key("b"));
         assert!(rig.unblocks());
-        rig.listener.cannot_unblock();
+        rig.listener.unblock_refused();
         assert!(!rig.unblocks());
         assert_eq!(rig.woken(None), []);
-        rig.blocks(&["a", "b"], WAIT_WITHOUT_UNBLOCK);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT_WITHOUT_UNBLOCK);
     }
 
     #[test]
     fn a7_who_was_woken_is_waited_for_no_more() {
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
         assert_eq!(rig.woken(Some(&key("a"))), [WakeEvent::Signal(key("a"))]);
-        rig.blocks(&["b"], WAIT);
+        rig.blocks(&["b"], BLOCK_TIMEOUT);
         assert_eq!(rig.woken(Some(&key("a"))), [], "nobody waits for it");
     }
 
     #[test]
     fn a7_not_more_than_so_many_names_are_waited_for() {
-        let names: Vec<_> = (0..MOST_KEYS + 1).map(|n| format!("{n:03}")).collect();
+        let names: Vec<_> = (0..MAX_KEYS + 1).map(|n| format!("{n:03}")).collect();
         let mut rig = Rig::new();
-        names.iter().for_each(|name| rig.listener.want(key(name)));
+        names.iter().for_each(|name| rig.listener.subscribe(key(name)));
         rig.listener.connected(Some(7));
-        assert_eq!(rig.sync().len(), MOST_KEYS);
+        assert_eq!(rig.sync().len(), MAX_KEYS);
         assert!(!rig.unblocks(), "there is no room for the last");
-        rig.listener.unwant(&key(&names[0]));
+        rig.listener.unsubscribe(&key(&names[0]));
         assert!(rig.unblocks());
     }
 
@@ -355,7 +363,7 @@ mod tests {
     fn a7_the_connection_is_open_only_while_somebody_waits_and_a_moment_longer() {
         let mut rig = Rig::waiting(Some(7), &["a"]);
         assert_eq!(rig.listener.deadline(), None);
-        rig.listener.unwant(&key("a"));
+        rig.listener.unsubscribe(&key("a"));
         assert!(rig.unblocks());
         assert_eq!(rig.woken(None), []);
         rig.sync();
@@ -363,11 +371,11 @@ mod tests {
         rig.pass(999);
         rig.sync();
         assert!(!rig.wake.is_closed());
-        // Somebody waits again: the moment begins anew after that.
-        rig.listener.want(key("a"));
-        rig.blocks(&["a"], WAIT);
+        // A new waiter restarts the linger period.
+        rig.listener.subscribe(key("a"));
+        rig.blocks(&["a"], BLOCK_TIMEOUT);
         assert_eq!(rig.listener.deadline(), None);
-        rig.listener.unwant(&key("a"));
+        rig.listener.unsubscribe(&key("a"));
         assert_eq!(rig.woken(None), []);
         rig.sync();
         rig.pass(1_000);
@@ -379,19 +387,19 @@ mod tests {
 
     #[test]
     fn a7_a_server_that_does_not_let_us_wait_is_asked_again_after_a_while() {
-        for (text, pause) in [("NOPERM no", REFUSED), ("LOADING later", UNABLE)] {
+        for (text, pause) in [("NOPERM no", RETRY_REFUSED), ("LOADING later", RETRY_TRANSIENT)] {
             let mut rig = Rig::waiting(Some(7), &["a"]);
-            let mut heard = vec![];
-            rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut heard);
-            assert_eq!((heard, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));
+            let mut events = vec![];
+            rig.listener.block_refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut events);
+            assert_eq!((events, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));
             assert_eq!(rig.listener.deadline(), Some(rig.now + pause));
             rig.now = rig.now + (pause - ms(1));
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], true));
             rig.pass(1);
             assert_eq!((rig.sync(), rig.wake.is_closed()), (vec![], false));
-            // As long as nobody waits there is nothing to ask for.
-            rig.listener.refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut vec![]);
-            rig.listener.unwant(&key("a"));
+            // Without subscriptions there is nothing to retry.
+            rig.listener.block_refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut vec![]);
+            rig.listener.unsubscribe(&key("a"));
             assert_eq!(rig.listener.deadline(), None);
         }
     }

@@ -1,4 +1,4 @@
-//! The hub: many locks, typed requests in and out.
+//! The hub: many locks, typed requests and replies.
 
 use super::config::Config;
 use super::lock::{Context, Lock, Redis};
@@ -13,27 +13,30 @@ use crate::time::Instant;
 
 /// All locks of one client, as typed requests and replies.
 ///
-/// This is the seam for those who bring their own Redis client: carry out each [`LocksOutput::Send`] (see
-/// [`Request::with_args`]) and hand what came of it to [`handle_reply`](Self::handle_reply). Verbs are called by the application, `handle_*` tell
-/// what the world did, `poll_output` gives what is to be done. After each call drain `poll_output` until it is empty, and call
-/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+/// Use this type to run the locks over your own Redis client:
 ///
-/// Requests for one node must be carried out in the order of their emission on one connection; what was sent on a connection that
-/// broke is `Unknown`, and reported so only when that connection is closed. Across connections no order is assumed (requirement Q5).
+/// - Carry out each [`LocksOutput::Send`] (see [`Request::with_args`]) and pass the result to
+///   [`handle_reply`](Self::handle_reply).
+/// - After each call, drain `poll_output`.
+/// - Call [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+///
+/// Send the requests for one node in order, on one connection. If that connection breaks, report
+/// `Unknown` for what was sent, but only after it is closed. Connections need no common order.
+// Q5
 pub type Locks = lock::Locks<Redis>;
 
 impl Locks {
-    /// A hub for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
+    /// Creates a hub for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range.
+    /// Returns the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         Ok(Self::with(Context::new(now, config, client, seed)?))
     }
 
-    /// Lets the numbers of tokens and calls begin after these, for a search that tells numbers apart by their size: see
-    /// [`Canon`](crate::sim::search::Canon). Only before anything was asked for.
+    /// Starts the numbers of tokens and calls after these values, for a search that orders numbers
+    /// (see [`Canon`](crate::sim::search::Canon)). Call it before the first request.
     #[cfg(feature = "sim")]
     #[must_use]
     pub const fn count_from(mut self, tokens: u64, calls: u64) -> Self {
@@ -42,9 +45,9 @@ impl Locks {
         self
     }
 
-    // --- facts ---
+    // --- inputs ---
 
-    /// What became of a request. Answers to unknown calls are dropped.
+    /// Handles the result of a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
         if let CallOwner::Lock(slot) = call.owner {
@@ -56,15 +59,17 @@ impl Locks {
         self.settle();
     }
 
-    /// A node is reachable (again). `server` is what its `INFO server` told, or why it did not: who it is and for how long it has been
-    /// running. A quorum needs both (requirement Q6). Of a single node the run id is enough: where it is the same as before, or this is the
-    /// first connection, nothing has to be asked. Otherwise the locks that are held are verified: one extend each, some at a time,
-    /// the earliest end of validity first (requirement Q7).
+    /// Handles a new connection to a node. `server` is the reply to `INFO server`.
+    ///
+    /// A quorum needs the node's run id and uptime, a single node the run id only. If a single
+    /// node's run id changed or is unknown, the hub verifies each held lock with one extend: a
+    /// bounded number at a time, and first those that expire first.
+    // Q6, Q7
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         self.handle_timeout(now);
-        // Its rules may have changed.
-        self.ctx.shared.quiet.remove(node);
-        self.meet(node, server);
+        // The node's ACL may have changed.
+        self.ctx.shared.wake_refused.remove(node);
+        self.identify(node, server);
         for slot in self.locks.slots() {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));
         }
@@ -77,8 +82,8 @@ impl Locks {
         self.settle();
     }
 
-    /// What `INFO server` told on the current connection, if it was not known yet when
-    /// [`handle_node_up`](Self::handle_node_up) was called without it. It is compared with what the next connection leads to.
+    /// Handles a reply to `INFO server` that arrived after
+    /// [`handle_node_up`](Self::handle_node_up). The next connection is compared with it.
     pub fn handle_server(&mut self, now: Instant, node: NodeId, server: &Result<ServerInfo, ServerError>) {
         self.handle_timeout(now);
         if let (Some(known), Ok(info)) = (self.ctx.shared.nodes.get_mut(node.index()), server)
@@ -88,33 +93,33 @@ impl Locks {
         }
     }
 
-    /// Whether it matters who a node is at a new connection.
-    pub(crate) fn compares(&self, node: NodeId) -> bool {
+    /// Returns true if a new connection to the node needs its identity.
+    pub(crate) fn compares_identity(&self, node: NodeId) -> bool {
         self.locks.held() > 0 && self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
     }
 
-    /// From now on the node will tell of a release of this lock, as [`LocksOutput::Listen`] asked.
+    /// The node now reports releases of this lock, as requested by [`LocksOutput::Listen`].
     pub fn handle_subscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.key_step(now, key, |lock, ctx| lock.listens(ctx, node));
     }
 
-    /// The node will not tell of releases any more: polling takes over.
+    /// The node no longer reports releases of this lock; polling takes over.
     pub fn handle_unsubscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.key_step(now, key, |lock, ctx| lock.unsubscribed(ctx, node));
     }
 
-    /// The node told of a release of this lock. A signal that nobody here waits for any more is handed on.
+    /// The node reported a release of this lock. The hub hands the signal on if it is not needed.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
-        let wanted = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
-        if !wanted && !self.ctx.is_stopping() {
+        let consumed = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
+        if !consumed && !self.ctx.is_stopping() {
             let request = Request::Announce { key: key.clone() };
             self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
         }
     }
 
-    // --- questions ---
+    // --- queries ---
 
-    /// What this client writes into every command.
+    /// Returns the identity that this client writes into every command.
     pub const fn identity(&self) -> &Identity {
         &self.ctx.shared.identity
     }
@@ -124,7 +129,7 @@ impl Locks {
         self.ctx.now
     }
 
-    // --- inside ---
+    // --- internals ---
 
     fn key_step<R>(&mut self, now: Instant, key: &Key, f: impl FnOnce(&mut Lock, &mut Context) -> R) -> Option<R> {
         self.handle_timeout(now);
@@ -132,20 +137,22 @@ impl Locks {
         self.step(slot, f)
     }
 
-    /// Asks a node about the next locks whose holds on it are to be verified (requirement Q7).
+    /// Verifies the next held locks on a node, as far as the limit of requests in flight allows.
+    // Q7
     fn verify(&mut self, node: NodeId) {
         while let Some((until, slot)) = self.ctx.shared.verifications.next(node) {
             if let Some(serial) = self.step(slot, |lock, ctx| lock.verify(ctx, node)).flatten() {
-                self.ctx.shared.verifications.asked(node, serial, (until, slot));
+                self.ctx.shared.verifications.sent(node, serial, (until, slot));
             }
         }
     }
 
-    /// Who a node is, and whether it may have lost its data (requirement Q6).
-    fn meet(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
+    /// Records the node's identity, and looks for two nodes that are the same server.
+    // Q6
+    fn identify(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) else { return };
-        known.meet(self.ctx.now, &self.ctx.config, server);
-        self.ctx.shared.equal = self.ctx.shared.nodes.iter().enumerate().find_map(|(second, node)| {
+        known.identify(self.ctx.now, &self.ctx.config, server);
+        self.ctx.shared.duplicates = self.ctx.shared.nodes.iter().enumerate().find_map(|(second, node)| {
             let run_id = node.run_id.as_ref()?;
             let first =
                 self.ctx.shared.nodes.iter().take(second).position(|other| other.run_id.as_ref() == Some(run_id))?;

@@ -36,5 +36,5 @@ pub use request::{
 pub use token::{CLIENT_PART, Retired};
 pub use url::{Endpoint, Protocol};
 
-/// The most nodes that a quorum may have.
+/// Maximum number of nodes in a quorum.
 pub const MAX_NODES: usize = 15;

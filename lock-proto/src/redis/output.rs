@@ -1,45 +1,46 @@
-//! What the hub asks of its surroundings.
+//! Outputs of the hub.
 
 use super::request::Key;
 use crate::id::{LockId, NodeId};
 use crate::lock::Event;
 
-/// What the hub tells its surroundings. One ordered queue.
+/// Outputs of the hub, in one ordered queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocksOutput {
-    /// Send this request to the node, and give the answer to `handle_reply`, however late. When nothing at all arrives from the node for
-    /// [`Config::request_timeout`](super::Config::request_timeout), close the connection and answer `Unknown`, or `NotSent` if it had not left.
+    /// Send this request to the node and pass the reply to `handle_reply`, no matter how late it
+    /// is. If nothing arrives from the node for
+    /// [`Config::request_timeout`](super::Config::request_timeout), close the connection and reply
+    /// `Unknown`, or `NotSent` if the request was not sent.
     Send {
-        /// To be given back with the answer.
+        /// The call to pass to `handle_reply`.
         call: crate::CallId,
         /// The request.
         request: super::request::Request,
     },
-    /// Tell an acquisition.
+    /// Deliver an event to an acquisition.
     Event {
-        /// Which one.
+        /// The acquisition.
         lock: LockId,
-        /// What.
+        /// The event.
         event: Event,
     },
-    /// Watch for the release of this lock on this node, from now on. After one release has been reported, no other needs
-    /// to be reported until this comes again.
+    /// Watch for one release of this lock on this node. Stop after it, until the next `Listen`.
     Listen {
         /// The node.
         node: NodeId,
         /// The lock.
         key: Key,
     },
-    /// Watch it no longer.
+    /// Stop watching this lock on this node.
     Unlisten {
         /// The node.
         node: NodeId,
         /// The lock.
         key: Key,
     },
-    /// The shutdown is over.
+    /// The shutdown is complete.
     Stopped {
-        /// Locks that something may be left of, until its TTL ends: their deletes were not confirmed in time.
+        /// Locks whose deletes were not confirmed in time. Their keys may remain for their TTL.
         unreleased: u32,
     },
 }

@@ -1,7 +1,7 @@
-//! Typed requests and replies: the seam between the hub and whatever speaks to a Redis server.
+//! Typed requests and replies, the interface between the hub and a Redis client.
 //!
-//! Bring your own Redis client here: [`Request::with_args`] gives the command's arguments, [`Request::read`] turns the answer
-//! into a [`Reply`].
+//! To use your own Redis client, send the arguments from [`Request::with_args`] and convert the
+//! server's answer with [`Request::read`].
 
 use alloc::sync::Arc;
 use bytes::Bytes;
@@ -12,38 +12,38 @@ use super::token::{CLIENT_PART, Retired};
 use crate::id::ClientId;
 use crate::lock::{Cause, ErrorClass, Expiry, ServerError, Token};
 
-/// What is appended to a lock's key to name the marker that says that somebody waits for it.
+/// Suffix of the marker key, which exists while a lock has waiters.
 pub const WAITING_SUFFIX: &str = ":lock-proto:waiting";
-/// What is appended to a lock's key to name the list that wakes its waiters.
+/// Suffix of the list key on which waiters block.
 pub const SIGNAL_SUFFIX: &str = ":lock-proto:waiting:signal";
-/// What is appended to the namespace's prefix to name its fence counter.
+/// Name of the fence counter. Its key is the namespace's prefix and this name.
 pub const FENCE_NAME: &str = "lock-proto:fence";
-/// No lock's key may contain this: keys with it are this library's own side keys.
+/// Substring reserved for side keys. Lock keys must not contain it.
 pub const RESERVED: &str = "lock-proto:";
 
-/// How long a key with its suffix may be to be put together without an allocation.
+/// Keys up to this length, suffix included, are assembled on the stack.
 const SHORT_KEY: usize = 128;
 
-/// The keys of one lock: cheap to clone, no allocation per request.
+/// The keys of one lock. Cheap to clone, and requests need no allocation for them.
 ///
-/// One text holds them all: each is the beginning of the next, longer one.
+/// One buffer stores all of them, since each key is a prefix of the next one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// The keys of the lock whose full key (prefix and name) is `key`.
+    /// Creates the keys of the lock `name` in the namespace `prefix`.
     #[must_use]
     pub fn new(prefix: &[u8], name: &[u8]) -> Self {
         let parts = [prefix, name, SIGNAL_SUFFIX.as_bytes()];
-        // Nearly every key fits here, and is then allocated once and not twice.
-        let mut room = [0; SHORT_KEY];
+        // Nearly every key fits, which saves one of two allocations.
+        let mut buf = [0; SHORT_KEY];
         let mut len = 0;
         for part in parts {
-            let Some(free) = room.get_mut(len..len + part.len()) else { return Self(parts.concat().into()) };
+            let Some(free) = buf.get_mut(len..len + part.len()) else { return Self(parts.concat().into()) };
             free.copy_from_slice(part);
             len += part.len();
         }
-        Self(room[..len].into())
+        Self(buf[..len].into())
     }
 
     /// The lock's key: prefix and name, byte for byte.
@@ -51,12 +51,12 @@ impl Key {
         &self.0[..self.0.len() - SIGNAL_SUFFIX.len()]
     }
 
-    /// The marker that is there while somebody waits.
+    /// The marker, which exists while the lock has waiters.
     pub fn waiting(&self) -> &[u8] {
         &self.0[..self.0.len() - (SIGNAL_SUFFIX.len() - WAITING_SUFFIX.len())]
     }
 
-    /// The list on which its waiters block.
+    /// The list on which waiters block.
     pub fn signal(&self) -> &[u8] {
         &self.0
     }
@@ -68,7 +68,7 @@ impl core::fmt::Debug for Key {
     }
 }
 
-/// What a client writes into every command: its id, and the name of its namespace's fence counter.
+/// The parts of every command that identify a client: its id and its namespace's fence counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     client: ClientId,
@@ -77,7 +77,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of `client` in the namespace `prefix`.
+    /// Creates the identity of `client` in the namespace `prefix`.
     #[must_use]
     pub fn new(client: ClientId, prefix: &[u8]) -> Self {
         let mut client_part = [b':'; CLIENT_PART];
@@ -89,80 +89,80 @@ impl Identity {
         Self { client, client_part, fence: Bytes::from(fence) }
     }
 
-    /// The token of this client with `number`.
+    /// Returns this client's token with `number`.
     pub const fn token(&self, number: u64) -> Token {
         Token { client: self.client, number }
     }
 
-    /// The key of the namespace's fence counter.
+    /// Returns the key of the namespace's fence counter.
     pub fn fence_key(&self) -> &[u8] {
         &self.fence
     }
 }
 
-/// One request to one node.
+/// A request to one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
-    /// Take the lock if it is free, or holds a spent token of this client.
+    /// Takes the lock if it is free or holds a retired token of this client.
     Take {
         /// The lock.
         key: Key,
-        /// The attempt's number.
+        /// Token number of the attempt.
         number: u64,
-        /// Which of the client's own numbers may be replaced.
+        /// Token numbers of this client that may be replaced.
         retired: Retired,
-        /// Life of the key, in ms.
+        /// TTL of the key in ms.
         ttl_ms: u64,
-        /// How many fencing tokens to mint at most; 0 for none.
+        /// Maximum number of fencing tokens to mint; 0 for none.
         fence_block: u32,
-        /// Nothing of this client can be under the key, so that a plain `SET NX` will do.
+        /// No token of this client can be under the key, so that a plain `SET NX` suffices.
         clean: bool,
-        /// Life of the marker that asks releases to wake a waiter, in ms; 0 to set none.
+        /// TTL in ms of the marker that asks releases to wake a waiter; 0 to set no marker.
         waiting_ms: u64,
     },
-    /// Let the key live for at least `ttl_ms` from now if it holds this token, and mint fencing tokens if they are wanted.
+    /// Extends the key's TTL to at least `ttl_ms` if it holds this token. May mint fencing tokens.
     Extend {
         /// The lock.
         key: Key,
-        /// The holder's number.
+        /// Token number of the holder.
         number: u64,
-        /// Life of the key, in ms.
+        /// TTL of the key in ms.
         ttl_ms: u64,
-        /// How many fencing tokens to mint at most; 0 for none.
+        /// Maximum number of fencing tokens to mint; 0 for none.
         fence_block: u32,
     },
-    /// Delete the key if it holds this token or a spent one of this client, and wake one waiter if any waits.
+    /// Deletes the key if it holds this or a retired token of this client, and wakes one waiter.
     Release {
         /// The lock.
         key: Key,
-        /// The number that is most likely there; it must be given back or never granted.
+        /// The most likely token number. It must be retired.
         number: u64,
-        /// Which others of the client's own numbers may be deleted; `None` if no other can be there.
+        /// Other token numbers of this client that may be deleted; `None` if no other can be there.
         retired: Option<Retired>,
         /// Whether to wake a waiter.
         announce: bool,
     },
-    /// Wake one waiter.
+    /// Wakes one waiter.
     Announce {
         /// The lock.
         key: Key,
     },
 }
 
-/// Fencing tokens that were minted together.
+/// A block of fencing tokens minted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FenceBlock {
-    /// The first one; the others follow it.
+    /// The first token. The others follow consecutively.
     pub first: u64,
-    /// How many there are, at least one.
+    /// Number of tokens, at least one.
     pub count: u32,
-    /// By how many whole ms the counter is ahead of the server's clock: 0, unless that clock was set back.
+    /// Whole ms by which the counter is ahead of the server's clock, if that was set back.
     pub ahead_ms: u32,
 }
 
 impl FenceBlock {
-    /// What the server answers; `None` if it cannot be an answer to a request for `wanted` tokens.
+    /// Parses a reply. Returns `None` if it cannot answer a request for `wanted` tokens.
     fn read(first: i64, count: i64, ahead_us: i64, wanted: u32) -> Option<Self> {
         let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
         let count = u32::try_from(count).ok().filter(|count| (1..=wanted).contains(count))?;
@@ -171,46 +171,47 @@ impl FenceBlock {
     }
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reply {
-    /// Take: the lock is ours. Extend that asked for fencing tokens: it still is. With the fencing tokens, if they were asked for.
+    /// Take: granted. Extend with fencing tokens: extended, and the tokens were minted.
     Granted {
-        /// The fencing tokens.
+        /// The fencing tokens, if requested.
         fence: Option<FenceBlock>,
     },
-    /// Take: somebody else has it.
+    /// Take: another client holds the lock.
     Busy {
-        /// When it ends by itself.
+        /// When the holder's key expires.
         expires: Expiry,
     },
-    /// Extend that asked for no fencing tokens: done.
+    /// Extend without fencing tokens: extended.
     Extended,
-    /// Release: done; this was the number of the token that was deleted.
+    /// Release: deleted.
     Deleted {
-        /// The number of the deleted token.
+        /// Number of the deleted token.
         number: u64,
-        /// Others wait for the lock, and one of them was woken.
+        /// The lock has waiters, and the release woke one.
         awaited: bool,
     },
-    /// Extend, release: there is no such key.
+    /// Extend, release: the key does not exist.
     Absent,
-    /// Extend, release: the key holds somebody else's value.
+    /// Extend, release: the key holds another client's value.
     Taken,
     /// Announce: done.
     Announced,
-    /// A definite no: the server refused, and its answer proves that nothing was written.
+    /// Definitely not executed: the server's error proves that nothing was written.
     Rejected(ServerError),
-    /// A definite no: not one byte of the request was sent, or the server refused a batch that contained it and the
-    /// request was not sent again.
+    /// Definitely not executed: no byte of the request was sent, or the server refused a batch with
+    /// it and the request was not sent again.
     NotSent(Cause),
-    /// It may have been executed, it may be executed later, it may never be (requirement M8). Given only when the
-    /// connection it was sent on is closed, or for an answer that proves nothing.
+    /// The request may have been executed, may still be executed, or may never be. Reported only
+    /// after its connection was closed, or for a reply that proves nothing.
+    // M8
     Unknown(Cause),
 }
 
-/// An answer in the form that every Redis client can give: what scripts here answer has no other.
+/// A server's answer, in types that every Redis client can produce. The scripts use no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value<'a> {
@@ -220,7 +221,7 @@ pub enum Value<'a> {
     Int(i64),
     /// A simple or bulk string.
     Text(&'a [u8]),
-    /// An error; the text starts with its code.
+    /// An error. The text starts with its code.
     Error(&'a str),
     /// An array of integers.
     Ints(&'a [i64]),
@@ -228,18 +229,18 @@ pub enum Value<'a> {
     Other,
 }
 
-/// How a script is named in a command.
+/// How a command names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
-    /// `EVAL` with the source: the first use on a connection, and after `NOSCRIPT`.
+    /// `EVAL` with the source, for the first call on a connection and after `NOSCRIPT`.
     Source,
     /// `EVALSHA` with the hash.
     Sha1,
 }
 
 impl Request {
-    /// The lock that it is about.
+    /// Returns the keys of the lock.
     pub const fn key(&self) -> &Key {
         match self {
             Self::Take { key, .. } | Self::Extend { key, .. } | Self::Release { key, .. } | Self::Announce { key } => {
@@ -248,7 +249,7 @@ impl Request {
         }
     }
 
-    /// The life that it gives the key, of a take or an extend.
+    /// Returns the TTL that a take or an extend gives to the key.
     pub(super) const fn ttl(&self) -> Option<Duration> {
         match self {
             Self::Take { ttl_ms, .. } | Self::Extend { ttl_ms, .. } => Some(Duration::from_millis(*ttl_ms)),
@@ -256,7 +257,7 @@ impl Request {
         }
     }
 
-    /// The script that it runs; `None` if it is a plain command.
+    /// Returns the script, or `None` for a plain command.
     pub const fn script(&self) -> Option<Script> {
         match self {
             Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. } => None,
@@ -268,7 +269,7 @@ impl Request {
         }
     }
 
-    /// Calls `f` with the arguments of the command, the command's name first.
+    /// Calls `f` with the arguments of the command, starting with its name.
     pub fn with_args<R>(&self, identity: &Identity, form: Form, f: impl FnOnce(&[&[u8]]) -> R) -> R {
         let [verb, code]: [&[u8]; 2] = self.script().map_or([b"SET", b""], |script| script.called(form));
         let client = &identity.client_part;
@@ -291,12 +292,12 @@ impl Request {
                 let (lock, fence, waiting) = (key.lock(), identity.fence_key(), key.waiting());
                 let ttl = first.format(*ttl_ms).as_bytes();
                 let block = second.format(*fence_block).as_bytes();
-                let life = third.format(*waiting_ms).as_bytes();
+                let marker_ttl = third.format(*waiting_ms).as_bytes();
                 match (*fence_block, *waiting_ms) {
                     (0, 0) => f(&[verb, code, b"1", lock, token, retired, ttl]),
                     (_, 0) => f(&[verb, code, b"2", lock, fence, token, retired, ttl, block]),
-                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, retired, ttl, block, life]),
-                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, retired, ttl, block, life]),
+                    (0, _) => f(&[verb, code, b"2", lock, waiting, token, retired, ttl, block, marker_ttl]),
+                    (_, _) => f(&[verb, code, b"3", lock, fence, waiting, token, retired, ttl, block, marker_ttl]),
                 }
             }
             Self::Extend { key, number, ttl_ms, fence_block } => {
@@ -323,7 +324,7 @@ impl Request {
         }
     }
 
-    /// What `value` answers to this request; `None` if it can be no answer to it.
+    /// Converts the answer to this request, or returns `None` if it cannot be one.
     pub fn read(&self, value: Value<'_>) -> Option<Reply> {
         if let Value::Error(text) = value {
             return Some(self.read_error(text));
@@ -335,7 +336,7 @@ impl Request {
             (Self::Take { clean: true, fence_block: 0, waiting_ms: 0, .. }, Value::Nil) => {
                 Reply::Busy { expires: Expiry::Unknown }
             }
-            // A take that asked for fencing tokens has them in its answer.
+            // Only a take without fencing tokens is granted without any in the reply.
             (Self::Take { fence_block: 0, .. }, Value::Ints(&[1, 0])) => Reply::Granted { fence: None },
             (
                 Self::Take { fence_block, .. } | Self::Extend { fence_block, .. },
@@ -360,7 +361,7 @@ impl Request {
     fn read_error(&self, text: &str) -> Reply {
         let error = ServerError::classify(text);
         match (self, error.class) {
-            // A key of another type cannot be the lock we held. With two keys it may be the fence counter.
+            // A key of another type is not our lock. With two keys, it may be the fence counter.
             (Self::Extend { fence_block: 0, .. } | Self::Release { .. }, ErrorClass::KeyInUse) => Reply::Taken,
             (_, ErrorClass::Unclear) => Reply::Unknown(error.into()),
             (_, _) => Reply::Rejected(error),
@@ -376,7 +377,7 @@ fn expiry(pttl: i64) -> Expiry {
     }
 }
 
-/// A text of at most `N` bytes, without an allocation.
+/// A string of at most `N` bytes that needs no allocation.
 pub(super) struct Text<const N: usize> {
     text: [u8; N],
     len: usize,
@@ -395,7 +396,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// A token's text.
+/// The text of a token.
 pub(super) type TokenText = Text<{ CLIENT_PART + 20 }>;
 
 impl TokenText {
@@ -407,7 +408,7 @@ impl TokenText {
     }
 }
 
-/// The three numbers of a [`Retired`] with blanks between them.
+/// Formats the three numbers of a [`Retired`], separated by blanks.
 fn retired_text(retired: Retired) -> Text<62> {
     let mut text = Text::EMPTY;
     for (blank, number) in [("", retired.upto), (" ", retired.after), (" ", retired.last)] {

@@ -1,34 +1,36 @@
-//! The Lua scripts. Everything that can be refused comes before the write of the lock key, announcements come
-//! last and by `pcall` (requirement A1): a refusal then proves that nothing was written.
+//! The Lua scripts, whose sources are in `script/`.
 //!
-//! `pcall` hands a command's error back as a value, which the script returns: the error code so arrives in front on
-//! every server version (Redis before 7 wraps the error of `call` in an `ERR Error running script`).
+//! Every command that can fail precedes the write of the lock key, and announcements come last, by
+//! `pcall`. An error therefore proves that nothing was written. `pcall` returns errors as values,
+//! so that the error code comes first on every server version. Before Redis 7, `call` wraps the
+//! error in `ERR Error running script`.
 //!
-//! The sources are in `script/`. [`TAKE`] and [`EXTEND`] mint fencing tokens from the counter `KEYS[2]` by the same lines, before they
-//! write the lock's key (requirement A9). Those set `first`, `count` and `ahead`: the first token, how many there are, and by how many µs
-//! the counter is ahead of the server's clock. They mint no more tokens than µs have passed since the counter was last written, so that
-//! the counter stays behind the clock. Without a counter they mint one: nobody knows how many were minted in the last µs. Numbers stay
-//! below 2^53, where Lua is exact.
+//! [`TAKE`] and [`EXTEND`] mint fencing tokens by the same lines, from the counter `KEYS[2]` and
+//! before they write the lock key. `first` is the first token, `count` the number of tokens, and
+//! `ahead` the µs by which the counter is ahead of the clock. To stay behind the clock, they mint
+//! at most one token per µs since the last update of the counter. A missing counter yields one
+//! token. Numbers stay below 2^53, where Lua is exact.
+// A1, A9
 
 use super::request::Form;
 
-/// How long a signal lives that nobody takes, in ms. The scripts have it in their text: an argument would cost more.
+/// Lifetime in ms of a signal that nobody consumes. A literal in the scripts, to save an argument.
 pub const SIGNAL_LIFE_MS: u64 = 2000;
 
-/// A script and the SHA-1 by which `EVALSHA` calls it.
+/// A script, and the SHA-1 by which `EVALSHA` calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Script {
-    /// What it is called in traces.
+    /// Name shown in traces.
     pub name: &'static str,
-    /// The Lua source, sent with the first use on a connection.
+    /// Lua source, sent with the first call on a connection.
     pub source: &'static str,
-    /// SHA-1 of the source, lower-case hexadecimal.
+    /// SHA-1 of the source in lower-case hexadecimal.
     pub sha1: &'static str,
     pub(crate) index: u8,
 }
 
 impl Script {
-    /// The first two arguments of a command that calls it.
+    /// Returns the first two arguments of a command that calls the script.
     pub(super) const fn called(&self, form: Form) -> [&'static [u8]; 2] {
         match form {
             Form::Source => [b"EVAL", self.source.as_bytes()],
@@ -37,19 +39,20 @@ impl Script {
     }
 }
 
-/// Take the lock: if it is absent, or holds a spent token of this client (requirements A1, A3).
+/// Takes the lock if the key is absent or holds a retired token of this client.
 ///
-/// `KEYS`: the lock; the fence counter if a fence is wanted; the marker, if who asks will wait. `ARGV`: the token, the three numbers of
-/// [`Retired`](super::Retired) in one text, TTL in ms; how many fencing tokens are wanted, 0 or nothing for none; the life of the
-/// marker in ms, if it is named. (Each argument costs the server more than its parsing where it is needed.)
-/// Answers `{1, 0}`, or `{1, first fencing token, how many, µs that the counter is ahead of the clock}` if fencing tokens are
-/// wanted, or `{0, PTTL of the holder}`.
+/// `KEYS`: the lock; the fence counter, to mint fencing tokens; the marker, if the client will
+/// wait. `ARGV`: the token; the three numbers of [`Retired`](super::Retired) in one string; the TTL
+/// in ms; the maximum number of fencing tokens, 0 or absent for none; the TTL of the marker in ms.
+/// One string costs the server less than three arguments.
 ///
-/// The lock may hold the very token of this attempt, if somebody on the way has repeated the command. It is granted again, with new
-/// fencing tokens.
+/// Replies `{1, 0}`, or `{1, first fencing token, count, µs by which the counter is ahead}` with
+/// fencing tokens, or `{0, PTTL of the holder}`.
 ///
-/// The marker is set whatever the answer is (requirement A7): who was woken and takes the lock leaves others behind who are not, and
-/// the release that woke it has taken their marker away.
+/// If a proxy repeated the command, the key holds this attempt's token and is granted again. The
+/// script sets the marker whatever the reply: a woken client leaves other waiters behind, and the
+/// release that woke it has deleted their marker.
+// A1, A3, A7
 pub const TAKE: Script = Script {
     name: "take",
     index: 0,
@@ -57,11 +60,13 @@ pub const TAKE: Script = Script {
     source: include_str!("script/take.lua"),
 };
 
-/// Set the expiry if the token matches, and never to an earlier time (requirement H1). Mint fencing tokens if they are wanted.
+/// Extends the expiry if the token matches, never to an earlier time. May mint fencing tokens.
 ///
-/// `KEYS`: the lock; the fence counter if fencing tokens are wanted. `ARGV`: the token, TTL in ms; how many fencing tokens are wanted,
-/// nothing for none. Answers 1 done, 0 the key is gone, -1 it is another's. If fencing tokens are wanted, done is answered
-/// like [`TAKE`]: `{1, first fencing token, how many, µs that the counter is ahead of the clock}`.
+/// `KEYS`: the lock; the fence counter, to mint fencing tokens. `ARGV`: the token; the TTL in ms;
+/// the maximum number of fencing tokens, absent for none. Replies 1 if extended, 0 if the key is
+/// absent, -1 if it holds another value. With fencing tokens, success is `{1, first fencing token,
+/// count, µs by which the counter is ahead}`, as for [`TAKE`].
+// H1
 pub const EXTEND: Script = Script {
     name: "extend",
     index: 1,
@@ -69,13 +74,17 @@ pub const EXTEND: Script = Script {
     source: include_str!("script/extend.lua"),
 };
 
-/// Delete the lock if it holds this token or a spent one of this client, then wake one waiter if any waits (requirements U1, A4, A7).
+/// Deletes the lock if it holds this or a retired token of this client, and wakes one waiter.
 ///
-/// `KEYS`: the lock; the marker and the signal list if the release is to be announced. `ARGV`: the token that is most likely there; the
-/// three numbers of [`Retired`](super::Retired) in one text if another may be there. Answers -2 if the token was deleted, -3 if it was and
-/// somebody waits, the number of the one that was deleted in its place, 0 if the key is absent, -1 if it is another's.
+/// `KEYS`: the lock; to announce the release, the marker and the signal list. `ARGV`: the most
+/// likely token; the three numbers of [`Retired`](super::Retired) in one string, if another may be
+/// there. Replies -2 if it deleted the token, or -3 if it also found waiters. Otherwise replies the
+/// number of another token that it deleted, 0 if the key is absent, or -1 if it holds another
+/// value.
 ///
-/// Whether somebody waits costs no command of its own: the marker goes with the lock, and the count of deleted keys tells.
+/// The check for waiters needs no extra command: one `DEL` removes lock and marker, and its count
+/// shows whether the marker existed.
+// U1, A4, A7
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
@@ -83,9 +92,10 @@ pub const RELEASE: Script = Script {
     source: include_str!("script/release.lua"),
 };
 
-/// Wake one waiter: hand on a signal that reached a client that no longer waits (requirement A7).
+/// Wakes one waiter: hands on a signal that reached a client that no longer waits.
 ///
-/// `KEYS`: the signal list. Answers 1.
+/// `KEYS`: the signal list. Replies 1.
+// A7
 pub const ANNOUNCE: Script = Script {
     name: "announce",
     index: 3,
@@ -93,12 +103,13 @@ pub const ANNOUNCE: Script = Script {
     source: include_str!("script/announce.lua"),
 };
 
-/// What [`RELEASE`] does with the token that is most likely there, for several locks (requirement P4).
+/// Releases several locks, each by its most likely token only, like [`RELEASE`].
 ///
-/// `KEYS`: the locks; if they are to be announced, their markers and then their signal lists. `ARGV`: as many tokens. Answers -2 if all were
-/// deleted and nobody waits for any of them; else one text with what `RELEASE` would have answered for each, and blanks between. An `x` is
-/// a lock whose key holds something else. All are deleted by one command: if the server refuses that, nothing was done, and the error is the
-/// answer.
+/// `KEYS`: the locks; to announce the releases, their markers and then their signal lists. `ARGV`:
+/// one token per lock. Replies -2 if all tokens were deleted and no lock has waiters. Otherwise
+/// replies `RELEASE`'s results in one string, separated by blanks; `x` is a key of another type. If
+/// the server refuses the one `DEL`, nothing was done and the reply is that error.
+// P4
 pub const RELEASE_MANY: Script = Script {
     name: "release-many",
     index: 4,
@@ -106,15 +117,18 @@ pub const RELEASE_MANY: Script = Script {
     source: include_str!("script/release_many.lua"),
 };
 
-/// Take locks of which nothing of this client can be left, if they are free (requirements A1, A9, P4).
+/// Takes several locks if they are free. No token of this client may be left under their keys.
 ///
-/// `KEYS`: the locks; the fence counter if fencing tokens are wanted. `ARGV`: as many tokens, the TTL in ms, how many fencing tokens are
-/// wanted for each, 0 for none. Answers like [`TAKE`] with four numbers if all were taken: the fencing tokens of the first lock are followed by as many for the next, and
-/// so on. Of one lock that was not taken, `{0, PTTL of the holder}`. Of several, one text with the last three of these numbers and then
-/// a word for each lock, with blanks between: `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command; if that was the first, nothing
-/// was taken, and the error is the answer.
+/// `KEYS`: the locks; the fence counter, to mint fencing tokens. `ARGV`: one token per lock; the
+/// TTL in ms; the maximum number of fencing tokens per lock, 0 for none. If all locks were taken,
+/// replies like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the
+/// lock before it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies
+/// one string, separated by blanks: the last three of the four numbers, and a word for each lock.
+/// The word is `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command.
+/// If it refused one for the first lock, nothing was taken and the reply is that error.
 ///
-/// One look at the clock and one update of the counter serve all. The locks share the gap between counter and clock.
+/// All locks share one reading of the clock and one update of the counter.
+// A1, A9, P4
 pub const TAKE_FREE: Script = Script {
     name: "take-free",
     index: 5,
@@ -122,11 +136,13 @@ pub const TAKE_FREE: Script = Script {
     source: include_str!("script/take_free.lua"),
 };
 
-/// What [`EXTEND`] does without fencing tokens, for several locks (requirement P4).
+/// Extends several locks, like [`EXTEND`] without fencing tokens.
 ///
-/// `KEYS`: the locks. `ARGV`: as many tokens, and the TTL in ms. Answers 1 if all were extended; else one text with what `EXTEND` would have
-/// answered for each, and blanks between. An `x` is a lock whose key holds something else, or for which the server refused a command; if that was
-/// the first, nothing was done, and the error is the answer.
+/// `KEYS`: the locks. `ARGV`: one token per lock; the TTL in ms. Replies 1 if all were extended.
+/// Otherwise replies one string with the reply of `EXTEND` for each lock, separated by blanks; `x`
+/// stands for a key of another type or a refused command. If the server refused one for the first
+/// lock, nothing was done and the reply is that error.
+// P4
 pub const EXTEND_MANY: Script = Script {
     name: "extend-many",
     index: 6,
@@ -134,7 +150,7 @@ pub const EXTEND_MANY: Script = Script {
     source: include_str!("script/extend_many.lua"),
 };
 
-/// Every script, in the order of its index.
+/// All scripts, ordered by index.
 pub const ALL: [Script; 7] = [TAKE, EXTEND, RELEASE, ANNOUNCE, RELEASE_MANY, TAKE_FREE, EXTEND_MANY];
 
 #[cfg(test)]
@@ -150,7 +166,7 @@ mod tests {
         }
     }
 
-    /// They differ in nothing but the argument that says how many are wanted.
+    /// The minting code differs only in the argument with the maximum number of tokens.
     #[test]
     fn a9_both_scripts_mint_by_the_same_lines() {
         let mint = |script: Script| {

@@ -1,11 +1,12 @@
-//! Server errors, sorted once by what they mean for a lock (requirement P2).
+//! Classification of server errors by their meaning for a lock.
 //!
-//! The codes are those of Redis 6.2 to 8 and Valkey. "Not executed" is a statement about the command that was answered: the
-//! scripts here hand on an error only if nothing has been written before it (requirement A1).
+//! The codes are those of Redis 6.2 to 8 and Valkey. "Not executed" holds for the command that the
+//! error answers: the scripts return an error only if they have not written anything before it.
+// A1, P2
 
 use crate::lock::{ErrorClass, ServerError, printable};
 
-/// By the first word.
+/// Classes by error code, the first word of the text.
 const CODES: &[(&str, ErrorClass)] = &[
     ("LOADING", ErrorClass::Transient),
     ("TRYAGAIN", ErrorClass::Transient),
@@ -19,7 +20,7 @@ const CODES: &[(&str, ErrorClass)] = &[
     ("LOCKALONE", ErrorClass::Transient),
     ("READONLY", ErrorClass::Reconnect),
     ("MASTERDOWN", ErrorClass::Reconnect),
-    // A blocked client, when its server becomes a replica.
+    // Sent to a blocked client when its server becomes a replica.
     ("UNBLOCKED", ErrorClass::Reconnect),
     ("NOAUTH", ErrorClass::Refused),
     ("WRONGPASS", ErrorClass::Refused),
@@ -33,13 +34,13 @@ const CODES: &[(&str, ErrorClass)] = &[
     ("LOCKFENCE", ErrorClass::KeyInUse),
 ];
 
-/// By how the text after `ERR` starts, in lower case: errors that have no code of their own. Those before Redis 7 that a
-/// script gets for lack of a permission have not even `ERR`.
+/// Classes of errors without a code, by the lower-case start of the text after `ERR`. Permission
+/// errors of scripts lack even the `ERR` before Redis 7.
 const PHRASES: &[(&str, ErrorClass)] = &[
     ("max number of clients", ErrorClass::Transient),
     ("unknown command", ErrorClass::Refused),
     ("unknown subcommand", ErrorClass::Refused),
-    // A long command before AUTH.
+    // The reply to a long command before AUTH.
     ("protocol error: unauthenticated", ErrorClass::Refused),
     ("the user executing the script can't", ErrorClass::Refused),
     ("invalid password", ErrorClass::Refused),
@@ -52,29 +53,30 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("select is not allowed", ErrorClass::Refused),
 ];
 
-/// What is said of a server in cluster mode.
+/// Hint appended to errors of a server in cluster mode.
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 
-/// Returns true if the server sent this error because the connection is not logged in, or not any more. A server
-/// refuses long commands of such a connection before it has read them.
+/// Returns true if the server sent this error because the connection is not, or no longer, logged
+/// in. On such a connection a server refuses long commands before reading them.
 pub(crate) fn asks_for_login(text: &str) -> bool {
     ["NOAUTH ", "ERR Protocol error: unauthenticated"].iter().any(|start| text.starts_with(start))
 }
 
-/// Whether a command for several locks is refused however often it is sent: their keys lie apart, in a cluster or behind a proxy, or the user
-/// may not run a command that is needed. A key that the user may not touch is another matter: the next command has other keys.
+/// Returns true if the server will always refuse a command for several locks: because their keys
+/// are on different nodes, or because the user may not run a required command. A key that the user
+/// may not access does not count, since the next batch has other keys.
 pub(crate) fn refuses_several(text: &str) -> bool {
     ["CROSSSLOT ", "MOVED ", "ASK "].iter().any(|start| text.starts_with(start))
         || ["run this command", "to run the '"].iter().any(|part| text.contains(part))
 }
 
-/// Servers quote the arguments of a command that they do not know: the password, if that is a login.
+/// Servers quote the arguments of unknown commands, including the password of a login.
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 
 impl ServerError {
-    /// Sorts an error by its code, the first word of its text.
+    /// Classifies an error by its code, the first word of its text.
     ///
-    /// The text is made fit for a log: printable, at most 200 bytes, without arguments that the server quotes.
+    /// The stored text is safe to log: printable, at most 200 bytes, without quoted arguments.
     #[must_use]
     pub fn classify(text: &str) -> Self {
         let text = unwrapped(text);
@@ -97,8 +99,9 @@ impl ServerError {
     }
 }
 
-/// The error itself, where a server before Redis 7 tells first in which line of a script it occurred:
-/// `@user_script: 3: -READONLY …`, or `ERR Error running script (call to f_…): @user_script:3: @user_script: 3: …`.
+/// Strips the script location that servers before Redis 7 put in front of an error:
+/// `@user_script: 3: -READONLY …`, or
+/// `ERR Error running script (call to f_…): @user_script:3: @user_script: 3: …`.
 fn unwrapped(text: &str) -> &str {
     let wrapped = ["@user_script", "ERR Error running script"].iter().any(|start| text.starts_with(start));
     let Some((_, rest)) = text.rsplit_once("@user_script:").filter(|_| wrapped) else { return text };
@@ -118,7 +121,7 @@ mod tests {
         ServerError::classify(text).class
     }
 
-    /// Texts of redis-server 7.0, and some of other versions where they differ.
+    /// Texts of redis-server 7.0, and of other versions where they differ.
     #[test]
     fn p2_errors_are_sorted_by_what_they_mean_for_a_lock() {
         for (expected, texts) in [

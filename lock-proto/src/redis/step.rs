@@ -1,18 +1,18 @@
-//! The step machine of one lock, alone: no hub, no connection, no other names.
+//! State machine of a single lock, without a hub or connections.
 //!
-//! [`Locks`](super::Locks) is this machine for any number of names, and nearly everybody is better served by it. Alone it is for
-//! those who check it: by hand, with a model checker, or in a simulation of their own. It is a plain value that derives `Clone`, `Eq`
-//! and `Hash`, so that an explorer can branch at any step and knows where it has been.
+//! Most users want [`Locks`](super::Locks), which runs this machine for any number of names. Use it
+//! directly to verify it, by hand or with a model checker: [`Lock`] is a plain value that derives
+//! `Clone`, `Eq` and `Hash`, so an explorer can branch at any step.
 //!
-//! Its surroundings ([`Context`]: the time, the settings, what is known of the nodes, the queue of outputs) are a value of
-//! their own, which every step is given.
+//! Each step receives a [`Context`]: time, settings, known state of the nodes, output queue.
 //!
-//! One lock, taken from one node, renewed, and released:
+//! This example takes one lock on one node, renews it and releases it:
 //!
 //! ```
 //! use core::time::Duration;
 //! use lock_proto::redis::step::{Context, Lock, Ttl, Waiter};
-//! use lock_proto::redis::{Config, Endpoint, Event, Key, LocksOutput, Release, Renew, Reply, Request, Wait};
+//! use lock_proto::redis::{Config, Endpoint, Event, Key, LocksOutput};
+//! use lock_proto::redis::{Release, Renew, Reply, Request, Wait};
 //! use lock_proto::{ClientId, Instant, LockId, NodeId};
 //!
 //! let start = Instant::from_millis(1_000);
@@ -22,32 +22,39 @@
 //!
 //! let id = LockId::new(0, 0);
 //! let mut lock = Lock::new(Key::new(b"", b"stock:42"));
-//! lock.acquire(&mut ctx, Waiter { id, terms: ttl, renew: Renew::Auto, wait: Wait::Forever, since: start });
+//! let wait = Wait::Forever;
+//! lock.acquire(&mut ctx, Waiter { id, terms: ttl, renew: Renew::Auto, wait, since: start });
 //!
-//! // It asks the node for the key, and is granted it two milliseconds later.
-//! let Some(LocksOutput::Send { call, request: Request::Take { .. }, .. }) = ctx.poll_output() else { panic!() };
+//! // The lock sends a take request. The node grants it 2 ms later.
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Send { call, request: Request::Take { .. } } = output else { panic!() };
 //! ctx.advance(start + Duration::from_millis(2));
 //! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Granted { fence: None });
-//! let Some(LocksOutput::Event { event: Event::Granted(grant), .. }) = ctx.poll_output() else { panic!() };
-//! // It counts from the moment of the question, not of the answer, and not for the whole of the TTL.
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Event { event: Event::Granted(grant), .. } = output else { panic!() };
+//! // The lease counts from the time of the request, less the clock drift.
 //! assert!(grant.valid_until < start + Duration::from_secs(10));
 //! lock.claim(&mut ctx, id)?;
 //!
-//! // A third of the TTL later it wants to renew.
+//! // The watchdog renews the lease after a third of the TTL.
 //! let (due, why) = lock.deadline(&ctx).unwrap();
 //! assert_eq!(why, "watchdog");
 //! ctx.advance(due);
 //! lock.timeout(&mut ctx);
-//! let Some(LocksOutput::Send { call, request: Request::Extend { .. }, .. }) = ctx.poll_output() else { panic!() };
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Send { call, request: Request::Extend { .. } } = output else { panic!() };
 //! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Extended);
 //! assert!(lock.valid_until(id, &ctx) > Some(grant.valid_until));
 //! while ctx.poll_output().is_some() {}
 //!
-//! // And released.
+//! // Release the lock.
 //! lock.release(&mut ctx, id)?;
-//! let Some(LocksOutput::Send { call, request: Request::Release { .. }, .. }) = ctx.poll_output() else { panic!() };
-//! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Deleted { number: 1, awaited: false });
-//! let Some(LocksOutput::Event { event: Event::Released(Release::Released), .. }) = ctx.poll_output() else { panic!() };
+//! let output = ctx.poll_output().unwrap();
+//! let LocksOutput::Send { call, request: Request::Release { .. } } = output else { panic!() };
+//! let deleted = Reply::Deleted { number: 1, awaited: false };
+//! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &deleted);
+//! let event = Event::Released(Release::Released);
+//! assert_eq!(ctx.poll_output(), Some(LocksOutput::Event { lock: id, event }));
 //! assert!(lock.is_over());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

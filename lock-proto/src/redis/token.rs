@@ -1,35 +1,37 @@
-//! Who wrote a value: numbered tokens, and which of them are spent.
+//! Token numbers and the ranges of retired numbers.
 //!
-//! Every attempt of a client writes a token of its own: the client's id and a number that only grows
-//! (requirement A2). Because numbers can be compared, one script decides in constant space whether a value is a
-//! live lock or a leftover of ours that may be replaced or deleted (requirement A3).
+//! Every attempt writes a unique token: the client's id and a number that only grows. Because
+//! numbers are ordered, a script needs constant space to tell a live value from one that this
+//! client left over and may replace or delete.
+// A2, A3
 
-/// Length in bytes of the part of a token that names the client: 32 hexadecimal digits and a colon.
+/// Length in bytes of the client part of a token: 32 hexadecimal digits and a colon.
 pub const CLIENT_PART: usize = 33;
 
-/// Which numbers of this client's own tokens may be replaced or deleted under a name.
+/// The numbers of this client's tokens that may be replaced or deleted under a name.
 ///
-/// Retired are the numbers that were given back or never granted: all up to `upto`, and those above `after` up to
-/// `last`. The gap between `upto` and `after` keeps the tokens of holders that were told `Lost` but whose guard is still
-/// out: their key must live as long as it can (requirement H6).
+/// A number is retired once it was released or its attempt was given up: all up to `upto`, and
+/// those above `after` up to `last`. The gap protects tokens of holders that lost the lock but
+/// still have a guard, because their keys must live as long as possible.
+// H6
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Retired {
-    /// Every number up to this one is spent.
+    /// Every number up to this one is retired.
     pub upto: u64,
-    /// Numbers above this one, up to `last`, are spent as well.
+    /// Numbers above this one, up to `last`, are retired as well.
     pub after: u64,
     /// The end of the second range.
     pub last: u64,
 }
 
 impl Retired {
-    /// Every number up to `number`.
+    /// Retires every number up to `number`.
     #[must_use]
     pub const fn all_to(number: u64) -> Self {
         Self { upto: number, after: number, last: number }
     }
 
-    /// Whether `number` is spent.
+    /// Returns true if `number` is retired.
     pub const fn contains(&self, number: u64) -> bool {
         number <= self.upto || (number > self.after && number <= self.last)
     }

@@ -1,4 +1,4 @@
-//! Where a server is, and how to log in to it: `redis://` URLs.
+//! `redis://` URLs: address and login of a server.
 
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
@@ -11,10 +11,10 @@ use crate::url::{
     parse_scheme, shown,
 };
 
-/// One server, and how to log in to it.
+/// Address and login of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// Where it is.
+    /// The server's address.
     pub target: Target,
     /// User for `AUTH`; `None` for the default user.
     pub username: Option<Box<str>>,
@@ -32,10 +32,10 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// RESP2, understood by every server.
+    /// RESP2, which every server supports.
     #[default]
     Resp2,
-    /// RESP3, by `HELLO 3`.
+    /// RESP3, negotiated by `HELLO 3`.
     Resp3,
 }
 
@@ -46,22 +46,25 @@ impl Endpoint {
     /// Parses a URL: `redis://[[user]:password@]host[:port][/database][?parameters]`, or
     /// `redis+unix://[[user]:password@]/path[?parameters]` (also `unix://`).
     ///
-    /// The port is 6379 and the database 0 unless given. An IPv6 address stands in brackets. Parameters are `client_name`, the name
-    /// that `CLIENT LIST` shows; `protocol`, `resp2` (default) or `resp3`; and for a unix socket `db`, its database. Whatever is not
-    /// understood is refused: a lock that is not where its owner believes is no lock.
+    /// The default port is 6379 and the default database 0. An IPv6 address must be in brackets.
+    /// The parameters are `client_name`, the name shown by `CLIENT LIST`; `protocol`, which is
+    /// `resp2` (default) or `resp3`; and, for a unix socket, `db`, its database. Anything else is
+    /// rejected, because a lock in the wrong place protects nothing.
     ///
     /// ```
     /// use lock_proto::redis::Endpoint;
     ///
-    /// let endpoint = Endpoint::parse("redis://app:s%40crt@cache.example:6380/2?client_name=billing")?;
+    /// let url = "redis://app:s%40crt@cache.example:6380/2?client_name=billing";
+    /// let endpoint = Endpoint::parse(url)?;
     /// assert_eq!(endpoint.target.to_string(), "cache.example:6380");
-    /// assert_eq!(endpoint.to_string(), "redis://app:***@cache.example:6380/2?client_name=billing");
+    /// let shown = "redis://app:***@cache.example:6380/2?client_name=billing";
+    /// assert_eq!(endpoint.to_string(), shown);
     /// # Ok::<(), lock_proto::UrlError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`UrlError`] names what is wrong, and what is allowed in its place.
+    /// Returns [`UrlError`] with what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = parse_scheme(url, SCHEMES)?;
         let unix = match scheme.as_str() {
@@ -73,8 +76,8 @@ impl Endpoint {
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (login, place) =
             authority.rsplit_once('@').map_or((None, authority), |(login, place)| (Some(login), place));
-        // A password with a raw `/`, `?` or `#` looks like host and path, and must not be shown as such. The path of a socket is
-        // never shown, and may have an `@`.
+        // A password with a raw `/`, `?` or `#` looks like host and path. It must not show up in
+        // the error. A socket path is never shown and may contain an `@`.
         let may_be_path = unix && place.is_empty();
         let visible = if may_be_path { rest.split_once('?').map_or("", |(_, query)| query) } else { rest };
         if visible.contains('@') {
@@ -179,7 +182,7 @@ fn parse_socket(place: &str, path: &str) -> Result<Target, UrlError> {
         return Err(UrlError::UnixHost);
     }
     let path = decoded(path, "path")?;
-    // An authority ends at a slash, so a path that is there starts with one.
+    // The authority ends at a slash, so a non-empty path starts with one.
     if path.len() < 2 { Err(UrlError::NoPath) } else { Ok(Target::Unix { path }) }
 }
 

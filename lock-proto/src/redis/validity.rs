@@ -1,4 +1,5 @@
-//! How long a grant counts: integer arithmetic on TTLs and clocks (requirements T1, Q4, H1).
+//! Validity of a grant: integer arithmetic on TTLs and clocks.
+// T1, Q4, H1
 
 use core::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::jitter::jitter_nanos;
 use crate::lock::{MAX_TTL, MIN_TTL, Renew};
 use crate::time::{Instant, millis_up, nanos};
 
-/// The times that follow from a TTL and the settings.
+/// A checked TTL and the times derived from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl {
     ms: u64,
@@ -19,7 +20,7 @@ impl Ttl {
     ///
     /// # Errors
     ///
-    /// [`Invalid`] says what was wrong with it, and what may be given.
+    /// Returns [`Invalid`] with the reason and the allowed range.
     pub fn new(given: Duration, renew: Renew, config: &Config) -> Result<Self, Invalid> {
         if given < MIN_TTL || given > MAX_TTL {
             return Err(Invalid::Ttl { given, min: MIN_TTL, max: MAX_TTL });
@@ -28,7 +29,7 @@ impl Ttl {
         if renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold);
         }
-        // The first renewal and two tries of it must fit.
+        // The first renewal and two tries must fit into the validity.
         let validity = Duration::from_nanos(ttl.validity(config));
         if ttl.duration() / 3 + 2 * config.request_timeout.min(ttl.duration() / 5) > validity {
             return Err(Invalid::Drift { ttl: given, validity });
@@ -52,46 +53,48 @@ impl Ttl {
         Duration::from_millis(self.ms)
     }
 
-    /// In nanoseconds: what follows here is asked for at every step, and arithmetic on a `Duration` takes several times as long.
+    /// The TTL in ns. Every step uses it, and `Duration` arithmetic is several times slower.
     pub(crate) const fn nanos(self) -> u64 {
         self.ms.saturating_mul(1_000_000)
     }
 
-    /// How long a grant counts from the emission of its request, less what clocks may drift apart: in nanoseconds.
+    /// Validity of a grant in ns, from the emission of its request: the TTL less the clock drift.
     fn validity(self, config: &Config) -> u64 {
         let drift = self.nanos() / u64::from(config.drift.divisor.max(1));
         self.nanos().saturating_sub(drift.saturating_add(nanos(config.drift.margin)))
     }
 
-    /// Until when a grant counts that was asked for at `emitted` (requirement T1).
+    /// Returns the end of validity of a grant requested at `emitted`.
+    // T1
     pub(crate) fn until(self, emitted: Instant, config: &Config) -> Instant {
         emitted.after(self.validity(config))
     }
 
-    /// When the watchdog renews what was last confirmed by a request of the instant `from`: a third of the TTL later, less some jitter, which
-    /// `n` selects. The jitter keeps locks that were taken together apart; the beat, a five-hundredth of the TTL at most, has those that are
-    /// due nearly at the same time leave in one write, which costs a fraction of as many writes.
+    /// Returns when the watchdog renews a lease confirmed by a request of `from`: a third of the
+    /// TTL later, less jitter selected by `n` to spread locks taken together. A coalescing interval
+    /// of at most TTL/512 lets nearly simultaneous renewals share one write.
     pub(crate) const fn renew_at(self, from: Instant, seed: u64, n: u64) -> Instant {
         let third = self.nanos() / 3;
         from.after(third - jitter_nanos(seed, n, third / 10)).round_down_to(self.nanos() / 512)
     }
 
-    /// When a renewal that failed at `now` is tried again. Jitter, which `n` selects, keeps locks apart whose renewals failed together.
+    /// Returns when to retry a renewal that failed at `now`, with jitter selected by `n`.
     pub(crate) const fn retry_at(self, now: Instant, seed: u64, n: u64) -> Instant {
         let pause = self.nanos() / 12;
         now.after(pause - jitter_nanos(seed, n, pause / 2))
     }
 
-    /// When a round that began at `started` stops waiting for its nodes (requirement Q1): when its grants count no more, unless the
-    /// settings say otherwise. A late answer is no reason to stop: the nodes would be asked for the same again.
+    /// Returns when a round stops waiting for its nodes: when its grants expire, or at the
+    /// configured timeout. Stopping sooner would only repeat the requests to slow nodes.
+    // Q1
     pub(crate) fn round_end(self, started: Instant, config: &Config) -> Instant {
         let until = self.until(started, config);
         config.store.round_timeout.filter(|_| config.is_quorum()).map_or(until, |timeout| until.min(started + timeout))
     }
 }
 
-/// The quorum-th largest end of validity: at that instant a quorum still has the key (requirement Q4).
-/// `None` if fewer than a quorum have one.
+/// Returns the quorum-th largest end of validity, until which a quorum has the key.
+// Q4
 pub(crate) fn quorum_until(untils: impl Iterator<Item = Option<Instant>>, quorum: usize) -> Option<Instant> {
     if quorum == 1 {
         return untils.flatten().max();
@@ -135,26 +138,27 @@ mod tests {
             assert!(at(50) < retry && retry <= at(100), "{n}: {retry}");
         }
         assert_eq!((ttl.ms(), ttl.duration()), (1_200, ms(1_200)));
-        // A third, less a tenth of that at most, and less a beat.
+        // A third, less at most a tenth of that, and less the coalescing interval.
         let beat = ms(1_200) / 512;
         for n in 0..100 {
             let renewal = ttl.renew_at(at(0), 7, n);
             assert!(at(360).back(beat) < renewal && renewal <= at(400), "{n}: {renewal}");
             assert_eq!(renewal, renewal.round_down_to(1 << 21), "a power of two, not above {beat:?}");
         }
-        // Requirement Q1.
+        // Q1
         let quorum = Config::new(["redis://a", "redis://b", "redis://c"].map(|url| url.parse().expect("a URL")));
         assert_eq!(ttl.round_end(at(0), &quorum), ttl.until(at(0), &quorum));
         assert_eq!(ttl.round_end(at(0), &quorum.round_timeout(ms(7))), at(7));
         assert_eq!(ttl.round_end(at(0), &config().round_timeout(ms(7))), ttl.until(at(0), &config()));
     }
 
-    /// The bounds themselves are allowed (requirements H1, Q1 and Q6).
+    /// The bounds themselves are allowed.
+    // H1, Q1 and Q6
     #[test]
     fn a_ttl_that_just_fits_is_taken_and_one_that_just_does_not_is_refused() {
         let ms = Duration::from_millis;
         let drift = |margin: u64| config().drift(Drift { divisor: 100, margin: ms(margin) });
-        // A renewal after 200 ms and two tries of 120 ms each make 440 ms; 6 ms of the 600 ms are lost to the divisor.
+        // A renewal after 200 ms and two tries of 120 ms need 440 ms. The divisor takes 6 ms.
         assert_eq!(Ttl::new(ms(600), Renew::Auto, &drift(154)), Ok(Ttl { ms: 600 }));
         assert!(matches!(Ttl::new(ms(600), Renew::Auto, &drift(155)), Err(Invalid::Drift { .. })));
 

@@ -1,8 +1,9 @@
-//! Which holds a node has to confirm after a reconnect: all, if it may have become another server (requirement Q7), else those whose
-//! renewal failed.
+//! Verification of held locks after a reconnect.
 //!
-//! A bounded number of requests is in flight for each node, so that a server that has just come back is not flooded by every lock at
-//! once. The locks whose validity ends first come first.
+//! If the connection may lead to another server, all holds are verified, otherwise those whose
+//! renewal failed. The number of requests in flight per node is bounded, so that a node that just
+//! came back is not flooded. Locks that expire first are verified first.
+// Q7
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -12,20 +13,20 @@ use crate::id::{CallId, NodeId};
 use crate::lock::Cause;
 use crate::time::Instant;
 
-/// How many locks of one node are verified at a time.
+/// Maximum number of verifications in flight per node.
 // P6
 const IN_FLIGHT: usize = 256;
 
-/// What is left to verify, of each node.
+/// Pending verifications of each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Verifications(BTreeMap<NodeId, Verification>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Verification {
-    /// The end of validity and the slot of each lock that was not asked about.
+    /// Expiry and slot of each lock whose verification is not yet sent.
     waiting: BTreeSet<(Instant, u32)>,
-    /// The calls without an answer, and what they are about.
-    asked: Vec<(u64, (Instant, u32))>,
+    /// Calls in flight, each with the lock it verifies.
+    in_flight: Vec<(u64, (Instant, u32))>,
 }
 
 impl Verifications {
@@ -33,7 +34,7 @@ impl Verifications {
         self.0.is_empty()
     }
 
-    /// These locks are to be verified. Those that an earlier connection left over still are.
+    /// Adds these locks. Locks left over from an earlier connection remain.
     pub(crate) fn begin(&mut self, node: NodeId, held: impl Iterator<Item = (Instant, u32)>) {
         let held: BTreeSet<_> = held.collect();
         if !held.is_empty() {
@@ -44,33 +45,34 @@ impl Verifications {
         }
     }
 
-    /// The next lock to ask about, if another request may be in flight.
+    /// Returns the next lock to verify, unless too many requests are in flight.
     pub(crate) fn next(&mut self, node: NodeId) -> Option<(Instant, u32)> {
         let verification = self.0.get_mut(&node)?;
-        if verification.asked.len() >= IN_FLIGHT {
+        if verification.in_flight.len() >= IN_FLIGHT {
             return None;
         }
         let next = verification.waiting.pop_first();
-        if next.is_none() && verification.asked.is_empty() {
+        if next.is_none() && verification.in_flight.is_empty() {
             self.0.remove(&node);
         }
         next
     }
 
-    /// The call with this serial asks about this lock.
-    pub(crate) fn asked(&mut self, node: NodeId, serial: u64, lock: (Instant, u32)) {
+    /// Records the call that verifies this lock.
+    pub(crate) fn sent(&mut self, node: NodeId, serial: u64, lock: (Instant, u32)) {
         if let Some(verification) = self.0.get_mut(&node) {
-            verification.asked.push((serial, lock));
+            verification.in_flight.push((serial, lock));
         }
     }
 
-    /// A call has its answer. Whether another lock may be asked about now. After the end of a connection the rest waits for the next one.
+    /// Handles the reply to a call. Returns true if another lock may be verified now. After a
+    /// connection loss, the rest waits for the next connection.
     pub(crate) fn answered(&mut self, call: CallId, reply: &Reply) -> bool {
         let Some(verification) = self.0.get_mut(&call.node) else { return false };
-        let Some(place) = verification.asked.iter().position(|(serial, _)| *serial == call.serial) else {
+        let Some(index) = verification.in_flight.iter().position(|(serial, _)| *serial == call.serial) else {
             return false;
         };
-        let (_, lock) = verification.asked.swap_remove(place);
+        let (_, lock) = verification.in_flight.swap_remove(index);
         let ended = matches!(reply, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
         if ended {
             verification.waiting.insert(lock);

@@ -1,10 +1,11 @@
-//! What one node is still owed under one name: the compensating delete (requirement A4).
+//! Cleanup on one node: the compensating delete of retired tokens.
 //!
-//! The attempts of the round under way are not among this: they become a debt when the round ends without their answer.
-//!
-//! An attempt that was given up may have written its token, or may still write it: a stopped server executes what a closed
-//! connection had sent. So the delete is repeated until it is confirmed by a request younger than every attempt it covers, and
-//! where an attempt ended Unknown the node is looked at once more a TTL later. A node's silence ends nothing.
+//! When a round ends, its attempts in flight become part of the cleanup. An attempt that was given
+//! up may have written its token, or may still do so: a stopped server later executes what a closed
+//! connection has sent. The delete is therefore repeated until a request newer than all attempts it
+//! covers confirms it. After an attempt ended `Unknown`, the node is checked once more a TTL later.
+//! Cleanup does not end while the node is silent.
+// A4
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -18,7 +19,7 @@ use crate::redis::token::Retired;
 use crate::redis::validity::Ttl;
 use crate::time::Instant;
 
-/// An attempt on this node that has no answer yet.
+/// An attempt in flight on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Take {
     pub(crate) serial: u64,
@@ -27,18 +28,18 @@ pub(crate) struct Take {
     pub(crate) ttl: Ttl,
 }
 
-/// A delete that has no answer yet.
+/// A delete in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Delete {
     pub(crate) serial: u64,
     pub(crate) emitted: Instant,
-    /// The highest number that it may delete.
+    /// Highest number that it may delete.
     covers: u64,
-    /// Every attempt had its answer when it was emitted.
+    /// All covered attempts had been answered when it was emitted.
     settled: bool,
-    /// It names the keys by which a waiter is woken.
+    /// It includes the keys that wake a waiter.
     pub(crate) announce: bool,
-    /// Something more became owed meanwhile.
+    /// More cleanup was scheduled since it was sent.
     again: bool,
 }
 
@@ -47,34 +48,34 @@ enum Step {
     #[default]
     Clear,
     Sent(Delete),
-    /// Confirmed, but attempts are still without an answer: to be repeated after the last one.
+    /// Confirmed, but with attempts in flight. Repeated after the last of them.
     Settling {
         covers: u64,
     },
-    /// To be repeated, because the server could not.
+    /// To be repeated after an error of the server.
     Retry {
         at: Instant,
     },
-    /// To be repeated when the node is back.
+    /// To be repeated after a reconnect.
     Stalled,
-    /// Confirmed, to be looked at once more.
+    /// Confirmed, with a final check to come.
     Check {
         at: Instant,
     },
 }
 
-/// The attempts on one node that are without an answer, and the delete that it is owed.
+/// Attempts in flight and pending delete on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Cleanup {
     takes: Vec<Take>,
-    /// The longest TTL of the attempts that ended Unknown; zero if none did.
-    ghost_ttl: Duration,
-    /// When the node is to be looked at once more, because an attempt had ended Unknown before the last confirmed delete. It stands
-    /// however often the name is used and deleted before then.
+    /// Longest TTL of the attempts that ended `Unknown`; zero if none did.
+    unknown_ttl: Duration,
+    /// When to check the node once more, because an attempt had ended `Unknown` before the last
+    /// confirmed delete. Later uses of the name do not cancel the check.
     recheck: Option<Instant>,
-    /// The highest number that was granted here and has to be deleted; 0 if none was. A delete that does not cover it says nothing of it.
+    /// Highest granted number to delete; 0 for none. Only a delete that covers it decides about it.
     present: u64,
-    /// The number that the delete will most likely find.
+    /// Number that the delete will most likely find.
     number: u64,
     /// Whether the delete wakes a waiter.
     announce: bool,
@@ -82,7 +83,7 @@ pub(crate) struct Cleanup {
     step: Step,
 }
 
-/// Whether a delete has to be sent now.
+/// Whether to send a delete now.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Send {
@@ -91,41 +92,41 @@ pub(crate) enum Send {
 }
 
 impl Cleanup {
-    /// Nothing is out, nothing is owed, nothing can appear.
+    /// Returns true if nothing is in flight or pending, and no token can appear.
     pub(crate) fn is_clear(&self) -> bool {
         self.takes.is_empty()
             && self.step == Step::Clear
-            && self.ghost_ttl.is_zero()
+            && self.unknown_ttl.is_zero()
             && self.recheck.is_none()
-            && !self.has_found()
+            && !self.has_granted()
     }
 
-    /// Whether an attempt of ours may be on the node, now or later.
+    /// Returns true if the node has a token of this client, or may yet get one.
     pub(crate) fn may_have_landed(&self) -> bool {
-        !self.takes.is_empty() || !self.ghost_ttl.is_zero() || self.has_found()
+        !self.takes.is_empty() || !self.unknown_ttl.is_zero() || self.has_granted()
     }
 
-    /// Whether the delete is to wake a waiter.
+    /// Returns true if the delete shall wake a waiter.
     pub(crate) const fn announces(&self) -> bool {
         self.announce
     }
 
-    /// The number that a delete will most likely find, and which others it may find, of those that are `spent`.
+    /// Returns the number that a delete will most likely find, and others to look for.
     ///
-    /// None, if before this all was clear: every other attempt of this client has had its answer, and left nothing that was not
-    /// deleted and looked for (requirement A4). Numbers are never used twice (A2), and the node executes in order what one connection
-    /// sends, so nothing else can appear before the answer either. (But for what lands even after it was looked for: that ends at its
-    /// TTL, here as elsewhere.) Whatever goes wrong with the delete, it is repeated with all that is spent (U1).
-    pub(crate) fn to_find(&self, retired: Retired) -> (u64, Option<Retired>) {
+    /// If the cleanup was clear there are no others. All other attempts were answered, and what
+    /// they left was deleted and checked for. Numbers are never reused, and the node executes the
+    /// requests of one connection in order, so nothing else can appear before the reply. If the
+    /// delete fails, it is repeated with all retired numbers.
+    // A2, A4, U1
+    pub(crate) fn numbers_to_delete(&self, retired: Retired) -> (u64, Option<Retired>) {
         if self.number > 0 && self.is_clear() {
             (self.number, None)
         } else {
-            // A number that is alive or lost is not what is looked for.
+            // Do not look for a live or lost number.
             (if retired.contains(self.number) { self.number } else { 0 }, Some(retired))
         }
     }
 
-    /// An attempt on the node has no answer yet.
     pub(crate) const fn awaits_take(&self) -> bool {
         !self.takes.is_empty()
     }
@@ -135,37 +136,37 @@ impl Cleanup {
         self.takes.push(take);
     }
 
-    /// The token with this number was granted here, and will have to be deleted.
-    pub(crate) fn found(&mut self, number: u64) {
+    /// Records that the token with this number was granted and has to be deleted.
+    pub(crate) fn granted(&mut self, number: u64) {
         self.present = self.present.max(number);
     }
 
-    pub(crate) const fn has_found(&self) -> bool {
+    pub(crate) const fn has_granted(&self) -> bool {
         self.present > 0
     }
 
-    /// The attempt with this serial has its answer.
+    /// Removes the attempt with this serial, which was answered.
     pub(crate) fn settle(&mut self, serial: u64, reply: &Reply) -> Option<Take> {
         let place = self.takes.iter().position(|take| take.serial == serial)?;
         let take = self.takes.swap_remove(place);
         if matches!(reply, Reply::Unknown(_)) {
-            self.may_appear(take);
+            self.ended_unknown(take);
         }
         Some(take)
     }
 
-    /// The attempt ended Unknown: its token may still appear.
-    pub(crate) fn may_appear(&mut self, take: Take) {
-        self.ghost_ttl = self.ghost_ttl.max(take.ttl.duration());
+    /// Records that the attempt ended `Unknown`, so that its token may still appear.
+    pub(crate) fn ended_unknown(&mut self, take: Take) {
+        self.unknown_ttl = self.unknown_ttl.max(take.ttl.duration());
     }
 
-    /// The attempt with this number, which is spent, has its answer: what has to follow.
-    pub(crate) fn straggled(&mut self, number: u64, reply: &Reply) -> Send {
+    /// Handles the reply to an attempt whose number is retired.
+    pub(crate) fn late_reply(&mut self, number: u64, reply: &Reply) -> Send {
         let granted = matches!(reply, Reply::Granted { .. });
         if granted {
-            self.found(number);
+            self.granted(number);
         }
-        // If a delete under way does not find it, it is repeated.
+        // If the delete in flight does not find the token, it is repeated.
         let covered = granted && matches!(self.step, Step::Sent(delete) if number <= delete.covers);
         if (granted && !covered) || matches!(reply, Reply::Unknown(_)) {
             return self.schedule(0, false);
@@ -174,7 +175,7 @@ impl Cleanup {
         if settles { Send::Now } else { Send::No }
     }
 
-    /// Something of a spent number may be here: delete it.
+    /// Schedules a delete, because a retired token may be on the node.
     pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
         self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
@@ -184,7 +185,7 @@ impl Cleanup {
         Send::No
     }
 
-    /// No attempt whose number is spent is without an answer.
+    /// Returns true if no attempt up to this number is in flight.
     fn is_settled(&self, covers: u64) -> bool {
         self.takes.iter().all(|take| take.number > covers)
     }
@@ -194,27 +195,26 @@ impl Cleanup {
         self.step = Step::Sent(Delete { serial, emitted, covers, settled, announce, again: false });
     }
 
-    /// A delete is under way.
     const fn is_deleting(&self) -> bool {
         matches!(self.step, Step::Sent(_))
     }
 
-    /// A delete is under way that wakes a waiter.
+    /// Returns true if a delete that wakes a waiter is in flight.
     pub(crate) const fn is_announcing(&self) -> bool {
         matches!(self.step, Step::Sent(delete) if delete.announce)
     }
 
-    /// The delete under way, if it has this serial.
+    /// Returns the delete in flight if it has this serial.
     pub(crate) fn delete(&self, serial: u64) -> Option<Delete> {
         if let Step::Sent(delete) = self.step { Some(delete).filter(|delete| delete.serial == serial) } else { None }
     }
 
-    /// The delete under way has its answer.
+    /// Handles the reply to the delete in flight.
     pub(crate) fn answered(&mut self, now: Instant, delete: Delete, reply: &Reply) -> Send {
         match reply {
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken => {
                 let deleted = matches!(reply, Reply::Deleted { .. });
-                let found = self.has_found() && self.present <= delete.covers;
+                let found = self.has_granted() && self.present <= delete.covers;
                 if found {
                     self.present = 0;
                 }
@@ -226,9 +226,9 @@ impl Cleanup {
                     self.step = Step::Settling { covers: delete.covers };
                     return Send::No;
                 }
-                if !self.ghost_ttl.is_zero() {
-                    self.recheck = self.recheck.max(Some(now + self.ghost_ttl));
-                    self.ghost_ttl = Duration::ZERO;
+                if !self.unknown_ttl.is_zero() {
+                    self.recheck = self.recheck.max(Some(now + self.unknown_ttl));
+                    self.unknown_ttl = Duration::ZERO;
                 } else if self.recheck.is_some_and(|at| at <= delete.emitted) {
                     self.recheck = None;
                 }
@@ -240,19 +240,19 @@ impl Cleanup {
                 };
             }
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
-            // Those keys may be forbidden, or lie elsewhere in a cluster: the lock's own key can be deleted without them.
+            // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
                 self.retries = self.retries.saturating_add(1);
                 if error.class == ErrorClass::Refused && self.takes.is_empty() {
-                    // It will not be allowed later either; what may be there ends at its TTL.
+                    // A retry would be refused as well. A token that is left expires by its TTL.
                     *self = Self::default();
                 } else {
                     let pause = doubled(Duration::from_millis(20), self.retries.into(), Duration::from_secs(2));
                     self.step = Step::Retry { at: now + pause };
                 }
             }
-            // No delete is answered like this; to be on the safe side, ask again later.
+            // Not a reply to a delete; retry later to be safe.
             Reply::Granted { .. } | Reply::Busy { .. } | Reply::Extended | Reply::Announced => {
                 self.step = Step::Retry { at: now + Duration::from_secs(1) };
             }
@@ -260,7 +260,6 @@ impl Cleanup {
         Send::No
     }
 
-    /// The node is reachable again.
     pub(crate) fn node_up(&self) -> Send {
         if matches!(self.step, Step::Stalled | Step::Retry { .. }) { Send::Now } else { Send::No }
     }
@@ -276,18 +275,17 @@ impl Cleanup {
         }
     }
 
-    /// Whether it waits for its node to come back.
     pub(crate) const fn is_stalled(&self) -> bool {
         matches!(self.step, Step::Stalled)
     }
 
-    /// Whether all that is left is the second look, which nobody has to wait for.
+    /// Returns true if only the final check remains, which nothing has to wait for.
     pub(crate) const fn is_only_a_check(&self) -> bool {
         matches!(self.step, Step::Check { .. })
     }
 }
 
-/// The debts of all nodes. Only those that are not clear take room: a lock that is held quietly has none.
+/// The cleanups of all nodes. Clear ones are not stored, so that an idle hold takes no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Cleanups(Vec<(NodeId, Cleanup)>);
 
@@ -300,7 +298,7 @@ impl Cleanups {
         self.0.iter_mut().find(|(at, _)| *at == node).map(|(_, cleanup)| cleanup)
     }
 
-    /// The debt of `node`, a clear one if there is none yet.
+    /// Returns the cleanup of `node`, creating a clear one if necessary.
     pub(crate) fn of(&mut self, node: NodeId) -> &mut Cleanup {
         let place = self.0.iter().position(|(at, _)| *at == node).unwrap_or_else(|| {
             if self.0.is_empty() {
@@ -317,12 +315,11 @@ impl Cleanups {
         self.0.iter().map(|(_, cleanup)| cleanup)
     }
 
-    /// The nodes that a delete has to be sent to now.
+    /// Returns the nodes to which a delete is due.
     pub(crate) fn due(&self, now: Instant) -> NodeSet {
         self.nodes(|cleanup| cleanup.timeout(now) == Send::Now)
     }
 
-    /// The nodes with a delete under way.
     pub(crate) fn deleting(&self) -> NodeSet {
         self.nodes(Cleanup::is_deleting)
     }
@@ -337,7 +334,6 @@ impl Cleanups {
         nodes
     }
 
-    /// Forgets what is clear.
     pub(crate) fn tidy(&mut self) {
         if self.0.is_empty() {
             return;
@@ -373,7 +369,7 @@ mod tests {
         Take { serial: number, number, emitted: ms(0), ttl }
     }
 
-    /// A debt with these attempts unanswered, whose delete of all up to 5 is under way.
+    /// A cleanup with these attempts in flight and a delete of all numbers up to 5.
     fn deleting(takes: &[u64]) -> Cleanup {
         let mut cleanup = Cleanup::default();
         takes.iter().for_each(|number| cleanup.take_sent(take(*number)));
@@ -387,9 +383,9 @@ mod tests {
         cleanup.answered(ms(now), delete, reply)
     }
 
-    fn straggled(cleanup: &mut Cleanup, number: u64, reply: &Reply) -> Send {
+    fn late_reply(cleanup: &mut Cleanup, number: u64, reply: &Reply) -> Send {
         cleanup.settle(number, reply).unwrap();
-        cleanup.straggled(number, reply)
+        cleanup.late_reply(number, reply)
     }
 
     fn rejected(class: ErrorClass) -> Reply {
@@ -400,36 +396,36 @@ mod tests {
     fn a4_the_delete_is_repeated_after_the_last_attempt_that_it_covers() {
         let mut cleanup = deleting(&[4, 5, 6]);
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::No);
-        assert_eq!(straggled(&mut cleanup, 4, &BUSY), Send::No);
-        // The attempt with the number 6 is alive: it is not waited for.
-        assert_eq!(straggled(&mut cleanup, 5, &BUSY), Send::Now);
+        assert_eq!(late_reply(&mut cleanup, 4, &BUSY), Send::No);
+        // Attempt 6 is live and not waited for.
+        assert_eq!(late_reply(&mut cleanup, 5, &BUSY), Send::Now);
     }
 
     #[test]
     fn a4_a_straggler_that_landed_is_deleted_at_once() {
         let mut cleanup = deleting(&[5]);
         assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::No);
-        assert_eq!(straggled(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
-        // While a delete is under way, it is only if that one did not find it.
+        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
+        // A delete in flight is repeated only if it did not find the token.
         for (found, then) in [(DELETED, Send::No), (Reply::Absent, Send::Now), (Reply::Taken, Send::Now)] {
             let mut cleanup = deleting(&[5]);
-            assert_eq!(straggled(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
-            assert!(cleanup.has_found() && cleanup.may_have_landed());
+            assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
+            assert!(cleanup.has_granted() && cleanup.may_have_landed());
             assert_eq!(answered(&mut cleanup, 10, &found), then, "{found:?}");
-            assert!(!cleanup.has_found());
+            assert!(!cleanup.has_granted());
         }
     }
 
-    /// A delete of older numbers is under way when a newer one is granted: its answer says nothing of that.
+    /// The delete in flight covers older numbers than the one just granted.
     #[test]
     fn a4_a_delete_says_nothing_of_what_it_does_not_cover() {
         let mut cleanup = deleting(&[]);
-        cleanup.found(6);
+        cleanup.granted(6);
         assert_eq!(answered(&mut cleanup, 10, &Reply::Taken), Send::No);
-        assert!(cleanup.has_found() && cleanup.may_have_landed() && !cleanup.is_clear());
-        // One that is spent is deleted by the next.
+        assert!(cleanup.has_granted() && cleanup.may_have_landed() && !cleanup.is_clear());
+        // The next delete removes a retired token.
         let mut cleanup = deleting(&[6]);
-        assert_eq!(straggled(&mut cleanup, 6, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(late_reply(&mut cleanup, 6, &Reply::Granted { fence: None }), Send::No);
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
         cleanup.delete_sent(100, ms(10), 6, false);
         assert_eq!(answered(&mut cleanup, 20, &DELETED), Send::No);
@@ -439,8 +435,8 @@ mod tests {
     #[test]
     fn a4_an_attempt_that_ended_unknown_is_looked_for_once_more_a_ttl_later() {
         let mut cleanup = deleting(&[5]);
-        assert_eq!(straggled(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
-        // What became owed meanwhile needs a younger delete.
+        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
+        // Cleanup scheduled meanwhile needs a newer delete.
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
         cleanup.delete_sent(100, ms(10), 5, false);
         assert_eq!(answered(&mut cleanup, 20, &Reply::Absent), Send::No);
@@ -451,39 +447,39 @@ mod tests {
         assert!(cleanup.is_clear() && !cleanup.announces() && !cleanup.may_have_landed());
     }
 
-    /// The name is taken and given back again within that TTL: the check still comes.
+    /// The name is taken and released within that TTL. The check is still made.
     #[test]
     fn a4_the_look_a_ttl_later_stands_when_the_name_is_used_again() {
         let mut cleanup = Cleanup::default();
-        cleanup.may_appear(take(5));
+        cleanup.ended_unknown(take(5));
         for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
             assert_eq!(cleanup.schedule(5, true), Send::Now);
             cleanup.delete_sent(100, ms(emitted), 5, false);
             assert_eq!(answered(&mut cleanup, confirmed, &DELETED), Send::No);
             assert_eq!((cleanup.deadline(), cleanup.is_clear()), (Some(ms(1_010)), false), "{emitted}");
-            // Whatever is spent is looked for meanwhile, not the last number alone.
+            // Until the check, deletes look for all retired numbers.
             let retired = Retired::all_to(5);
-            assert_eq!(cleanup.to_find(retired), (5, Some(retired)));
+            assert_eq!(cleanup.numbers_to_delete(retired), (5, Some(retired)));
         }
-        // A later attempt that ends Unknown is looked for a TTL after the delete that follows it.
-        cleanup.may_appear(take(6));
+        // A later attempt that ends `Unknown` is checked a TTL after the next delete.
+        cleanup.ended_unknown(take(6));
         assert_eq!(cleanup.schedule(6, true), Send::Now);
         cleanup.delete_sent(100, ms(1_030), 6, false);
         assert_eq!(answered(&mut cleanup, 1_040, &DELETED), Send::No);
         assert_eq!(cleanup.deadline(), Some(ms(2_040)));
-        // A delete that leaves when the check is due is the check.
+        // A delete sent when the check is due replaces it.
         assert_eq!(cleanup.schedule(6, true), Send::Now);
         cleanup.delete_sent(100, ms(2_040), 6, false);
         assert_eq!(answered(&mut cleanup, 2_050, &Reply::Absent), Send::No);
         assert!(cleanup.is_clear() && !cleanup.announces());
     }
 
-    /// No number has been told yet: whatever is spent is looked for.
+    /// Without a likely number, the delete looks for all retired ones.
     #[test]
     fn a4_a_delete_always_says_what_it_looks_for() {
         let retired = Retired { upto: 2, after: 3, last: 4 };
-        let to_find = |number| Cleanup { number, ..Cleanup::default() }.to_find(retired);
-        assert_eq!([0, 2].map(to_find), [(0, Some(retired)), (2, None)]);
+        let numbers_to_delete = |number| Cleanup { number, ..Cleanup::default() }.numbers_to_delete(retired);
+        assert_eq!([0, 2].map(numbers_to_delete), [(0, Some(retired)), (2, None)]);
     }
 
     #[test]
@@ -496,7 +492,7 @@ mod tests {
             cleanup.delete_sent(100, ms(at + pause), 5, false);
             assert_eq!(cleanup.node_up(), Send::No);
         }
-        // A silent node is asked when it is back.
+        // After a connection loss, the delete waits for the reconnect.
         assert_eq!(answered(&mut cleanup, 500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
         assert_eq!((cleanup.deadline(), cleanup.is_stalled(), cleanup.node_up()), (None, true, Send::Now));
     }
@@ -511,7 +507,7 @@ mod tests {
         assert_eq!((cleanup.is_clear(), cleanup.deadline()), (false, Some(ms(50))));
     }
 
-    /// The keys that an announcement needs are forbidden: the lock's own may not be.
+    /// The announcement's keys are forbidden, but the lock's key may be allowed.
     #[test]
     fn u1_a_delete_that_is_refused_with_an_announcement_is_repeated() {
         let mut cleanup = Cleanup::default();
@@ -531,10 +527,13 @@ mod tests {
         for node in [0, 1, 2] {
             let _ = cleanups.of(NodeId::new(node));
         }
-        cleanups.of(NodeId::new(1)).found(1);
+        cleanups.of(NodeId::new(1)).granted(1);
         assert!(!cleanups.is_empty());
         cleanups.tidy();
-        assert_eq!((cleanups.iter().count(), cleanups.get(NodeId::new(1)).is_some_and(Cleanup::has_found)), (1, true));
+        assert_eq!(
+            (cleanups.iter().count(), cleanups.get(NodeId::new(1)).is_some_and(Cleanup::has_granted)),
+            (1, true)
+        );
         *cleanups.of(NodeId::new(1)) = Cleanup::default();
         assert!(cleanups.is_empty());
         cleanups.tidy();

@@ -1,4 +1,4 @@
-//! What the locks of a client know of their surroundings: the nodes, and who the client is.
+//! State shared by the locks of a client: its nodes and its identity.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,28 +16,30 @@ use crate::redis::request::{Identity, Key, Request};
 use crate::redis::verify::Verifications;
 use crate::time::Instant;
 
-/// What is known of a node.
+/// Known state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
-    /// Until when it does not count for new rounds, because it may have lost its data in a restart (requirement Q6).
+    /// The node does not vote until then, since a restart may have lost its data.
+    // Q6
     pub quarantined_until: Option<Instant>,
-    /// Its age cannot be read, and that keeps it out.
+    /// The node does not vote, because its uptime cannot be read.
     pub age_refused: Option<ServerError>,
-    /// Tells one server process from another. `None`: not connected yet, or the server did not say.
+    /// Identifies the server process. `None` before the first connection, or if unknown.
     pub run_id: Option<Box<str>>,
-    /// The current connection is not the first, and it is not known to lead to the same server process as
-    /// the one before: what that one confirmed has to be verified (requirement Q7).
+    /// The current connection may lead to another server process than the one before, so what that
+    /// one confirmed has to be verified.
+    // Q7
     pub changed: bool,
-    /// There was a connection before.
-    met: bool,
-    /// When the run id changed, the last two times.
+    /// The node was connected before.
+    connected_before: bool,
+    /// Times of the last two changes of the run id.
     changes: [Option<Instant>; 2],
-    /// It changed three times within a quarantine.
+    /// The run id changed three times within a quarantine.
     unstable: bool,
 }
 
 impl Node {
-    /// Why it does not count for a new round at `now`.
+    /// Returns why the node may not vote at `now`.
     pub(crate) fn excluded(&self, now: Instant) -> Option<Answer> {
         if let Some(error) = &self.age_refused {
             return Some(Answer::Rejected(error.clone()));
@@ -46,29 +48,29 @@ impl Node {
         Some(if self.unstable { Answer::UnstableIdentity } else { Answer::RecentlyRestarted })
     }
 
-    /// Takes in which server a new connection leads to, if that is known.
-    pub(crate) fn meet(&mut self, now: Instant, config: &Config, server: Option<&Result<ServerInfo, ServerError>>) {
+    /// Records the identity of the server that a new connection leads to, if known.
+    pub(crate) fn identify(&mut self, now: Instant, config: &Config, server: Option<&Result<ServerInfo, ServerError>>) {
         let run_id = server.and_then(|server| server.as_ref().ok()).map(|info| info.run_id.clone());
         let before = mem::replace(&mut self.run_id, run_id);
-        let first = !mem::replace(&mut self.met, true);
+        let first = !mem::replace(&mut self.connected_before, true);
         self.changed = !first && (self.run_id.is_none() || self.run_id != before);
         if !config.is_quorum() {
             return;
         }
         self.age_refused = None;
         match server {
-            // The uptime comes from the server's wall clock. It counts at first sight only; what happens to
-            // the node later is timed by our own clock.
+            // The uptime depends on the server's wall clock, so use it for the first connection
+            // only. Later restarts are timed by our own clock.
             Some(Ok(info)) if first => {
                 self.quarantined_until = config.store.quarantine.checked_sub(info.uptime).map(|left| now + left);
             }
             Some(Ok(_)) if !self.changed => {}
-            // What it may tell another time it has not told now.
+            // A transient error says nothing about the identity, so assume a restart.
             Some(Err(error)) if error.class != ErrorClass::Refused => self.restarted(now, config.store.quarantine),
             Some(Err(error)) if config.store.unknown_age == UnknownAge::Refuse => {
                 self.age_refused = Some(error.clone())
             }
-            // Trusted, but not if it was known and now is not.
+            // Trusted, unless the identity was known before.
             Some(Err(_)) | None if before.is_none() => {}
             Some(Ok(_) | Err(_)) | None => {
                 self.restarted(now, config.store.quarantine);
@@ -84,42 +86,41 @@ impl Node {
     }
 }
 
-/// The first of the nodes that are the same server as the one at `place`.
+/// Returns the first node that is the same server as the one at `place`.
 pub(crate) fn server_of(nodes: &[Node], place: usize) -> usize {
     let run_id = nodes.get(place).and_then(|node| node.run_id.as_ref());
     run_id.and_then(|id| nodes.iter().position(|other| other.run_id.as_ref() == Some(id))).unwrap_or(place)
 }
 
-/// The surroundings of a step of a Redis lock.
+/// Environment of a step of a Redis lock.
 pub type Context = lock::Context<Redis>;
 
-/// What the locks of a client share.
+/// State shared by the locks of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
-    /// Who the client is on the wire.
     pub(crate) identity: Identity,
-    /// The nodes, as many as the settings name.
+    /// The nodes, in the configured order.
     pub(crate) nodes: Vec<Node>,
-    /// Two nodes that turned out to be one server.
-    pub(crate) equal: Option<(NodeId, NodeId)>,
-    /// Nodes that refused a request because of the keys by which waiters are woken: they are left out there.
-    pub(crate) quiet: NodeSet,
+    /// Two nodes that are the same server.
+    pub(crate) duplicates: Option<(NodeId, NodeId)>,
+    /// Nodes that refused a request because of its wake-up keys. Requests to them omit these keys.
+    pub(crate) wake_refused: NodeSet,
     pub(crate) verifications: Verifications,
 }
 
 impl Context {
-    /// The surroundings for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
+    /// Creates the environment for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range.
+    /// Returns the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let shared = Shared {
             identity: Identity::new(client, &config.prefix),
             nodes: config.nodes().iter().map(|_| Node::default()).collect(),
-            equal: None,
-            quiet: NodeSet::default(),
+            duplicates: None,
+            wake_refused: NodeSet::default(),
             verifications: Verifications::default(),
         };
         Ok(Self::with(now, config, seed, shared))
@@ -129,17 +130,17 @@ impl Context {
         self.shared.nodes.len() / 2 + 1
     }
 
-    /// Why a node does not count for a new round.
+    /// Returns why a node may not vote in a new round.
     pub(crate) fn excluded(&self, node: NodeId) -> Option<Answer> {
         self.shared.nodes.get(node.index())?.excluded(self.now)
     }
 
-    /// How many fencing tokens an attempt asks for: none of a quorum.
+    /// Returns the maximum number of fencing tokens to mint; 0 for a quorum.
     pub(crate) fn fence_block(&self) -> u32 {
         if self.config.is_quorum() || !self.config.store.fencing { 0 } else { self.config.store.fence_block }
     }
 
-    /// Emits a request of the lock whose step it is, and returns the serial of its call.
+    /// Sends a request on behalf of the current lock and returns the serial of its call.
     pub(crate) fn send(&mut self, node: NodeId, request: Request) -> u64 {
         self.call(CallOwner::Lock(self.slot), node, request, self.config.request_timeout)
     }
@@ -214,7 +215,7 @@ mod tests {
         some.remove(NodeId::new(3));
         some.remove(NodeId::new(4));
         assert_eq!(nodes(some), [0, 15]);
-        // There are never that many; nothing happens to the others.
+        // Larger node numbers do not occur. They leave the others unchanged.
         some.insert(NodeId::new(16));
         some.remove(NodeId::new(16));
         assert_eq!((nodes(some), some.contains(NodeId::new(16))), (alloc::vec![0, 15], false));

@@ -1,15 +1,15 @@
-//! Keeping a hold: renewals, top-ups, and their answers (requirements H1 to H4, Q3).
+//! Maintenance of a hold: renewals, top-ups and their replies.
+// H1 to H4, Q3
 
 use super::cleanup::{Cleanup, Take};
 use super::context::{Context, NodeSet};
-use super::watchdog::{Extended, Hold, Wish};
+use super::watchdog::{Extended, Hold, Renewal};
 use super::{Contention, Lock};
 use crate::id::NodeId;
 use crate::lock::{Event, Report};
 use crate::redis::request::{Reply, Request};
 
 impl Lock {
-    /// Sends the renewals and top-ups that are due.
     pub(super) fn send_due(&mut self, ctx: &mut Context) {
         let quorum = ctx.quorum();
         for index in 0..ctx.shared.nodes.len() {
@@ -19,13 +19,13 @@ impl Lock {
             let number = hold.number;
             let serial = match hold.due(ctx.now, node, quorum) {
                 None => continue,
-                Some(Wish::Extend) => {
+                Some(Renewal::Extend) => {
                     let fence_block = if hold.lacks_fences() { ctx.config.store.fence_block } else { 0 };
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
                     ctx.send(node, request)
                 }
-                Some(Wish::TopUp) if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) => continue,
-                Some(Wish::TopUp) => {
+                Some(Renewal::TopUp) if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) => continue,
+                Some(Renewal::TopUp) => {
                     let retired = self.retired(ctx);
                     let (key, ttl_ms) = (self.key.clone(), ttl.ms());
                     let request =
@@ -44,7 +44,7 @@ impl Lock {
         }
     }
 
-    /// An answer that is neither an attempt's nor a delete's.
+    /// Handles a reply that belongs to neither an attempt nor a delete.
     pub(super) fn renewal_answered(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         let call = hold.shares.get(node.index()).and_then(|share| share.call);
@@ -53,7 +53,7 @@ impl Lock {
         self.after_answer(ctx);
     }
 
-    /// What follows from a change of the hold's shares.
+    /// Acts on a change of the hold's shares.
     pub(super) fn after_answer(&mut self, ctx: &mut Context) {
         self.expire(ctx);
         let quorum = ctx.quorum();
@@ -68,7 +68,7 @@ impl Lock {
         match hold.extended(ctx.now, quorum) {
             Extended::Done(_) if !held => return self.offer(ctx),
             Extended::Failed(_) if !held => {
-                // No full TTL or no fencing token to be had: the waiter goes back to the head, and contends anew.
+                // Neither a full TTL nor a fencing token: the waiter contends again, from the head.
                 let waiter = hold.tenure.waiter;
                 self.give_back(ctx, false);
                 self.waiters.push_front(waiter);
@@ -81,12 +81,12 @@ impl Lock {
                 ctx.emit(id, Event::Renewed { valid_until: until });
                 (0..count).for_each(|_| ctx.emit(id, Event::Extended));
             }
-            Extended::Failed(asked) => {
+            Extended::Failed(requested) => {
                 if longer {
                     ctx.emit(id, Event::Renewed { valid_until: until });
                 }
                 let nodes = hold.report();
-                for since in asked {
+                for since in requested {
                     let report = Report { waited: ctx.now.since(since), nodes: nodes.clone() };
                     ctx.emit(id, Event::ExtendFailed(report));
                 }
@@ -97,7 +97,7 @@ impl Lock {
         self.watch(ctx);
     }
 
-    /// Where the token of a hold may be.
+    /// Returns the nodes that may have the hold's token.
     pub(super) fn nodes_of(&self, hold: &Hold) -> NodeSet {
         let mut nodes = NodeSet::default();
         for (index, share) in hold.shares.iter().enumerate() {

@@ -1,8 +1,9 @@
-//! The lock on Redis servers: one lock name within one client, on one node or a quorum.
+//! The lock on Redis: one lock name within one client, on one node or a quorum.
 //!
-//! The head of the wait queue takes the lock by rounds of attempts ([`attempt`], [`redlock`]), and polls or is woken up
-//! between them ([`polling`], [`wakeup`]). The client keeps at most one live token per name: that of the round under way, or
-//! that of the hold. All older tokens are retired, but for those of holders that lost the lock and still have a guard.
+//! The waiter at the head of the queue takes the lock in rounds of attempts ([`attempt`],
+//! [`redlock`]). Between rounds it polls or waits for a wake-up ([`polling`], [`wakeup`]). The
+//! client keeps at most one live token per name: the current round's or the current hold's. All
+//! older tokens are retired, except those of holders that lost the lock but still have a guard.
 
 mod attempt;
 mod cleanup;
@@ -47,41 +48,42 @@ use crate::time::Instant;
 /// State machine for one lock name within one client. See [`step`](super::step).
 pub type Lock = lock::Lock<Redis>;
 
-/// One acquisition that waits.
+/// A waiting acquisition.
 pub type Waiter = lock::Waiter<Ttl>;
 
-/// What is remembered of one name on the servers.
+/// Redis-specific state of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Redis {
     cleanups: Cleanups,
     subscription: Option<Subscription>,
-    /// What each node last answered to an attempt; empty before the first.
+    /// The nodes' last replies to an attempt; empty before the first.
     answers: Vec<Answer>,
-    /// A release of this client woke somebody: until then it is theirs (requirement A7).
-    yields_until: Option<Instant>,
+    /// Yield to the woken waiter until then. Set when a release of this client woke another client.
+    // A7
+    backoff_until: Option<Instant>,
 }
 
-/// How far the head of the queue is on its way to the lock.
+/// Progress of the head of the queue towards the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contention {
-    /// Nobody contends.
+    /// No waiter is contending.
     #[default]
     Idle,
-    /// The head waits for its next attempt.
+    /// The head waits until its next attempt.
     Paused { until: Instant },
-    /// The head waits for the answer to this client's last release, which says whether others wait.
+    /// The head waits for the reply to this client's last release, which says whether others wait.
     Releasing { until: Instant },
-    /// A round of attempts is under way.
+    /// A round of attempts is in flight.
     Trying(Round),
 }
 
-/// Where the token of a hold that has ended may be.
+/// The nodes that may still have the token of an ended hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Remains {
     number: u64,
-    /// Where its token may still be.
+    /// Nodes that may still have the token.
     nodes: NodeSet,
-    /// Where somebody else was seen to have the key.
+    /// Nodes on which another client's value was seen.
     others: NodeSet,
 }
 
@@ -98,13 +100,13 @@ impl Store for Redis {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), yields_until: None }
+        Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), backoff_until: None }
     }
 
-    // --- contending ---
+    // --- contention ---
 
     fn refuses(ctx: &Context) -> Option<Failure> {
-        ctx.shared.equal.map(|(a, b)| Failure::EqualNodes(a, b))
+        ctx.shared.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
     }
 
     fn contend(lock: &mut Lock, ctx: &mut Context) {
@@ -112,14 +114,14 @@ impl Store for Redis {
     }
 
     fn new_head(lock: &mut Lock, ctx: &mut Context, _: &Waiter) {
-        // A round under way goes on for the new head.
+        // The new head takes over a round in flight.
         if !matches!(lock.contention, Contention::Trying(_)) {
             lock.start_round(ctx);
         }
     }
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
-        lock.pass_signal_on(ctx);
+        lock.forward_signal(ctx);
         lock.unsubscribe(ctx);
         lock.tries = 0;
         lock.store.answers.clear();
@@ -138,7 +140,7 @@ impl Store for Redis {
         }
     }
 
-    // --- holding ---
+    // --- hold ---
 
     fn tenure(hold: &Hold) -> &Tenure<Ttl> {
         &hold.tenure
@@ -193,13 +195,14 @@ impl Store for Redis {
         }
     }
 
-    // --- the end of a hold ---
+    // --- end of a hold ---
 
     fn end(lock: &mut Lock, _: &mut Context, hold: &Hold, _: Option<Loss>) -> Remains {
         Remains { number: hold.number, nodes: lock.nodes_of(hold), others: hold.others() }
     }
 
-    /// Nothing that ends the key's life is sent before the guard comes back (requirement H6).
+    /// While the guard is alive, nothing is sent that would delete the key.
+    // H6
     fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, guarded: bool) {
         if !guarded {
             Self::clean_up(lock, ctx, ended);
@@ -212,7 +215,7 @@ impl Store for Redis {
         }
     }
 
-    /// Stays away for one wake-up round, so that other processes get in.
+    /// Backs off for one wake-up round trip, so that other processes can take the lock.
     fn turn_ended(lock: &mut Lock, ctx: &mut Context, hold: &Hold) {
         lock.contention = Contention::Paused { until: ctx.now + ctx.config.store.turn_pause + hold.round_trip };
     }
@@ -225,10 +228,10 @@ impl Store for Redis {
         releasing.outcome(ctx.quorum())
     }
 
-    // --- time, and the end ---
+    // --- time and shutdown ---
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.store.yields_until = lock.store.yields_until.filter(|until| *until > ctx.now);
+        lock.store.backoff_until = lock.store.backoff_until.filter(|until| *until > ctx.now);
         match &lock.contention {
             Contention::Trying(_) => lock.judge(ctx),
             Contention::Paused { until } | Contention::Releasing { until } if *until <= ctx.now => {
@@ -256,7 +259,7 @@ impl Store for Redis {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let deletes = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "compensating delete"));
-        match (self.yields_until, deletes) {
+        match (self.backoff_until, deletes) {
             (Some(at), Some((delete, _))) if delete < at => deletes,
             (Some(at), _) => Some((at, "another's turn")),
             (None, deletes) => deletes,
@@ -264,10 +267,10 @@ impl Store for Redis {
     }
 
     fn shut_down(lock: &mut Lock, _: &mut Context) {
-        lock.store.yields_until = None;
+        lock.store.backoff_until = None;
     }
 
-    /// What is owed to a silent minority can keep nobody from the lock, and ends at its TTL.
+    /// Ignores pending deletes on a silent minority. They block nobody, and the keys expire.
     fn is_drained(&self, ctx: &Context) -> bool {
         let mut open = self.cleanups.iter().filter(|cleanup| !cleanup.is_clear() && !cleanup.is_only_a_check());
         let silent = self.cleanups.iter().filter(|cleanup| cleanup.is_stalled()).count();
@@ -275,10 +278,10 @@ impl Store for Redis {
     }
 
     fn is_over(&self) -> bool {
-        self.cleanups.is_empty() && self.yields_until.is_none()
+        self.cleanups.is_empty() && self.backoff_until.is_none()
     }
 
-    // --- the client ---
+    // --- client ---
 
     fn terms_of(config: &Config, want: &Acquire) -> Result<(Key, Ttl), Misuse> {
         check_name(&want.name)?;
@@ -308,16 +311,16 @@ impl Store for Redis {
 }
 
 impl Lock {
-    // --- facts ---
+    // --- inputs ---
 
-    /// The answer to the call with this serial.
+    /// Handles the reply to the call with this serial.
     pub fn reply(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         self.expire(ctx);
         if let Contention::Trying(round) = &self.contention
             && let Some(take) = round.take(node).filter(|take| take.serial == serial)
         {
             if matches!(reply, Reply::Unknown(_)) {
-                self.store.cleanups.of(node).may_appear(take);
+                self.store.cleanups.of(node).ended_unknown(take);
             }
             return self.take_answered(ctx, node, take, reply);
         }
@@ -331,7 +334,7 @@ impl Lock {
         {
             let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
             if refused && delete.announce {
-                ctx.shared.quiet.insert(node);
+                ctx.shared.wake_refused.insert(node);
             }
             let send = cleanup.answered(ctx.now, delete, reply);
             let given_up = refused && cleanup.is_clear();
@@ -344,7 +347,7 @@ impl Lock {
             self.run_cleanup(ctx, node, send);
             self.answer_releases(ctx);
             if matches!(reply, Reply::Deleted { awaited: true, .. }) {
-                self.give_way(ctx, delete.emitted);
+                self.yield_to_woken(ctx, delete.emitted);
             }
             self.own_release_answered(ctx);
             return;
@@ -352,30 +355,30 @@ impl Lock {
         self.renewal_answered(ctx, node, serial, reply);
     }
 
-    /// A node is reachable again.
+    /// Handles a new connection to a node.
     pub fn node_up(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         if let Some(cleanup) = self.store.cleanups.get(node) {
             let send = cleanup.node_up();
             self.run_cleanup(ctx, node, send);
         }
-        let lacks_nodes = self.lacks_nodes();
+        let below_quorum = self.below_quorum();
         if let Some(hold) = &mut self.hold {
             hold.node_up(ctx, node);
-            // A quorum may be lost by that.
+            // The hold may have lost its quorum.
             self.expire(ctx);
             return self.watch(ctx);
         }
         match &mut self.contention {
-            Contention::Paused { .. } if lacks_nodes || ctx.shared.equal.is_some() => {
+            Contention::Paused { .. } if below_quorum || ctx.shared.duplicates.is_some() => {
                 self.start_round(ctx);
             }
             Contention::Trying(round) => {
-                // A node that was restarted, or replaced, after its vote has no vote.
+                // A node that was restarted or replaced after its vote loses the vote.
                 if let Some(answer) = ctx.excluded(node)
                     && round.withdraw(node, answer)
                 {
-                    self.store.cleanups.of(node).found(round.number);
+                    self.store.cleanups.of(node).granted(round.number);
                 }
                 self.judge(ctx);
             }
@@ -383,14 +386,15 @@ impl Lock {
         }
     }
 
-    /// The end of validity of a hold that counts on this node, if the node has to confirm it: all of them if it may be another server,
-    /// else those whose renewal failed there.
+    /// Returns the hold's end of validity if the node must confirm the hold: always if it may be
+    /// another server, otherwise if a renewal failed there.
     pub(crate) fn to_verify(&self, node: NodeId, changed: bool, quorum: usize) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| hold.has(node) && (changed || hold.missed_renewal(node)))?;
         Some(hold.tenure.valid_until(hold.keys_until(quorum)))
     }
 
-    /// Asks the node whether it has the hold, if it counts on that (requirement Q7). The serial of the request that will tell.
+    /// Verifies the hold on the node and returns the serial of the request.
+    // Q7
     pub(crate) fn verify(&mut self, ctx: &mut Context, node: NodeId) -> Option<u64> {
         self.expire(ctx);
         if let Some(hold) = &mut self.hold {
@@ -400,14 +404,14 @@ impl Lock {
         self.hold.as_ref()?.shares.get(node.index())?.call.map(|call| call.serial)
     }
 
-    /// The head waits for more nodes, not for a holder.
-    const fn lacks_nodes(&self) -> bool {
+    /// Returns true if the head lacks reachable nodes, rather than waits for a holder.
+    const fn below_quorum(&self) -> bool {
         matches!(self.blocked, Some(Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity))
     }
 
-    // --- what is owed ---
+    // --- cleanup ---
 
-    /// The numbers that may be replaced or deleted, given the one that is alive.
+    /// Returns the token numbers that may be replaced or deleted now.
     fn retired(&self, ctx: &Context) -> Retired {
         let last = match (&self.hold, &self.contention) {
             (Some(hold), _) => hold.number - 1,
@@ -432,9 +436,10 @@ impl Lock {
         }
         let retired = self.retired(ctx);
         let cleanup = self.store.cleanups.of(node);
-        let announce = cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.quiet.contains(node);
+        let announce =
+            cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.wake_refused.contains(node);
         let last = retired.last;
-        let (number, retired) = cleanup.to_find(retired);
+        let (number, retired) = cleanup.numbers_to_delete(retired);
         let request = Request::Release { key: self.key.clone(), number, retired, announce };
         let serial = ctx.send(node, request);
         cleanup.delete_sent(serial, ctx.now, last, announce);

@@ -1,4 +1,5 @@
-//! The answer to a release: what the deletes found (requirement U1).
+//! Result of a release, from what its deletes found.
+// U1
 
 use super::Redis;
 use super::cleanup::Delete;
@@ -14,24 +15,24 @@ pub struct Releasing {
     number: u64,
     /// The end of the hold's validity.
     valid_until: Instant,
-    /// It was still valid when it was given back.
+    /// The hold was valid when it was released.
     valid: bool,
-    /// Nodes that have not said yet what the delete found.
+    /// Nodes that have not yet reported what the delete found.
     waiting: NodeSet,
-    /// Nodes with a delete of something else under way, emitted before: its answer says nothing of this.
+    /// Nodes with an earlier delete in flight, whose reply does not count for this release.
     before: NodeSet,
-    /// Nodes that had the token, until the delete.
+    /// Nodes that had the token until the delete.
     mine: NodeSet,
-    /// Nodes where somebody else has the key.
+    /// Nodes on which another client has the key.
     others: NodeSet,
-    /// Nodes that will not be asked again: they do not allow the delete.
+    /// Nodes that refuse the delete and get no further one.
     given_up: NodeSet,
-    /// Nodes on which a delete, emitted while the hold was valid, ended Unknown.
+    /// Nodes on which a delete emitted during the validity ended `Unknown`.
     maybe: NodeSet,
 }
 
 impl Releasing {
-    /// `before`: nodes with a delete under way.
+    /// `before`: nodes with a delete in flight.
     pub(crate) fn new(now: Instant, ended: &Ended<Redis>, before: NodeSet) -> Self {
         let Ended { valid_until, remains, .. } = *ended;
         Self {
@@ -47,7 +48,7 @@ impl Releasing {
         }
     }
 
-    /// The delete under way on `node` has its answer.
+    /// Handles the reply to the delete in flight on `node`.
     pub(crate) fn answered(&mut self, node: NodeId, delete: Delete, reply: &Reply) {
         if self.before.contains(node) {
             return self.before.remove(node);
@@ -57,7 +58,7 @@ impl Releasing {
         }
         match reply {
             Reply::Deleted { number, .. } if *number == self.number => self.mine.insert(node),
-            // Gone, after a delete of ours that may have done it while the key was still ours.
+            // An earlier delete may have removed the key while it was still ours.
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken if self.maybe.contains(node) => self.mine.insert(node),
             Reply::Deleted { .. } | Reply::Absent => {}
             Reply::Taken => self.others.insert(node),
@@ -77,20 +78,20 @@ impl Releasing {
         self.waiting.remove(node);
     }
 
-    /// The node does not allow the delete, and is not asked again.
+    /// The node refuses the delete and gets no further one.
     pub(crate) fn give_up(&mut self, node: NodeId) {
         self.given_up.insert(node);
     }
 
-    /// The answer, as early as it is certain.
+    /// Returns the result as soon as it is certain.
     pub(crate) fn outcome(&self, quorum: usize) -> Option<Release> {
         let (mine, waiting) = (self.mine.len(), self.waiting.len());
-        // What a minority has not answered yet can keep nobody from the lock.
+        // A minority that has not replied cannot block the next holder.
         if mine >= quorum || (self.valid && mine > 0 && mine + waiting >= quorum && waiting < quorum) {
             return Some(Release::Released);
         }
         if waiting == 0 {
-            // Of a single node `others` says it all; of a quorum it must be a majority to mean anything.
+            // `others` decides for a single node. In a quorum it must be a majority.
             return Some(if self.others.len() >= quorum { Release::Taken } else { Release::Expired });
         }
         self.waiting.without(self.given_up).is_empty().then_some(Release::Unknown)
@@ -119,12 +120,12 @@ mod tests {
         set
     }
 
-    /// A release at `now` of the token 7, which was on `nodes` and valid until 100 ms.
+    /// A release at `now` of token 7, which was on `nodes` and valid until 100 ms.
     fn release(now: u64, nodes: &[u16]) -> Releasing {
         release_after(now, nodes, &[])
     }
 
-    /// The same, while other deletes are under way on the nodes `before`.
+    /// The same, with earlier deletes in flight on the nodes `before`.
     fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> Releasing {
         let remains = Remains { number: 7, nodes: set(nodes), others: NodeSet::default() };
         let ended = Ended { id: LockId { slot: 0, generation: 0 }, valid_until: ms(100), remains };
@@ -137,7 +138,7 @@ mod tests {
         cleanup.delete(1).expect("it was sent")
     }
 
-    /// What is known after these answers of the nodes 0, 1, 2 to deletes that left with the release.
+    /// The result after these replies of nodes 0, 1 and 2 to the deletes of the release.
     fn outcome(now: u64, nodes: &[u16], answers: &[Reply]) -> Option<Release> {
         let mut back = release(now, nodes);
         for (node, reply) in answers.iter().enumerate() {
@@ -146,7 +147,7 @@ mod tests {
         back.outcome(2)
     }
 
-    /// Three of five would have to be somebody else's to keep it from the next one; here it can be two.
+    /// Only three of five nodes could block the next holder; at most two can do so here.
     #[test]
     fn u1_what_a_minority_has_not_answered_keeps_nobody_from_the_lock() {
         let mut back = release(0, &[0, 1, 2]);
@@ -167,7 +168,7 @@ mod tests {
             assert_eq!(outcome(now, all, &[Reply::Taken, Reply::Absent, Reply::Absent]), Some(Release::Expired));
             assert_eq!(outcome(now, all, &[Reply::Taken, Reply::Taken, Reply::Absent]), Some(Release::Taken));
         }
-        // What a minority has not said keeps nobody from a lock that was valid when it was given back.
+        // A silent minority does not delay the release of a lock that was still valid.
         assert_eq!(outcome(99, all, &[MINE, Reply::Absent]), Some(Release::Released));
         assert_eq!(outcome(100, all, &[MINE, Reply::Absent]), None);
         assert_eq!(outcome(99, all, &[Reply::Absent, Reply::Absent]), None);

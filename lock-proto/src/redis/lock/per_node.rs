@@ -1,10 +1,10 @@
-//! A value for each node, without an allocation for a single one.
+//! A collection of one value per node. A single value needs no allocation.
 
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 use core::slice;
 
-/// One value a node, in the configured order.
+/// One value per node, in the configured order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PerNode<T> {
     One(T),

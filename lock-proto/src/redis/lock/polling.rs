@@ -1,4 +1,5 @@
-//! When the head of the queue tries again: polling, and the end of the TTL that was seen (requirements A6, Q2).
+//! Time of the next attempt: polling, and expiry of the holder's key.
+// A6, Q2
 
 use super::Lock;
 use super::attempt::{NOTIFIED_POLL_FACTOR, NOTIFIED_POLL_GROWTH};
@@ -9,7 +10,7 @@ use crate::lock::{Answer, Blocked, Expiry};
 use crate::time::Instant;
 use core::time::Duration;
 
-/// Waiters that all wait for the same expiry are spread over this.
+/// Range over which waiters for the same expiry are spread.
 const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
 
 impl Lock {
@@ -36,27 +37,26 @@ impl Lock {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
-        let notified = self.store.subscription.is_some_and(|subscription| subscription.heard);
+        let notified = self.store.subscription.is_some_and(|subscription| subscription.active);
         if notified || matches!(blocked, Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity)
         {
             every *= NOTIFIED_POLL_FACTOR;
         }
         if notified {
-            // Waiters of a long queue wait long. If a thousand of them polled often, the polls would outweigh the
-            // work of the holders.
+            // With a thousand waiters in a queue, frequent polls would outweigh the holders' work.
             let most = (every * NOTIFIED_POLL_GROWTH).min(round.ttl.duration() / 2).max(every);
             every = doubled(every, self.tries.saturating_sub(2), most);
         }
         let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));
-        if let Some(left) = round.free_in(ctx.quorum()) {
-            // A key expires when its time is *over*; and not all waiters may come at once.
+        if let Some(left) = round.expires_in(ctx.quorum()) {
+            // A key expires only after its last millisecond. The jitter keeps waiters apart.
             let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
             at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
         }
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
         if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {
-            // A split vote, or the round overtook the release on its way to the other nodes. Retry after a random
-            // delay longer than a round; the waiter that was woken goes first.
+            // A split vote, or the round overtook the release on its way to the other nodes. Retry
+            // after a random delay longer than a round; the waiter that was woken goes first.
             // Q2
             let took = ctx.now.since(round.started);
             let spread = if signalled { took } else { took * 2 + poll.every / 2 };

@@ -1,4 +1,5 @@
-//! One round of attempts, one on each node (requirements Q1, Q2; one node is the quorum of one).
+//! RedLock: one round of attempts, one per node. A single node is a quorum of one.
+// Q1, Q2
 
 use alloc::vec::Vec;
 
@@ -12,38 +13,37 @@ use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
 
-/// What one node said in this round.
+/// Vote of one node in a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vote {
-    /// It has not been asked: an attempt of an earlier round has no answer yet. One attempt on a name and node is without an answer at
-    /// most, so that a slow server is not given more to do by each round.
-    Waiting,
-    /// Nothing yet to the attempt with this serial.
-    Asked { serial: u64 },
-    /// Yes, and it counts until then.
+    /// No attempt was sent, because one of an earlier round is still in flight. Each name has at
+    /// most one attempt in flight per node, so that rounds do not pile up work on a slow server.
+    Deferred,
+    /// The attempt with this serial is in flight.
+    Pending { serial: u64 },
+    /// Granted, and valid until then.
     Yes { until: Instant },
-    /// Anything else.
+    /// Any other result.
     No(Answer),
 }
 
-/// A round under way.
+/// A round in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
     pub(crate) number: u64,
     pub(crate) started: Instant,
-    /// When it stops waiting.
+    /// When the round stops waiting for replies.
     pub(crate) deadline: Instant,
     pub(crate) ttl: Ttl,
     pub(crate) votes: PerNode<Vote>,
-    /// The fencing tokens that were granted.
     pub(crate) fence: Option<FenceBlock>,
-    /// A release was signalled meanwhile: try once more.
-    pub(crate) hinted: bool,
-    /// Nodes whose attempt also sets the marker of those who wait.
+    /// A release was signalled during the round: try once more.
+    pub(crate) signalled: bool,
+    /// Nodes whose attempt also sets the marker for waiters.
     pub(crate) marked: NodeSet,
 }
 
-/// How a round stands.
+/// State of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Open,
@@ -51,18 +51,19 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-/// Why a round can never be won.
+/// Why no round can ever be won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hopeless {
+pub(crate) enum FatalReason {
     KeyInUse,
     Refused,
 }
 
 impl Round {
     pub(crate) fn verdict(&self, now: Instant, quorum: usize) -> Verdict {
-        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Asked { .. } | Vote::Waiting)).count();
+        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Pending { .. } | Vote::Deferred)).count();
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
-        // Won only if the grants still count (requirement Q2); grants that came too late never will.
+        // Grants that came too late do not count.
+        // Q2
         let until = quorum_until(self.votes.iter().map(Vote::until), quorum);
         if until.is_some_and(|until| now < until) {
             return Verdict::Won;
@@ -73,20 +74,20 @@ impl Round {
         Verdict::Open
     }
 
-    /// The attempt on a node that has not answered.
+    /// Returns the attempt in flight on a node.
     pub(crate) fn take(&self, node: NodeId) -> Option<Take> {
-        let Vote::Asked { serial } = *self.votes.get(node.index())? else { return None };
+        let Vote::Pending { serial } = *self.votes.get(node.index())? else { return None };
         Some(Take { serial, number: self.number, emitted: self.started, ttl: self.ttl })
     }
 
-    /// A node that said yes may not vote any more. Whether it had said so.
+    /// Revokes the grant of a node. Returns false if there was none.
     pub(crate) fn withdraw(&mut self, node: NodeId, answer: Answer) -> bool {
         let Some(vote @ Vote::Yes { .. }) = self.votes.get_mut(node.index()) else { return false };
         *vote = Vote::No(answer);
         true
     }
 
-    /// A node has answered. `until` is when its grant would end.
+    /// Records a node's reply. `until` is when its grant would end.
     pub(crate) fn answer(&mut self, node: NodeId, until: Instant, reply: &Reply) {
         let Some(vote) = self.votes.get_mut(node.index()) else { return };
         *vote = if let Reply::Granted { fence } = reply {
@@ -97,8 +98,8 @@ impl Round {
         };
     }
 
-    /// Whether more nodes refuse for good than a quorum can do without.
-    pub(crate) fn hopeless(&self, quorum: usize) -> Option<Hopeless> {
+    /// Returns why no quorum is possible, if too many nodes refuse permanently.
+    pub(crate) fn fatal_reason(&self, quorum: usize) -> Option<FatalReason> {
         let count = |wanted: fn(&Answer) -> bool| {
             self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if wanted(answer))).count()
         };
@@ -111,14 +112,14 @@ impl Round {
         if self.votes.len() - key_in_use - refused >= quorum {
             None
         } else if refused >= key_in_use {
-            Some(Hopeless::Refused)
+            Some(FatalReason::Refused)
         } else {
-            Some(Hopeless::KeyInUse)
+            Some(FatalReason::KeyInUse)
         }
     }
 
-    /// How soon enough of the holders that were seen end by themselves.
-    pub(crate) fn free_in(&self, quorum: usize) -> Option<core::time::Duration> {
+    /// Returns how soon enough of the observed holders expire.
+    pub(crate) fn expires_in(&self, quorum: usize) -> Option<core::time::Duration> {
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         let end = |vote: &Vote| if let Vote::No(Answer::Taken(Expiry::In(left))) = vote { Some(*left) } else { None };
         let mut ends: Vec<_> = self.votes.iter().filter_map(end).collect();
@@ -126,17 +127,17 @@ impl Round {
         ends.get(quorum.saturating_sub(yes).max(1) - 1).copied()
     }
 
-    /// What is reported of each node.
+    /// Returns each node's reply for a report.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
         self.votes.iter().map(|vote| match vote {
-            Vote::Asked { .. } | Vote::Waiting => Answer::Silent,
+            Vote::Pending { .. } | Vote::Deferred => Answer::Silent,
             Vote::Yes { .. } => Answer::Granted,
             Vote::No(answer) => answer.clone(),
         })
     }
 }
 
-/// What is reported of a node that answered a take like this.
+/// Converts the reply to a take for a report.
 pub(crate) fn answer_to_take(reply: &Reply) -> Answer {
     match reply {
         Reply::Granted { .. } => Answer::Granted,
@@ -144,7 +145,7 @@ pub(crate) fn answer_to_take(reply: &Reply) -> Answer {
         Reply::Rejected(error) => Answer::Rejected(error.clone()),
         Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
         Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
-        // Not what a take is answered with.
+        // Not a reply to a take.
         Reply::Extended | Reply::Deleted { .. } | Reply::Absent | Reply::Taken | Reply::Announced => {
             Answer::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply)))
         }
@@ -179,7 +180,7 @@ mod tests {
             ttl: Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap(),
             votes: votes.into_iter().collect(),
             fence: None,
-            hinted: false,
+            signalled: false,
             marked: NodeSet::default(),
         }
     }
@@ -196,7 +197,7 @@ mod tests {
         Vote::No(Answer::Rejected(ServerError { class, text: "no".into() }))
     }
 
-    const ASKED: Vote = Vote::Asked { serial: 1 };
+    const PENDING: Vote = Vote::Pending { serial: 1 };
     const SILENT: Vote = Vote::No(Answer::Silent);
 
     #[test]
@@ -204,39 +205,39 @@ mod tests {
         let two = round([yes(100), yes(90), SILENT]);
         assert_eq!(two.verdict(ms(89), 2), Verdict::Won);
         assert_eq!(two.verdict(ms(90), 2), Verdict::Lost);
-        // Won is won, also at the deadline.
+        // A quorum of valid grants wins even at the deadline.
         assert_eq!(two.verdict(ms(60), 2), Verdict::Won);
         assert_eq!(round([yes(100), SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
     }
 
     #[test]
     fn q1_a_round_is_decided_as_early_as_it_can_be() {
-        let open = round([yes(100), ASKED, SILENT]);
+        let open = round([yes(100), PENDING, SILENT]);
         assert_eq!([59, 60].map(|now| open.verdict(ms(now), 2)), [Verdict::Open, Verdict::Lost]);
-        assert_eq!(round([ASKED, ASKED, ASKED]).verdict(ms(1), 2), Verdict::Open);
-        assert_eq!(round([ASKED, SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
-        // Two grants that count no more: a third may still bring it about.
-        let late = Round { deadline: ms(99), ..round([yes(100), yes(10), ASKED]) };
+        assert_eq!(round([PENDING, PENDING, PENDING]).verdict(ms(1), 2), Verdict::Open);
+        assert_eq!(round([PENDING, SILENT, SILENT]).verdict(ms(1), 2), Verdict::Lost);
+        // Two grants, one of which has expired. A third can still win.
+        let late = Round { deadline: ms(99), ..round([yes(100), yes(10), PENDING]) };
         assert_eq!(late.verdict(ms(50), 2), Verdict::Open);
     }
 
     #[test]
     fn a_round_is_hopeless_if_more_refuse_than_a_quorum_can_do_without() {
         let (used, no) = (|| refused(ErrorClass::KeyInUse), || refused(ErrorClass::Refused));
-        assert_eq!(round([used(), busy(1), ASKED]).hopeless(2), None);
-        assert_eq!(round([no(), refused(ErrorClass::Transient), SILENT]).hopeless(2), None);
-        assert_eq!(round([used(), used(), ASKED]).hopeless(2), Some(Hopeless::KeyInUse));
-        assert_eq!(round([no(), no(), yes(100)]).hopeless(2), Some(Hopeless::Refused));
-        assert_eq!(round([no(), used(), yes(100)]).hopeless(2), Some(Hopeless::Refused));
-        assert_eq!(round([used(), no(), used()]).hopeless(2), Some(Hopeless::KeyInUse));
+        assert_eq!(round([used(), busy(1), PENDING]).fatal_reason(2), None);
+        assert_eq!(round([no(), refused(ErrorClass::Transient), SILENT]).fatal_reason(2), None);
+        assert_eq!(round([used(), used(), PENDING]).fatal_reason(2), Some(FatalReason::KeyInUse));
+        assert_eq!(round([no(), no(), yes(100)]).fatal_reason(2), Some(FatalReason::Refused));
+        assert_eq!(round([no(), used(), yes(100)]).fatal_reason(2), Some(FatalReason::Refused));
+        assert_eq!(round([used(), no(), used()]).fatal_reason(2), Some(FatalReason::KeyInUse));
     }
 
     #[test]
     fn the_next_attempt_is_due_when_enough_of_the_holders_have_ended() {
-        let left = |round: Round| round.free_in(2).map(|left| left.as_millis());
+        let left = |round: Round| round.expires_in(2).map(|left| left.as_millis());
         assert_eq!(left(round([busy(30), busy(10), busy(20)])), Some(20));
         assert_eq!(left(round([yes(100), busy(30), busy(20)])), Some(20));
         assert_eq!(left(round([yes(100), yes(100), busy(20)])), Some(20));
-        assert_eq!(left(round([ASKED, busy(20), SILENT])), None);
+        assert_eq!(left(round([PENDING, busy(20), SILENT])), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Step tests of one lock through the hub, without any connection: typed requests in, typed replies out.
+//! Tests of one lock through the hub, without connections: typed requests and replies.
 
 mod bounds;
 mod ends;
@@ -22,12 +22,12 @@ fn for_ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// What a script mints: 64 tokens from this one on.
+/// A block of 64 fencing tokens that starts with `first`.
 fn fences(first: u64) -> Option<FenceBlock> {
     Some(FenceBlock { first, count: 64, ahead_ms: 0 })
 }
 
-/// A hub, and what it has put out.
+/// A hub and its outputs.
 struct Hub {
     locks: Locks,
     sent: Vec<(CallId, Request)>,
@@ -74,12 +74,12 @@ impl Hub {
         self.drain();
     }
 
-    /// The requests sent since the last look.
+    /// Takes the requests sent since the last call.
     fn requests(&mut self) -> Vec<(CallId, Request)> {
         core::mem::take(&mut self.sent)
     }
 
-    /// The attempts among them.
+    /// The same, but returns the attempts only.
     fn takes(&mut self) -> Vec<CallId> {
         self.requests().into_iter().filter(|(_, request)| is_take(request)).map(|(call, _)| call).collect()
     }
@@ -95,18 +95,18 @@ impl Hub {
         self.drain();
     }
 
-    fn told(&mut self) -> Vec<Event> {
+    fn take_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events).into_iter().map(|(_, event)| event).collect()
     }
 
-    /// An acquisition that is granted and claimed at once.
+    /// Acquires, grants and claims a lock at the same instant.
     fn held(&mut self, at: u64, want: Acquire) -> LockId {
         let id = self.acquire(at, want);
         for (call, _) in self.requests() {
             self.reply(at, call, Reply::Granted { fence: fences(100) });
         }
         self.locks.claim(ms(at), id).unwrap();
-        assert!(matches!(self.told()[..], [Event::Granted(_)]));
+        assert!(matches!(self.take_events()[..], [Event::Granted(_)]));
         id
     }
 }
@@ -136,7 +136,7 @@ fn uncontended_is_one_request_to_take_and_one_to_release() {
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { .. }));
     hub.reply(6, call, Reply::Deleted { number: 1, awaited: false });
-    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Released)]);
     assert_eq!(hub.locks.next_deadline(), None, "no timer runs when all is over");
     assert_eq!(hub.locks.release(ms(7), id), Err(crate::Misuse::Stale(id)));
 }
@@ -158,16 +158,16 @@ fn t2_after_a_pause_the_first_word_is_lost_and_a_late_renewal_resurrects_nothing
     hub.at(3_000);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { .. }));
-    // The process stands still; the answer was in the socket all the time.
+    // The process is suspended while the reply is in the socket.
     hub.reply(20_000, call, Reply::Extended);
-    assert_eq!(hub.told(), [Event::Lost(Loss::Expired)]);
+    assert_eq!(hub.take_events(), [Event::Lost(Loss::Expired)]);
     assert_eq!(hub.locks.valid_until(id), None);
     assert_eq!(hub.requests(), [], "nothing is sent before the guard comes back");
     hub.locks.release(ms(20_001), id).unwrap();
     hub.drain();
     let (call, _) = hub.one();
     hub.reply(20_002, call, Reply::Taken);
-    assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Taken)]);
 }
 
 #[test]
@@ -182,11 +182,11 @@ fn h1_renews_at_a_third_and_each_renewal_moves_the_end() {
         hub.at(at);
         let (call, _) = hub.one();
         hub.reply(at, call, Reply::Extended);
-        assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(at + 9_000 - 92) }]);
+        assert_eq!(hub.take_events(), [Event::Renewed { valid_until: ms(at + 9_000 - 92) }]);
     }
 }
 
-/// Locks that were taken one by one are renewed some together: hundreds of writes to a socket would cost more than the renewals.
+/// Renewals due at nearly the same time share a write, because writes cost more than renewals.
 #[test]
 fn h1_renewals_that_are_due_nearly_together_leave_together() {
     let mut hub = Hub::new(1, |c| c);
@@ -198,7 +198,7 @@ fn h1_renewals_that_are_due_nearly_together_leave_together() {
     let mut left = locks;
     while left > 0 {
         let due = hub.locks.next_deadline().unwrap();
-        // The first are due 2.7 s after they were taken, the last 3.2 s.
+        // The first is due 2.7 s after its take, the last 3.2 s.
         assert!((2_690..=3_200).contains(&due.since(ms(0)).as_millis()), "{due}");
         assert!(wakes.insert(due), "{due} was served");
         hub.locks.handle_timeout(due);
@@ -218,12 +218,13 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
     hub.drain();
     assert_eq!(hub.requests(), [], "it is not renewed, whatever happens");
     hub.at(3_001);
-    assert!(matches!(hub.told()[..], [Event::Granted(_), Event::Withdrawn]));
+    assert!(matches!(hub.take_events()[..], [Event::Granted(_), Event::Withdrawn]));
     assert!(matches!(hub.one().1, Request::Release { .. }));
     assert_eq!(hub.locks.claim(ms(3_002), id), Err(crate::Misuse::Stale(id)));
 }
 
-/// Requirement A4: only where nothing else of this client can be, spent numbers are left out.
+/// A release omits the retired numbers only if no other token of this client can be there.
+// A4
 #[test]
 fn a_release_names_no_spent_numbers_where_none_can_be() {
     let mut hub = Hub::new(1, |c| c);
@@ -232,7 +233,7 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { number: 1, retired: None, .. }), "{request:?}");
-    // It is repeated with all that is spent, whatever became of it.
+    // The repeated delete names all retired numbers.
     hub.reply(2, call, lost_connection());
     hub.locks.handle_node_up(ms(3), NodeId::new(0), None);
     hub.drain();
@@ -241,13 +242,13 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
         matches!(request, Request::Release { number: 1, retired: Some(retired), .. } if retired == Retired::all_to(1))
     );
     hub.reply(4, call, Reply::Absent);
-    // An attempt without an answer may still land, also after the next one has been granted.
+    // An attempt in flight may still land after the next one was granted.
     let id = hub.acquire(10, want());
     let (call, _) = hub.one();
     hub.reply(11, call, lost_connection());
     let (call, _) = hub.one();
     hub.reply(11, call, lost_connection());
-    hub.told();
+    hub.take_events();
     hub.at(12_000);
     let (take, request) = hub.one();
     assert!(matches!(request, Request::Take { number: 3, clean: false, .. }), "{request:?}");
@@ -261,7 +262,8 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
     );
 }
 
-/// Requirement A7: who was refused once marks the lock with each try, whatever it answers, and for longer than the pause between two.
+/// After the first refusal, each attempt sets a marker that outlives the pause to the next one.
+// A7
 #[test]
 fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Backoff::fixed(for_ms(400))));
@@ -275,7 +277,7 @@ fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
         hub.locks.handle_reply(now, call, &Reply::Busy { expires: Expiry::Never });
         hub.drain();
         let next = hub.locks.next_deadline().unwrap();
-        // While nobody tells of the release, the pause is a tenth of what it is then.
+        // No node reports releases here. If one did, the pause would be ten times as long.
         assert!(marks.len() < 2 || Duration::from_millis(waiting_ms) >= 20 * next.since(now), "{next}");
         hub.locks.handle_timeout(next);
         hub.drain();
@@ -300,13 +302,13 @@ fn a8_a_waiter_of_the_same_client_gets_the_lock_without_a_request() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     let second = hub.acquire(1, want());
-    assert_eq!(hub.told(), [Event::Blocked(Blocked::Local)]);
+    assert_eq!(hub.take_events(), [Event::Blocked(Blocked::Local)]);
     hub.locks.release(ms(2), first).unwrap();
     hub.drain();
     assert_eq!(hub.requests(), []);
-    let told = hub.told();
-    assert_eq!(told[0], Event::Released(Release::Released));
-    assert!(matches!(&told[1], Event::Granted(grant) if grant.fence == Some(Fence(101))), "{told:?}");
+    let events = hub.take_events();
+    assert_eq!(events[0], Event::Released(Release::Released));
+    assert!(matches!(&events[1], Event::Granted(grant) if grant.fence == Some(Fence(101))), "{events:?}");
     hub.locks.claim(ms(2), second).unwrap();
 }
 
@@ -325,7 +327,7 @@ fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
     assert!(matches!(hub.one().1, Request::Take { .. }));
 }
 
-/// What an earlier waiter was told is no news to itself only.
+/// A new waiter gets its own `Blocked` event, even if an earlier waiter had the same one.
 #[test]
 fn a_new_waiter_is_told_what_it_waits_for() {
     let mut hub = Hub::new(1, |c| c);
@@ -333,8 +335,8 @@ fn a_new_waiter_is_told_what_it_waits_for() {
     let first = hub.acquire(0, want());
     let (call, _) = hub.one();
     hub.reply(1, call, busy.clone());
-    assert_eq!(hub.told(), [Event::Blocked(Blocked::Held)]);
-    // It leaves with an attempt under way, which the name is remembered for.
+    assert_eq!(hub.take_events(), [Event::Blocked(Blocked::Held)]);
+    // The first waiter leaves while an attempt is in flight.
     hub.at(100);
     let (call, _) = hub.one();
     hub.locks.abandon(ms(101), first);
@@ -343,10 +345,10 @@ fn a_new_waiter_is_told_what_it_waits_for() {
     for (call, _) in hub.requests() {
         hub.reply(104, call, busy.clone());
     }
-    assert_eq!(hub.told(), [Event::Blocked(Blocked::Held)]);
+    assert_eq!(hub.take_events(), [Event::Blocked(Blocked::Held)]);
 }
 
-/// The releaser that takes the lock straight back leaves those who were woken with nothing, again and again.
+/// A releaser that retook the lock at once would starve the clients it has just woken.
 #[test]
 fn a7_who_woke_somebody_stands_in_line_behind_them() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
@@ -355,23 +357,23 @@ fn a7_who_woke_somebody_stands_in_line_behind_them() {
     hub.drain();
     let (call, _) = hub.one();
     hub.reply(12, call, Reply::Deleted { number: 1, awaited: true });
-    hub.told();
-    // One attempt and no more is a try's business.
+    hub.take_events();
+    // `Wait::Try` makes its one attempt at once.
     let tried = hub.acquire(12, want().wait(Wait::Try));
     let (call, _) = hub.one();
     hub.reply(12, call, Reply::Busy { expires: Expiry::In(for_ms(100)) });
     hub.locks.abandon(ms(12), tried);
-    hub.told();
+    hub.take_events();
 
     let first = hub.held(20, want());
     hub.locks.release(ms(30), first).unwrap();
     hub.drain();
     let (call, _) = hub.one();
     hub.reply(32, call, Reply::Deleted { number: 3, awaited: true });
-    hub.told();
+    hub.take_events();
     hub.acquire(33, want());
-    assert_eq!((hub.told(), hub.requests()), (vec![Event::Blocked(Blocked::Held)], vec![]));
-    // At the time of the first poll, as a waiter, unless it is told before.
+    assert_eq!((hub.take_events(), hub.requests()), (vec![Event::Blocked(Blocked::Held)], vec![]));
+    // It queues as a waiter: its attempt comes at the first poll, unless it is woken before.
     assert_eq!(hub.locks.next_deadline(), Some(ms(33 + 50)));
     hub.at(83);
     assert!(matches!(hub.one().1, Request::Take { waiting_ms: 1.., .. }));
@@ -398,14 +400,14 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     hub.acquire(1, want().renew(Renew::Manual));
-    hub.told();
+    hub.take_events();
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
-    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Released)]);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { ttl_ms: 9_000, .. }));
     hub.reply(51, call, Reply::Extended);
-    assert!(matches!(&hub.told()[..], [Event::Granted(grant)] if grant.valid_until == ms(50 + 9_000 - 92)));
+    assert!(matches!(&hub.take_events()[..], [Event::Granted(grant)] if grant.valid_until == ms(50 + 9_000 - 92)));
 }
 
 #[test]
@@ -416,7 +418,7 @@ fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told(
         hub.acquire(1, want());
         hub.locks.release(ms(at), first).unwrap();
         hub.drain();
-        assert_eq!(hub.told().iter().any(|event| matches!(event, Event::Granted(_))), at_once);
+        assert_eq!(hub.take_events().iter().any(|event| matches!(event, Event::Granted(_))), at_once);
     }
 }
 
@@ -427,13 +429,13 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
     hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(60))));
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
-    hub.told();
-    // The lock is passed on, and the extension has no answer.
+    hub.take_events();
+    // The lock is handed over, and the extend has no reply yet.
     assert!(matches!(hub.one().1, Request::Extend { .. }));
     assert_eq!(hub.locks.next_deadline(), Some(ms(61)));
     hub.locks.handle_timeout(ms(61));
     hub.drain();
-    assert!(matches!(&hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+    assert!(matches!(&hub.take_events()[..], [Event::Failed(Failure::TimedOut(_))]));
     assert!(matches!(hub.one().1, Request::Release { .. }), "and the lock is given back");
 }
 
@@ -445,10 +447,10 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
     hub.acquire(2, want().wait(Wait::For(for_ms(400))));
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
-    // The turn is over when the second is given up.
+    // The turn has ended when the second waiter gives up.
     hub.locks.abandon(ms(120), second);
     hub.drain();
-    hub.told();
+    hub.take_events();
     for (call, request) in hub.requests() {
         if matches!(request, Request::Release { .. }) {
             hub.reply(121, call, Reply::Deleted { number: 1, awaited: false });
@@ -459,7 +461,7 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
     hub.reply(151, call, busy());
     assert_eq!(hub.locks.next_deadline(), Some(ms(402)), "nothing is left of the second");
     hub.at(402);
-    assert!(matches!(hub.told()[..], [Event::Blocked(_), Event::Failed(Failure::TimedOut(_))]));
+    assert!(matches!(hub.take_events()[..], [Event::Blocked(_), Event::Failed(Failure::TimedOut(_))]));
 }
 
 #[test]
@@ -483,7 +485,7 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Take { number: 1, .. }));
     hub.reply(10, call, lost_connection());
-    // The delete is asked for at once, and its connection is down as well.
+    // The delete is sent at once and fails on the same connection.
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { retired: Some(retired), .. } if retired.contains(1)));
     hub.reply(10, call, Reply::NotSent(Cause::Fault(Fault::Reset)));
@@ -499,7 +501,7 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
     hub.reply(21, *delete, Reply::Absent);
     hub.reply(21, *take, Reply::Granted { fence: None });
     hub.locks.claim(ms(21), id).unwrap();
-    // Once more a TTL later: what a stopped server still had may have landed.
+    // The check a TTL later finds what a stopped server may have executed since.
     hub.at(3_021);
     hub.requests();
     hub.at(9_022);
@@ -516,13 +518,13 @@ fn a5_try_makes_one_attempt_and_none_if_the_lock_is_busy_here() {
     hub.acquire(0, want().wait(Wait::Try));
     let (call, _) = hub.one();
     hub.reply(1, call, Reply::Busy { expires: Expiry::In(for_ms(500)) });
-    let told = hub.told();
-    assert!(matches!(&told[..], [Event::Failed(Failure::TimedOut(report))] if report.is_busy()), "{told:?}");
+    let events = hub.take_events();
+    assert!(matches!(&events[..], [Event::Failed(Failure::TimedOut(report))] if report.is_busy()), "{events:?}");
     assert_eq!(hub.locks.next_deadline(), None);
     hub.held(2, want());
     hub.acquire(3, want().wait(Wait::Try));
     assert_eq!(hub.requests(), []);
-    assert!(matches!(&hub.told()[..], [Event::Failed(Failure::TimedOut(report))] if report.is_busy()));
+    assert!(matches!(&hub.take_events()[..], [Event::Failed(Failure::TimedOut(report))] if report.is_busy()));
 }
 
 #[test]
@@ -536,7 +538,7 @@ fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
     assert!(matches!(request, Request::Release { retired: Some(retired), announce: true, .. } if retired.contains(1)));
     hub.reply(2, take, Reply::Granted { fence: None });
     hub.reply(2, delete, Reply::Deleted { number: 1, awaited: false });
-    assert_eq!(hub.told(), []);
+    assert_eq!(hub.take_events(), []);
     assert_eq!(hub.requests(), []);
     assert_eq!(hub.locks.next_deadline(), None);
 }
@@ -571,13 +573,13 @@ fn h2_transient_failures_are_retried_until_the_end_and_a_clear_no_ends_at_once()
         hub.drain();
         tries += 1;
     }
-    let told = hub.told();
-    assert!(told.iter().all(|event| matches!(event, Event::AtRisk { .. })), "{told:?}");
+    let events = hub.take_events();
+    assert!(events.iter().all(|event| matches!(event, Event::AtRisk { .. })), "{events:?}");
     let (call, _) = hub.one();
     let now = hub.locks.now_for_test();
     hub.locks.handle_reply(now, call, &Reply::Taken);
     hub.drain();
-    assert_eq!(hub.told(), [Event::Lost(Loss::Taken)]);
+    assert_eq!(hub.take_events(), [Event::Lost(Loss::Taken)]);
 }
 
 #[test]
@@ -598,7 +600,7 @@ fn a5_a_wait_that_runs_out_during_an_attempt_tells_who_was_silent() {
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, want().wait(Wait::For(for_ms(100))));
     hub.at(100);
-    let [Event::Failed(Failure::TimedOut(report))] = &hub.told()[..] else { panic!("not told") };
+    let [Event::Failed(Failure::TimedOut(report))] = &hub.take_events()[..] else { panic!("not told") };
     assert_eq!((report.waited, &report.nodes[..]), (for_ms(100), &[Answer::Silent][..]));
 }
 
@@ -619,8 +621,8 @@ fn q2_a_lost_round_gives_back_what_it_won() {
     assert!(deletes.iter().all(|(_, request)| matches!(request, Request::Release { .. })));
 }
 
-/// One node has granted and two are held by others, all after 10 ms: the next round comes after a random delay longer than this one, and
-/// not only after the poll interval.
+/// One node granted, and two are held by others. The next round comes after a random delay longer
+/// than this round, before the poll interval ends.
 #[test]
 fn q2_a_split_vote_is_tried_again_soon() {
     for votes in [1, 0] {
@@ -632,7 +634,8 @@ fn q2_a_split_vote_is_tried_again_soon() {
             hub.reply(10, *call, if place < votes { Reply::Granted { fence: None } } else { busy });
         }
         let next = hub.locks.next_deadline().unwrap();
-        // Round trip, and jitter of twice that and half the poll interval; or the poll interval less a quarter.
+        // After a split vote: the round trip, plus jitter of twice that and half the poll interval.
+        // Otherwise the poll interval less up to a quarter.
         let expected = if votes == 1 { ms(20)..ms(20 + 20 + 500) } else { ms(10 + 750)..ms(10 + 1_001) };
         assert!(expected.contains(&next), "{votes} granted: {next}");
     }
@@ -657,14 +660,14 @@ fn q1_decided_at_the_quorum_and_stragglers_count_as_top_ups() {
     for (call, _) in &takes[..3] {
         hub.reply(1, *call, Reply::Granted { fence: None });
     }
-    assert!(matches!(hub.told()[..], [Event::Granted(Grant { fence: None, .. })]));
+    assert!(matches!(hub.take_events()[..], [Event::Granted(Grant { fence: None, .. })]));
     hub.locks.claim(ms(1), id).unwrap();
     hub.reply(500, takes[3].0, Reply::Granted { fence: None });
-    // One of the first three loses it: four less one is still a quorum.
+    // One of the first three nodes loses the key, so three of four remain: still a quorum.
     hub.at(3_000);
     let extends = hub.requests();
     let on_first = extends.iter().find(|(call, _)| call.node() == NodeId::new(0)).unwrap();
     hub.reply(3_001, on_first.0, Reply::Absent);
-    assert_eq!(hub.told(), []);
+    assert_eq!(hub.take_events(), []);
     assert!(hub.locks.valid_until(id).is_some());
 }

@@ -1,4 +1,5 @@
-//! Wake-up of the head of the queue by a release (requirement A7).
+//! Wake-up of the head of the queue by a release.
+// A7
 
 use super::cleanup::Cleanup;
 use super::context::{Context, NodeSet};
@@ -9,75 +10,75 @@ use crate::redis::config::Wake;
 use crate::redis::request::Request;
 use crate::time::Instant;
 
-/// Wake-up subscription of the head of the queue, from the first busy answer to the grant.
+/// Wake-up subscription of the head of the queue, from the first busy reply to the grant.
 ///
-/// It is at one node, also in a quorum. That node's list of blocked clients is the queue, and a release wakes one
-/// waiter. If every node woke a waiter of its own, none of them would get a majority.
+/// Even a quorum subscribes at one node only, whose list of blocked clients is the queue. If every
+/// node woke a different waiter, none of them would get a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subscription {
-    /// The node that is to tell of a release.
+    /// The node that reports releases.
     pub(super) node: NodeId,
-    /// It will tell.
-    pub(super) heard: bool,
-    /// It told of one since the last attempt.
-    pub(super) hinted: bool,
-    /// The attempt that follows the announcement has been made.
+    /// The node has confirmed the subscription.
+    pub(super) active: bool,
+    /// The node reported a release since the last attempt.
+    pub(super) signalled: bool,
+    /// The attempt after the confirmation was made.
     retried: bool,
     /// An attempt on this node has set the marker. Without it, releases wake nobody.
     pub(super) marked: bool,
-    /// It has told of a release, and tells of no other until it is asked to.
-    pub(super) told: bool,
+    /// The node reported a release and reports no other until the next `Listen`.
+    pub(super) fired: bool,
 }
 
 impl Subscription {
-    /// Returns true if the attempt after the announcement skipped this node, so that no release would wake the head.
+    /// Returns true if no release would wake the head, because no attempt set the marker.
     pub(super) const fn is_unmarked(&self) -> bool {
         self.retried && !self.marked
     }
 }
 
 impl Lock {
-    /// A release that was asked for at `asked` woke somebody. Whoever is next here lets them have the lock, and waits in line behind them:
-    /// asked for at once it would be taken back before they hear of it, again and again.
-    pub(super) fn give_way(&mut self, ctx: &Context, asked: Instant) {
-        // Those who wait here already stay away as it is.
+    /// Yields to the waiter that a release of this client, emitted at `emitted`, has woken. The
+    /// next local waiter could otherwise retake the lock before the woken one, again and again.
+    pub(super) fn yield_to_woken(&mut self, ctx: &Context, emitted: Instant) {
+        // Local waiters that already contend have backed off.
         let contends = !matches!(self.contention, Contention::Idle | Contention::Releasing { .. });
         if self.hold.is_none() && !contends && !ctx.is_stopping() {
-            self.store.yields_until = Some(ctx.now + ctx.config.store.turn_pause + ctx.now.since(asked));
+            self.store.backoff_until = Some(ctx.now + ctx.config.store.turn_pause + ctx.now.since(emitted));
         }
     }
 
-    /// The head begins: with an attempt, unless it is others' turn.
+    /// Starts contention for the head: with an attempt, unless the client yields to another one.
     pub(super) fn begin(&mut self, ctx: &mut Context) {
         let Some(head) = self.waiters.head() else { return };
-        let alone = head.wait == Wait::Try;
-        if alone || self.store.yields_until.take().is_none_or(|until| until <= ctx.now) {
-            if !alone && self.awaits_own_release(ctx) {
-                // Not for long: the node may be silent.
+        let single_try = head.wait == Wait::Try;
+        if single_try || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
+            if !single_try && self.awaits_own_release(ctx) {
+                // The node may be silent, so bound the wait.
                 self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.turn_pause };
                 return;
             }
             return self.start_round(ctx);
         }
         self.notify_blocked(ctx, Blocked::Held);
-        // It is a waiter already: it is signalled in its turn, and its own attempt, which sets the marker, is the safety net.
+        // The head counts as a waiter already: a release signals it in its turn, and its own
+        // attempt, which sets the marker, is the safety net.
         self.tries = 1;
         self.contention = Contention::Paused { until: ctx.now + ctx.config.store.poll.every };
         self.subscribe(ctx);
         if let Some(subscription) = &mut self.store.subscription {
-            // The attempt that follows the announcement is the one that comes by itself.
+            // The scheduled attempt serves as the one after the confirmation.
             subscription.retried = true;
         }
     }
 
-    /// Returns true if the node that wakes waiters has not answered this client's last release. A quorum of other nodes
-    /// has, and an attempt now would overtake the waiter that was woken.
+    /// Returns true if the node that wakes waiters has not answered this client's last release,
+    /// while a quorum of the others has. An attempt now would overtake the woken waiter.
     fn awaits_own_release(&self, ctx: &Context) -> bool {
         let node = self.wake_node(ctx);
         ctx.config.is_quorum() && self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing)
     }
 
-    /// Called when a delete has been answered.
     pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
         if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(ctx) {
             self.contention = Contention::Idle;
@@ -92,20 +93,20 @@ impl Lock {
         }
         let node = self.wake_node(ctx);
         match &self.store.subscription {
-            Some(subscription) if subscription.heard || subscription.node == node => return,
+            Some(subscription) if subscription.active || subscription.node == node => return,
             Some(subscription) => ctx.listen(subscription.node, &self.key, false),
             None => {}
         }
         self.store.subscription =
-            Some(Subscription { node, heard: false, hinted: false, retried: false, marked: false, told: false });
+            Some(Subscription { node, active: false, signalled: false, retried: false, marked: false, fired: false });
         ctx.listen(node, &self.key, true);
     }
 
-    /// Returns the last reachable node, so that clients agree on it without asking each other. A release goes to the
-    /// nodes in order: when the last one reports it, the others have most likely executed it.
+    /// Returns the last reachable node, so that clients agree on it without asking each other. A
+    /// release goes to the nodes in order, so the others have most likely executed it by then.
     fn wake_node(&self, ctx: &Context) -> NodeId {
         let nodes = || (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
-        let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.quiet.contains(*node);
+        let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.wake_refused.contains(*node);
         let reachable = |node: &NodeId| {
             let answer = self.store.answers.get(node.index());
             // The round may have been decided before this node answered.
@@ -114,8 +115,8 @@ impl Lock {
         nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
     }
 
-    /// Adds the node that wakes waiters to the nodes that a release is sent to. It may hold another client's token, but
-    /// it must learn of the release.
+    /// Adds the node that wakes waiters to the nodes of a release. It must learn of the release
+    /// even if it has another client's token.
     pub(super) fn with_wake_node(&self, ctx: &Context, mut nodes: NodeSet) -> NodeSet {
         if ctx.config.is_quorum() && ctx.config.store.wake == Wake::Notify && !nodes.is_empty() {
             nodes.insert(self.wake_node(ctx));
@@ -123,9 +124,9 @@ impl Lock {
         nodes
     }
 
-    /// Hands on a signal that this client consumed without making an attempt.
-    pub(super) fn pass_signal_on(&self, ctx: &mut Context) {
-        if let Some(subscription) = self.store.subscription.filter(|subscription| subscription.hinted) {
+    /// Hands on a signal that this client consumed without an attempt.
+    pub(super) fn forward_signal(&self, ctx: &mut Context) {
+        if let Some(subscription) = self.store.subscription.filter(|subscription| subscription.signalled) {
             ctx.send(subscription.node, Request::Announce { key: self.key.clone() });
         }
     }
@@ -137,39 +138,38 @@ impl Lock {
         }
     }
 
-    /// The subscription at this node.
     fn subscribed_at(&mut self, node: NodeId) -> Option<&mut Subscription> {
         self.store.subscription.as_mut().filter(|subscription| subscription.node == node)
     }
 
-    /// The node will tell of a release from now on: announce, try again, wait, so that no release falls between.
+    /// The node confirmed the subscription. One more attempt covers earlier releases.
     pub fn listens(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return };
-        subscription.heard = true;
+        subscription.active = true;
         if !subscription.retried {
             subscription.retried = true;
             self.attempt_soon(ctx);
         }
     }
 
-    /// The node will not tell of a release any more.
+    /// The node no longer reports releases.
     pub fn unsubscribed(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return };
-        subscription.heard = false;
+        subscription.active = false;
         subscription.retried = false;
         if let Contention::Paused { until } = &mut self.contention {
             *until = (*until).min(ctx.now + ctx.config.store.poll.every);
         }
     }
 
-    /// The node tells of a release. Whether somebody here waits for it.
+    /// The node reported a release. Returns true if a waiter here needs it.
     pub fn hint(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return false };
-        subscription.hinted = true;
-        subscription.told = true;
+        subscription.signalled = true;
+        subscription.fired = true;
         self.attempt_soon(ctx);
         true
     }
@@ -177,7 +177,7 @@ impl Lock {
     pub(super) fn attempt_soon(&mut self, ctx: &mut Context) {
         match &mut self.contention {
             Contention::Paused { .. } => self.start_round(ctx),
-            Contention::Trying(round) => round.hinted = true,
+            Contention::Trying(round) => round.signalled = true,
             Contention::Releasing { .. } | Contention::Idle => {}
         }
     }

@@ -1,6 +1,7 @@
-//! One grant and its watchdog: renewals, loss, and the waiters it is passed on to (requirements H1-H5, Q3, Q4, A8).
+//! A grant and its watchdog: renewals, loss and local hand-overs.
 //!
-//! The watchdog is a part of the grant and dies with it: nothing can be renewed that is not held.
+//! The watchdog is part of the grant and ends with it, so nothing is renewed that is not held.
+// H1 to H5, Q3, Q4, A8
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,52 +18,50 @@ use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
 
-/// What one node has confirmed of this grant.
+/// The part of a grant that one node has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Share {
-    /// Until when the node's key counts; `None` if it is not there.
+    /// End of validity of the node's key; `None` if the key is not there.
     pub(crate) until: Option<Instant>,
-    /// How the extend that was asked for stands here.
     extend: Extend,
     /// The first of the nodes that are the same server.
     server: NodeId,
-    /// The request under way.
     pub(crate) call: Option<Call>,
-    /// The last failure, until something succeeds.
-    last_error: Option<Box<Trouble>>,
+    /// The last failure, until a request succeeds.
+    last_error: Option<Box<LastError>>,
     verification: Verification,
 }
 
-/// Whether the node is asked if it has the token.
+/// Progress of a verification that the node has the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verification {
     No,
-    Wanted,
+    Pending,
     Sent,
 }
 
-/// How an extend stands on one node.
+/// Progress of an extend on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Extend {
-    /// Not asked for, or nothing to extend here.
+    /// Not requested, or the node has no key to extend.
     #[default]
     No,
-    Wanted,
+    Pending,
     Sent,
     Done,
     Failed,
 }
 
-/// Why a node does not confirm.
+/// Why a node did not confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Trouble {
+struct LastError {
     answer: Answer,
     /// When to try again; `None` until the next renewal.
     retry_at: Option<Instant>,
 }
 
 impl Share {
-    /// Discards what the node confirmed: its address leads to another server now.
+    /// Discards what the node confirmed, because its address now leads to another server.
     fn discard(&mut self) {
         self.until = None;
         if self.extend != Extend::No {
@@ -74,15 +73,14 @@ impl Share {
         self.last_error.as_ref().and_then(|last_error| last_error.retry_at)
     }
 
-    /// The retry is due, or not wanted any more.
-    fn forget_retry(&mut self) {
+    fn clear_retry(&mut self) {
         if let Some(last_error) = &mut self.last_error {
             last_error.retry_at = None;
         }
     }
 }
 
-/// A renewal or top-up that has no answer yet.
+/// A renewal or top-up in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) serial: u64,
@@ -90,56 +88,55 @@ pub(crate) struct Call {
     pub(crate) ttl: Ttl,
 }
 
-/// A token that is held on a quorum of nodes.
+/// A token held on a quorum of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     pub(crate) number: u64,
     pub(crate) shares: PerNode<Share>,
     pub(crate) tenure: Tenure<Ttl>,
-    /// The TTL that the keys were last given.
+    /// The TTL last given to the keys.
     pub(crate) keys_ttl: Ttl,
-    /// The holder's fencing token and those after it; `None` without fencing.
+    /// The holder's fencing token and the next ones; `None` without fencing.
     fences: Option<FenceBlock>,
     renew_at: Instant,
     pub(crate) turn_end: Instant,
-    /// How long the round took that won it.
+    /// Duration of the round that won the hold.
     pub(crate) round_trip: Duration,
-    /// Extends without an answer; `None` if there are none.
     extending: Option<Box<Extending>>,
     /// Some nodes are the same server.
     equal: bool,
-    /// What the last loss of a share was.
-    gone: Option<Loss>,
-    /// The end of validity that the holder knows.
+    /// How the last share was lost.
+    last_loss: Option<Loss>,
+    /// The end of validity that the holder was notified of.
     pub(crate) notified: Instant,
 }
 
-/// Extends without an answer.
+/// Pending extends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Extending {
-    /// When each was asked for, in order.
-    asked: Vec<Instant>,
-    /// The requests that are under way answer so many of them. The others came after some of these had left, and get requests of their
-    /// own.
+    /// Request times of the extends, in order.
+    requested: Vec<Instant>,
+    /// How many of them the requests in flight will answer. The rest need new requests.
     current: usize,
 }
 
-/// What has to be sent to a node.
+/// A request that is due on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Renewal {
     Extend,
-    /// Put the token on a node that does not have it (requirement Q3).
+    /// Writes the token to a node that does not have it.
+    // Q3
     TopUp,
 }
 
-/// How extends stand.
+/// State of the extends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
-    /// Not asked for, or not decided.
+    /// None pending, or not decided yet.
     Open,
-    /// So many have come about.
+    /// This many extends succeeded.
     Done(usize),
-    /// A quorum cannot confirm those that were asked for at these instants any more.
+    /// The extends requested at these times can no longer get a quorum.
     Failed(Vec<Instant>),
 }
 
@@ -156,8 +153,8 @@ impl Hold {
                 call: None,
                 verification: Verification::No,
                 last_error: match vote {
-                    Vote::No(answer) => Some(Box::new(Trouble { answer: answer.clone(), retry_at: None })),
-                    Vote::Waiting | Vote::Asked { .. } | Vote::Yes { .. } => None,
+                    Vote::No(answer) => Some(Box::new(LastError { answer: answer.clone(), retry_at: None })),
+                    Vote::Deferred | Vote::Pending { .. } | Vote::Yes { .. } => None,
                 },
             })
             .collect();
@@ -172,15 +169,16 @@ impl Hold {
             round_trip: now.since(round.started),
             extending: None,
             equal: false,
-            gone: None,
+            last_loss: None,
             notified: Instant::ZERO,
         }
     }
 
-    /// The end of validity of the grant, for whoever holds it (requirement Q4).
+    /// Returns the end of validity of the grant, for its current holder.
+    // Q4
     #[inline]
     pub(crate) fn keys_until(&self, quorum: usize) -> Instant {
-        // One node is the common case, and this is asked for several times in a step.
+        // Fast path for a single node: every step calls this several times.
         if let [share] = &self.shares[..] {
             return share.until.unwrap_or(Instant::ZERO);
         }
@@ -200,66 +198,65 @@ impl Hold {
         quorum_until((0..self.shares.len()).map(latest), quorum).unwrap_or(Instant::ZERO)
     }
 
-    /// The shares of the nodes that are this server. Those count once (requirement Q6).
+    /// Returns the shares of the nodes that are this server. They count once.
+    // Q6
     fn of_server(&self, server: usize) -> impl Iterator<Item = &Share> {
         self.shares.iter().filter(move |share| share.server.index() == server)
     }
 
-    /// How many servers have such a share.
+    /// Returns the number of servers with a matching share.
     fn servers(&self, which: impl Fn(&Share) -> bool) -> usize {
         (0..self.shares.len()).filter(|server| self.of_server(*server).any(&which)).count()
     }
 
-    /// Whether the grant counts on this node.
+    /// Returns true if the node has a share of the grant.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         self.shares.get(node.index()).is_some_and(|share| share.until.is_some())
     }
 
-    /// A renewal failed on this node.
+    /// Returns true if the last renewal on this node failed.
     pub(crate) fn missed_renewal(&self, node: NodeId) -> bool {
         let renews = self.tenure.waiter.renew != Renew::Manual;
         renews && self.shares.get(node.index()).is_some_and(|share| share.last_error.is_some())
     }
 
-    /// The node is to be asked whether it has the token, unless it is asked already. Asked it is only when the
-    /// offer has been claimed.
+    /// Requests a verification by the node, to be sent once the offer has been claimed.
     pub(crate) fn verify(&mut self, node: NodeId) {
         let share = self.shares.get_mut(node.index());
         if let Some(share) = share.filter(|share| share.until.is_some() && share.call.is_none()) {
-            share.verification = Verification::Wanted;
+            share.verification = Verification::Pending;
         }
     }
 
-    /// The TTL that the holder wants.
     pub(crate) const fn ttl(&self) -> Ttl {
         self.tenure.waiter.terms
     }
 
-    /// Why it is lost, if too few nodes have the token.
+    /// Returns why the hold is lost, if it is.
     pub(crate) fn loss(&self, now: Instant, quorum: usize) -> Option<Loss> {
         let keys = self.keys_until(quorum);
         if now < keys {
             return None;
         }
-        Some(if keys == Instant::ZERO { self.gone.unwrap_or(Loss::Expired) } else { Loss::Expired })
+        Some(if keys == Instant::ZERO { self.last_loss.unwrap_or(Loss::Expired) } else { Loss::Expired })
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
         self.fences.filter(|fences| fences.count > 0).map(|fences| Fence(fences.first))
     }
 
-    /// By how many ms the fence counter is ahead of the server's clock, if that was set back.
+    /// Returns by how many ms the fence counter is ahead of the server's clock.
     pub(crate) fn fence_ahead_ms(&self) -> u32 {
         self.fences.map_or(0, |fences| fences.ahead_ms)
     }
 
-    /// Fencing tokens have run out: the holder must not be notified before it has one.
+    /// Returns true if the holder must get a fencing token before it is notified.
     pub(crate) fn lacks_fences(&self) -> bool {
         self.fences.is_some_and(|fences| fences.count == 0)
     }
 
-    /// Hands it to another holder of this client. The key and its token stay, the fencing token grows. Returns true if
-    /// the holder may be notified at once.
+    /// Hands it to another holder of this client. The key and its token stay, the fencing token
+    /// grows. Returns true if the holder may be notified at once.
     pub(crate) fn hand_over(&mut self, now: Instant, next: Waiter, quorum: usize, seed: u64) -> bool {
         if let Some(fences) = &mut self.fences {
             fences.first = fences.first.saturating_add(1);
@@ -269,8 +266,8 @@ impl Hold {
         self.extending = None;
         self.renew_at = self.renew_at.min(self.ttl().renew_at(now, seed, self.number));
         let left = self.keys_until(quorum).since(now);
-        // A holder that renews by hand, or wants longer than what is left, gets a full TTL before it is notified. So does
-        // one that finds no fencing token left: one script extends and mints.
+        // For manual renewal, a longer TTL, little time left or no fencing token, extend first. One
+        // script extends and mints.
         let short = next.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
         if short || self.lacks_fences() {
             self.extend(now);
@@ -279,27 +276,27 @@ impl Hold {
         true
     }
 
-    /// A full TTL from now on is asked for. Only requests that leave after this answer it.
+    /// Requests a full TTL from now on. Only requests sent after this confirm it.
     pub(crate) fn extend(&mut self, now: Instant) {
         let sent = |share: &Share| matches!(share.extend, Extend::Sent | Extend::Done | Extend::Failed);
         let under_way = self.extending.is_some() && self.shares.iter().any(sent);
-        self.extending.get_or_insert_default().asked.push(now);
+        self.extending.get_or_insert_default().requested.push(now);
         if !under_way {
             self.begin_extend();
         }
     }
 
-    /// Every node that has the token is to be asked, for all that are not answered.
+    /// Marks every node that has the token for an extend, which answers all pending ones.
     fn begin_extend(&mut self) {
         let Some(extending) = &mut self.extending else { return };
-        extending.current = extending.asked.len();
+        extending.current = extending.requested.len();
         for share in self.shares.iter_mut() {
-            share.extend = if share.until.is_some() { Extend::Wanted } else { Extend::No };
+            share.extend = if share.until.is_some() { Extend::Pending } else { Extend::No };
         }
     }
 
-    /// What is to be sent to `node` at `now`; `sent` follows, and `renewed` after the last node.
-    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Wish> {
+    /// Returns the request due on `node`. The caller then calls `sent`, and finally `renewed`.
+    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Renewal> {
         let renewal = self.renewal_due(now);
         let renews = self.tenure.waiter.renew != Renew::Manual;
         let top_up = self.tenure.is_held() && now < self.keys_until(quorum);
@@ -307,13 +304,14 @@ impl Hold {
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
-            share.forget_retry();
+            share.clear_retry();
         }
-        let asked = share.extend == Extend::Wanted || (is_held && share.verification == Verification::Wanted);
+        let requested = share.extend == Extend::Pending || (is_held && share.verification == Verification::Pending);
         match share.until {
-            Some(_) if asked || ((renewal || retry) && renews) => Some(Wish::Extend),
-            // A quorum confirms unbroken ownership, so a node that misses the token may get it (requirement Q3).
-            None if top_up && (renewal || retry) => Some(Wish::TopUp),
+            Some(_) if requested || ((renewal || retry) && renews) => Some(Renewal::Extend),
+            // A quorum confirms unbroken ownership, so a node without the token may get it.
+            // Q3
+            None if top_up && (renewal || retry) => Some(Renewal::TopUp),
             Some(_) | None => None,
         }
     }
@@ -322,7 +320,7 @@ impl Hold {
         self.tenure.is_held() && self.renew_at <= now
     }
 
-    /// The renewal that was due is under way: sets the time of the next.
+    /// Schedules the next renewal once the one that was due has been sent.
     pub(crate) fn renewed(&mut self, now: Instant, seed: u64) {
         if self.renewal_due(now) {
             self.renew_at = self.ttl().renew_at(now, seed, self.number ^ now.as_nanos());
@@ -334,17 +332,17 @@ impl Hold {
         let ttl = self.ttl();
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.call = Some(Call { serial, emitted: now, ttl });
-            share.forget_retry();
-            if share.extend == Extend::Wanted {
+            share.clear_retry();
+            if share.extend == Extend::Pending {
                 share.extend = Extend::Sent;
             }
-            if share.verification == Verification::Wanted {
+            if share.verification == Verification::Pending {
                 share.verification = Verification::Sent;
             }
         }
     }
 
-    /// A request has its answer: the renewal under way, or an attempt that was still open.
+    /// Handles the reply to a renewal, or to an attempt that was still in flight.
     pub(crate) fn answered(&mut self, ctx: &Context, node: NodeId, call: Call, reply: &Reply) {
         let retry_at = self.ttl().retry_at(ctx.now, ctx.seed, call.serial);
         let lacks_fences = self.lacks_fences();
@@ -353,7 +351,7 @@ impl Hold {
         if current {
             share.call = None;
         }
-        // Only what was sent for it decides an extend; an older request's answer does not.
+        // Only requests sent for an extend decide it, not older ones.
         let extend = current && share.extend == Extend::Sent;
         let verified = current && share.verification == Verification::Sent;
         if verified {
@@ -365,15 +363,15 @@ impl Hold {
                     self.fences = Some(*minted);
                 }
                 let until = match share.until {
-                    // Who renews by hand has asked for nothing.
+                    // With manual renewal, a verification must not extend the lease.
                     Some(known) if verified && !extend && self.tenure.waiter.renew == Renew::Manual => known,
                     Some(_) | None => call.ttl.until(call.emitted, &ctx.config),
                 };
-                // Never backwards: an older answer says nothing against a newer one.
+                // Never backwards: an older reply does not override a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
                 share.last_error = None;
                 if extend {
-                    // No fencing token in the answer to a request for some: the grant ends here.
+                    // A reply without the requested fencing token ends the grant.
                     let minted = self.fences.is_none_or(|fences| fences.count > 0);
                     share.extend = if minted { Extend::Done } else { Extend::Failed };
                 }
@@ -381,12 +379,12 @@ impl Hold {
             }
             Reply::Absent => {
                 share.until = None;
-                self.gone = Some(Loss::Gone);
+                self.last_loss = Some(Loss::Gone);
                 Answer::Silent
             }
             Reply::Taken => {
                 share.until = None;
-                self.gone = Some(Loss::Taken);
+                self.last_loss = Some(Loss::Taken);
                 Answer::Taken(crate::lock::Expiry::Unknown)
             }
             Reply::Busy { expires } => Answer::Taken(*expires),
@@ -395,14 +393,14 @@ impl Hold {
             Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
-        share.last_error = Some(Box::new(Trouble { answer, retry_at: Some(retry_at) }));
-        // A node that has lost the key cannot extend it any more.
+        share.last_error = Some(Box::new(LastError { answer, retry_at: Some(retry_at) }));
+        // A node that lost the key cannot extend it.
         if extend || (share.until.is_none() && share.extend != Extend::No) {
             share.extend = Extend::Failed;
         }
     }
 
-    /// Where somebody else was seen to have the key.
+    /// Returns the nodes on which another client's value was seen.
     pub(crate) fn others(&self) -> NodeSet {
         let mut nodes = NodeSet::default();
         for (index, share) in self.shares.iter().enumerate() {
@@ -415,30 +413,30 @@ impl Hold {
         nodes
     }
 
-    /// What has become of the extends under way. Those that were asked for later begin when they are decided.
+    /// Returns the state of the extends in flight. Once decided, starts those requested later.
     pub(crate) fn extended(&mut self, now: Instant, quorum: usize) -> Extended {
         if self.extending.is_none() {
             return Extended::Open;
         }
         let done = self.servers(|share| share.extend == Extend::Done);
-        let open = self.servers(|share| matches!(share.extend, Extend::Done | Extend::Wanted | Extend::Sent));
+        let open = self.servers(|share| matches!(share.extend, Extend::Done | Extend::Pending | Extend::Sent));
         let confirmed = done >= quorum && now < self.keys_until(quorum);
         if !confirmed && open >= quorum {
             return Extended::Open;
         }
         let Some(mut extending) = self.extending.take() else { return Extended::Open };
-        let decided: Vec<Instant> = extending.asked.drain(..extending.current).collect();
-        if !extending.asked.is_empty() {
+        let decided: Vec<Instant> = extending.requested.drain(..extending.current).collect();
+        if !extending.requested.is_empty() {
             self.extending = Some(extending);
             self.begin_extend();
         }
         if confirmed { Extended::Done(decided.len()) } else { Extended::Failed(decided) }
     }
 
-    /// A node is reachable again. A node that misses the token may get it at once; the hub has what failed there renewed,
-    /// a few holds at a time.
+    /// Handles a new connection to a node. If the node lacks the token, a top-up is due at once.
+    /// The hub retries failed renewals, a few holds at a time.
     pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) {
-        if self.equal || ctx.shared.equal.is_some() {
+        if self.equal || ctx.shared.duplicates.is_some() {
             self.find_equal(ctx, node);
         }
         if let Some(share) = self.shares.get_mut(node.index())
@@ -464,9 +462,9 @@ impl Hold {
         }
     }
 
-    /// Counts nodes that lead to the same server once. If `node` has just come to lead to the server of another node, what
-    /// it confirmed before came from a server that no node leads to any more, and does not count. If
-    /// `node` led to the server of another node until now, what it confirmed stays with that node.
+    /// Counts nodes that lead to the same server once. If `node` now leads to another node's server,
+    /// its confirmations came from a server that no node leads to, and are discarded. If `node` led
+    /// to another node's server until now, that node keeps its confirmations.
     // Q6
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
         let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
@@ -476,9 +474,9 @@ impl Hold {
         for (place, share) in self.shares.iter_mut().enumerate() {
             share.server = NodeId::new(server_of(&ctx.shared.nodes, place) as u16);
         }
-        self.equal = ctx.shared.equal.is_some();
+        self.equal = ctx.shared.duplicates.is_some();
         if self.equal {
-            self.gone = Some(Loss::EqualNodes);
+            self.last_loss = Some(Loss::EqualNodes);
         }
         let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
         let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
@@ -494,7 +492,7 @@ impl Hold {
             .collect()
     }
 
-    /// When the next renewal or retry is due.
+    /// Returns when the next renewal or retry is due.
     pub(crate) fn deadline(&self) -> Instant {
         let renews = self.tenure.waiter.renew != Renew::Manual || self.shares.iter().any(|share| share.until.is_none());
         let next = if self.tenure.is_held() && renews { self.renew_at } else { Instant::MAX };

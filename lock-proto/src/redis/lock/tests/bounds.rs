@@ -1,8 +1,8 @@
-//! What is not done: too early, twice, or to somebody else.
+//! What a lock must not do: act too early, twice, or on behalf of another waiter.
 
 use super::*;
 
-/// A wait on one node for what somebody else holds.
+/// A waiter on one node, for a lock that another client holds.
 fn waiting(change: impl FnOnce(Config) -> Config) -> Hub {
     let mut hub = Hub::new(1, change);
     hub.acquire(0, want());
@@ -23,13 +23,13 @@ fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock()
 fn a5_the_end_of_anothers_wait_is_no_reason_to_try() {
     let mut hub = waiting(|c| c.poll(Backoff::fixed(for_ms(1_000))));
     hub.acquire(2, want().wait(Wait::For(for_ms(10))));
-    hub.told();
+    hub.take_events();
     hub.at(12);
-    assert!(matches!(hub.told()[..], [Event::Failed(Failure::TimedOut(_))]));
+    assert!(matches!(hub.take_events()[..], [Event::Failed(Failure::TimedOut(_))]));
     assert_eq!(hub.requests(), []);
 }
 
-/// Whoever gives up while an attempt is under way is told what it has brought so far, wherever it stands in the queue.
+/// A waiter that times out during an attempt gets the replies so far, even if it is not the head.
 #[test]
 fn a5_who_gives_up_during_an_attempt_is_told_how_far_it_is() {
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
@@ -37,14 +37,14 @@ fn a5_who_gives_up_during_an_attempt_is_told_how_far_it_is() {
     hub.acquire(1, want().wait(Wait::For(for_ms(10))));
     let calls = hub.takes();
     hub.reply(2, calls[1], busy());
-    hub.told();
+    hub.take_events();
     hub.at(11);
-    let told = hub.told();
-    let [Event::Failed(Failure::TimedOut(report))] = &told[..] else { panic!("{told:?}") };
+    let events = hub.take_events();
+    let [Event::Failed(Failure::TimedOut(report))] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*report.nodes, [Answer::Silent, Answer::Taken(Expiry::In(for_ms(8_000))), Answer::Silent]);
 }
 
-/// The attempt was made for the time that another wanted.
+/// The attempt was made with the TTL of another waiter.
 #[test]
 fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
     for (ttl, at_once) in [(8_000, true), (9_000, true), (12_000, false)] {
@@ -54,9 +54,9 @@ fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
         hub.locks.abandon(ms(2), first);
         hub.drain();
         let (call, _) = hub.one();
-        hub.told();
+        hub.take_events();
         hub.reply(3, call, Reply::Granted { fence: None });
-        let granted = |hub: &mut Hub| hub.told().iter().any(|event| matches!(event, Event::Granted(_)));
+        let granted = |hub: &mut Hub| hub.take_events().iter().any(|event| matches!(event, Event::Granted(_)));
         assert_eq!(granted(&mut hub), at_once, "{ttl}");
         if !at_once {
             let (call, request) = hub.one();
@@ -69,7 +69,7 @@ fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
     }
 }
 
-/// The same within a turn, where more than half of it is left.
+/// The same for a local hand-over with more than half of the TTL left.
 #[test]
 fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
     for (ttl, at_once) in [(8_000, true), (9_000, true), (12_000, false)] {
@@ -78,7 +78,7 @@ fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
         hub.acquire(1, want().ttl(for_ms(ttl)));
         hub.locks.release(ms(2), first).unwrap();
         hub.drain();
-        assert_eq!(hub.told().iter().any(|event| matches!(event, Event::Granted(_))), at_once, "{ttl}");
+        assert_eq!(hub.take_events().iter().any(|event| matches!(event, Event::Granted(_))), at_once, "{ttl}");
         assert_eq!(hub.requests().len(), usize::from(!at_once), "{ttl}");
     }
 }
@@ -95,7 +95,7 @@ fn a8_a_turn_is_over_when_its_time_is() {
     }
 }
 
-/// After a split vote the clients come again at different times: a round and two more lie between the first and the last.
+/// After a split vote, the clients' next attempts are spread over more than two rounds.
 #[test]
 fn q2_the_attempts_after_a_split_vote_are_spread_over_two_rounds_and_more() {
     let after = |seed: u64| {
@@ -112,7 +112,7 @@ fn q2_the_attempts_after_a_split_vote_are_spread_over_two_rounds_and_more() {
     let delays: Vec<u128> = (0..400).map(after).collect();
     let (first, last) = (*delays.iter().min().unwrap(), *delays.iter().max().unwrap());
     assert!((200..=220).contains(&first), "{first}");
-    // A round, two rounds, half a polling interval.
+    // One round, plus two rounds, plus half a polling interval.
     assert!((1_200..=1_400).contains(&last), "{last}");
 }
 
@@ -130,13 +130,13 @@ fn m5_the_room_of_a_lock_that_has_ended_is_free_again() {
     assert_eq!(hub.locks.acquire(ms(5), &Acquire::new("d")), Err(crate::Misuse::TooMany { limit: 2 }));
 }
 
-/// A hold was lost, and its guard is out. What another attempt of this client got since is nobody's, and goes at once.
+/// The guard of a lost hold is alive. A token that a later attempt got is deleted at once.
 #[test]
 fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.at(20_000);
-    assert!(hub.told().contains(&Event::Lost(Loss::Expired)));
+    assert!(hub.take_events().contains(&Event::Lost(Loss::Expired)));
     let second = hub.acquire(20_001, want());
     let (take, request) = hub.one();
     assert!(matches!(request, Request::Take { number: 2, .. }), "{request:?}");
@@ -154,7 +154,7 @@ fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
     deletes(&mut hub);
 }
 
-/// No answer, but the key is there for a while: that is not enough for who asked for a full life of its own.
+/// The extend fails. What is left of the TTL is too short for a waiter with manual renewal.
 #[test]
 fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
     let mut hub = Hub::new(1, |c| c);
@@ -162,10 +162,10 @@ fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
     hub.acquire(1, want().renew(Renew::Manual));
     hub.locks.release(ms(2), first).unwrap();
     hub.drain();
-    hub.told();
+    hub.take_events();
     let (call, _) = hub.one();
     hub.reply(3, call, lost_connection());
-    assert_eq!(hub.told(), []);
+    assert_eq!(hub.take_events(), []);
     let sent = hub.requests();
     assert!(
         matches!(sent[..], [(_, Request::Release { number: 1, .. }), (_, Request::Take { number: 2, .. })]),
@@ -173,7 +173,7 @@ fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
     );
 }
 
-/// The third node has not answered yet: its token may be there when the lock is given back.
+/// The third node has not replied at the release, so it may have the token.
 #[test]
 fn u1_a_release_asks_those_too_that_have_not_answered() {
     let granted = || Reply::Granted { fence: None };
@@ -199,7 +199,7 @@ fn u1_a_release_asks_those_too_that_have_not_answered() {
     }
 }
 
-/// Whoever has not claimed it yet has not come: nothing makes the token last longer, or puts it on more nodes.
+/// Before the claim, nothing prolongs the token or puts it on more nodes.
 #[test]
 fn h5_an_unclaimed_grant_is_not_topped_up() {
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
@@ -218,7 +218,7 @@ fn h5_an_unclaimed_grant_is_not_topped_up() {
     assert_eq!(hub.requests().len(), 3, "after that it is");
 }
 
-/// What was sent before cannot tell whether there is a full life from now on.
+/// A request sent before the extend does not confirm a full TTL from now on.
 #[test]
 fn h3_a_renewal_under_way_is_not_the_extension_that_was_asked_for() {
     let mut hub = Hub::new(1, |c| c);
@@ -231,7 +231,7 @@ fn h3_a_renewal_under_way_is_not_the_extension_that_was_asked_for() {
     hub.reply(3_600, renewal, Reply::Extended);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { .. }), "{request:?}");
-    assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(3_001 + 9_000 - 92) }]);
+    assert_eq!(hub.take_events(), [Event::Renewed { valid_until: ms(3_001 + 9_000 - 92) }]);
     hub.reply(3_700, call, Reply::Extended);
-    assert_eq!(hub.told(), [Event::Renewed { valid_until: ms(3_600 + 9_000 - 92) }, Event::Extended]);
+    assert_eq!(hub.take_events(), [Event::Renewed { valid_until: ms(3_600 + 9_000 - 92) }, Event::Extended]);
 }

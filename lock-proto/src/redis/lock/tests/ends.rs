@@ -1,9 +1,9 @@
-//! How attempts, waits and clients end.
+//! Ends of attempts, waits and clients.
 
 use super::*;
 
-/// An attempt of an earlier round is answered late, when the lock is held by a later one on two nodes of three: what it got on the third
-/// has another number, and is no part of the hold. The node is asked to take the lock, not to prolong it.
+/// A late reply to an earlier round arrives while a later one holds the lock on two of three nodes.
+/// Its token is no part of the hold, so the third node gets a take, not an extend.
 #[test]
 fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
@@ -34,7 +34,7 @@ fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
     assert_eq!(kinds, [(0, false), (1, false), (2, true)].into());
 }
 
-/// The lock is passed on to one that wants a full life of its own, which is not to be had: the key is gone. It contends as it would have.
+/// The waiter needs a full TTL on hand-over, but the key is gone. It contends again.
 #[test]
 fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
     let mut hub = Hub::new(1, |c| c);
@@ -44,9 +44,9 @@ fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { .. }), "{request:?}");
-    hub.told();
+    hub.take_events();
     hub.reply(3, call, Reply::Absent);
-    assert_eq!(hub.told(), [], "it has extended nothing");
+    assert_eq!(hub.take_events(), [], "it has extended nothing");
     hub.at(500);
     let takes = hub.takes();
     assert_eq!(takes.len(), 1);
@@ -54,7 +54,7 @@ fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
     assert!(hub.events.iter().any(|(id, event)| *id == second && matches!(event, Event::Granted(_))));
 }
 
-/// The release of a shutdown wakes somebody elsewhere. Nobody here has to give way any more, and nothing is waited for.
+/// The release of a shutdown wakes another client. The shutdown does not wait to yield to it.
 #[test]
 fn u2_a_shutdown_ends_with_the_last_answer() {
     let mut hub = Hub::new(1, |c| c);
@@ -68,7 +68,7 @@ fn u2_a_shutdown_ends_with_the_last_answer() {
     assert!(hub.locks.is_stopped());
 }
 
-/// No wait runs out after a shutdown has answered it.
+/// A wait that the shutdown ended has no deadline left.
 #[test]
 fn u2_a_shutdown_ends_all_waits() {
     let mut hub = Hub::new(1, |c| c);
@@ -76,12 +76,12 @@ fn u2_a_shutdown_ends_all_waits() {
     hub.acquire(1, want().wait(Wait::For(for_ms(50))));
     hub.locks.shut_down(ms(2), for_ms(1_000));
     hub.drain();
-    assert!(hub.told().contains(&Event::Failed(Failure::ShuttingDown)));
+    assert!(hub.take_events().contains(&Event::Failed(Failure::ShuttingDown)));
     assert!(hub.locks.next_deadline().unwrap() > ms(51), "{:?}", hub.locks.next_deadline_reason());
 }
 
-/// Somebody else was woken by the end of the last turn, while one waited here, who stayed away for it. That is over when this one has had the
-/// lock: nobody after it gives way for the same reason.
+/// The end of the last turn woke another client, and a local waiter backed off for it. Once that
+/// waiter has had the lock, no later one backs off for the same reason.
 #[test]
 fn a7_way_is_given_once() {
     let mut hub = Hub::new(1, |c| c);

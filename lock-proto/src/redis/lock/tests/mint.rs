@@ -1,8 +1,8 @@
-//! A local hand-over that runs out of fencing tokens.
+//! Local hand-over when the fencing tokens have run out.
 
 use super::*;
 
-/// A hub with a holder that has one fencing token, and two waiters behind it. It releases at 10 ms.
+/// A hub with a holder that has one fencing token and two waiters. The holder releases at 10 ms.
 fn out_of_fences(change: impl FnOnce(Config) -> Config) -> (Hub, [LockId; 2], CallId) {
     let mut hub = Hub::new(1, change);
     let first = hub.acquire(0, want());
@@ -11,10 +11,10 @@ fn out_of_fences(change: impl FnOnce(Config) -> Config) -> (Hub, [LockId; 2], Ca
     hub.reply(1, call, Reply::Granted { fence: Some(FenceBlock { first: 100, count: 1, ahead_ms: 0 }) });
     hub.locks.claim(ms(1), first).unwrap();
     let waiters = [hub.acquire(2, want()), hub.acquire(3, want())];
-    hub.told();
+    hub.take_events();
     hub.locks.release(ms(10), first).unwrap();
     hub.drain();
-    assert_eq!(hub.told(), [Event::Released(Release::Released)], "the next one has no token yet");
+    assert_eq!(hub.take_events(), [Event::Released(Release::Released)], "the next one has no token yet");
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Extend { number: 1, fence_block: 1_000, .. }), "{request:?}");
     (hub, waiters, call)
@@ -25,35 +25,35 @@ fn a9_a_hand_over_that_runs_out_of_tokens_extends_and_mints() {
     let (mut hub, [second, third], call) = out_of_fences(|c| c);
     hub.reply(12, call, Reply::Granted { fence: Some(FenceBlock { first: 500, count: 2, ahead_ms: 7 }) });
     for (id, fence) in [(second, 500), (third, 501)] {
-        let told = hub.told();
-        let Some(Event::Granted(grant)) = told.last() else { panic!("{told:?}") };
+        let events = hub.take_events();
+        let Some(Event::Granted(grant)) = events.last() else { panic!("{events:?}") };
         assert_eq!((grant.token.number, grant.fence), (1, Some(Fence(fence))));
         assert_eq!(grant.fence_ahead_ms, 7, "the application hears of the clock");
-        // The script extended: its TTL counts from when it was asked to.
+        // The script extended the key, so the TTL counts from its request.
         assert_eq!(grant.valid_until, ms(10) + for_ms(9_000 - 92));
         hub.locks.claim(ms(20), id).unwrap();
         hub.locks.release(ms(20), id).unwrap();
         hub.drain();
     }
-    // Nobody waits any more.
+    // No waiters are left.
     assert!(matches!(hub.one().1, Request::Release { .. }));
 }
 
-/// Whether the server has minted is not known, and whether it has extended: the lock is given back, and those who wait contend anew.
+/// Neither minting nor extending is certain. The lock is released, and the waiters contend again.
 #[test]
 fn a9_a_hand_over_whose_tokens_are_unknown_ends_with_a_release() {
     for reply in [
         Reply::Unknown(Cause::Fault(Fault::TimedOut)),
         Reply::NotSent(Cause::Fault(Fault::Closed)),
         Reply::Rejected(ServerError { class: ErrorClass::KeyInUse, text: "LOCKFENCE no".into() }),
-        // Not what such a request is answered with.
+        // Not a reply to this request.
         Reply::Extended,
         Reply::Granted { fence: None },
         Reply::Granted { fence: Some(FenceBlock { first: 500, count: 0, ahead_ms: 0 }) },
     ] {
         let (mut hub, [second, _], call) = out_of_fences(|c| c);
         hub.reply(12, call, reply.clone());
-        assert_eq!(hub.told(), [], "{reply:?}: nobody is granted anything");
+        assert_eq!(hub.take_events(), [], "{reply:?}: nobody is granted anything");
         let (call, request) = hub.one();
         assert!(matches!(request, Request::Release { number: 1, .. }), "{reply:?}: {request:?}");
         hub.reply(14, call, Reply::Deleted { number: 1, awaited: false });
@@ -65,13 +65,13 @@ fn a9_a_hand_over_whose_tokens_are_unknown_ends_with_a_release() {
     }
 }
 
-/// The key is gone: nobody is granted what it was.
+/// The key is gone, so the hand-over grants nothing.
 #[test]
 fn a9_a_hand_over_that_has_lost_the_key_mints_nothing() {
     for reply in [Reply::Absent, Reply::Taken] {
         let (mut hub, [second, _], call) = out_of_fences(|c| c);
         hub.reply(12, call, reply);
-        assert_eq!(hub.told(), []);
+        assert_eq!(hub.take_events(), []);
         hub.at(40);
         let call = hub.takes()[0];
         hub.reply(41, call, Reply::Granted { fence: fences(600) });
@@ -79,7 +79,7 @@ fn a9_a_hand_over_that_has_lost_the_key_mints_nothing() {
     }
 }
 
-/// Who waits for a token leaves: the next one is served by what was minted for the first.
+/// The waiter for which tokens are minted leaves. The next one gets them.
 #[test]
 fn a9_a_waiter_that_leaves_while_tokens_are_minted_leaves_them_to_the_next() {
     let (mut hub, [second, third], call) = out_of_fences(|c| c);

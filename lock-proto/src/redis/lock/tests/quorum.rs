@@ -1,21 +1,22 @@
-//! The wake-up of waiters of a quorum, which one node does (requirement A7).
+//! Wake-up in a quorum, by one of its nodes.
+// A7
 
 use super::*;
 
-/// The node that wakes waiters: of three the last one.
+/// The node that wakes waiters: the last of three.
 const WAKE: NodeId = NodeId::new(2);
 
 fn hub() -> Hub {
     Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify))
 }
 
-/// The node that a call is for.
+/// The node of a call.
 fn node(call: &CallId) -> NodeId {
     call.node()
 }
 
 impl Hub {
-    /// The first two nodes refused the head, which listens now. The attempt on the third is unanswered.
+    /// Two nodes refused the head, which has subscribed. The attempt on the third is in flight.
     fn refused_by_two(&mut self) -> CallId {
         self.acquire(0, want());
         let mut calls = self.takes();
@@ -35,7 +36,7 @@ impl Hub {
         self.drain();
     }
 
-    /// It waits, and the node that wakes waiters knows.
+    /// The head waits, and the node that wakes waiters has confirmed its subscription.
     fn waits(&mut self) {
         let last = self.refused_by_two();
         self.reply(1, last, busy());
@@ -65,8 +66,7 @@ fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
     }
 }
 
-/// The node has not answered the first attempt when the second one starts. (Scenario `redis-calm`,
-/// seed 37.)
+/// The second attempt starts before the reply to the first. (Scenario `redis-calm`, seed 37.)
 #[test]
 fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
     let mut hub = hub();
@@ -77,8 +77,7 @@ fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
     assert_eq!(marks(&hub.requests()), [WAKE]);
 }
 
-/// The second attempt is decided before the node answers the first one. (Scenario `redis-calm`,
-/// seed 37.)
+/// The second attempt ends before the reply to the first. (Scenario `redis-calm`, seed 37.)
 #[test]
 fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
     let mut hub = hub();
@@ -120,7 +119,7 @@ fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
     }
     let next = hub.locks.next_deadline().unwrap();
     assert!((ms(18)..=ms(22)).contains(&next) && next < poll, "{next} instead of {poll}");
-    // That one is a poll like any other.
+    // The next attempt is an ordinary poll.
     hub.locks.handle_timeout(next);
     hub.drain();
     for call in hub.takes() {
@@ -129,8 +128,8 @@ fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
     assert!(hub.locks.next_deadline().unwrap() > ms(100));
 }
 
-/// The node reports a release while the others grant the lock. The marker is gone, but other clients
-/// still wait. (Scenario `redis-calm`, seed 3795.)
+/// The node reports a release while the others grant the lock. The marker is gone, but other
+/// clients still wait. (Scenario `redis-calm`, seed 3795.)
 #[test]
 fn a7_a_signal_during_an_attempt_that_is_won_is_passed_on() {
     let mut hub = hub();
