@@ -108,6 +108,7 @@
 // D1
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "redis", feature = "etcd")),
     allow(dead_code, unused_imports, reason = "each store uses its share of what they have in common")

@@ -76,6 +76,7 @@
 //! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is
 //! discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its
 //! authors recommend smol.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "async-std")]
 pub mod async_std;

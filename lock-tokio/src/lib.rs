@@ -75,6 +75,7 @@
 //! Validity is measured with [`BootClock`](lock_proto::driver::BootClock), which counts through
 //! suspend on Linux (not while a virtual machine is paused by its host), and not with tokio's
 //! clock: pausing tokio's time in tests does not stop a lock from ending.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod connect;
 mod host;
