@@ -1,8 +1,8 @@
-//! The same on async-std.
+//! Clients on async-std.
 //!
 //! async-std is discontinued
-//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This is for
-//! programs that still have to run on it; the handles are those of every other runtime, so a later
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This module is for
+//! programs that still have to run on it. The handles are the same on every runtime, so a later
 //! move changes one line.
 //!
 //! ```no_run
@@ -26,26 +26,25 @@ use lock_proto::driver::{self, ConnectError, Settings};
 
 use crate::host::Smol;
 
-/// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which makes the
-/// locks.
+/// A client on async-std. Cheap to clone; dereferences to [`driver::Client`], which creates locks.
 #[derive(Clone, Debug)]
 pub struct Client(driver::Client);
 
 impl Client {
-    /// As [`crate::Client::connect`].
+    /// See [`crate::Client::connect`].
     ///
     /// # Errors
     ///
-    /// The URL is wrong.
+    /// If the URL is invalid.
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::connect_quorum([url])
     }
 
-    /// As [`crate::Client::connect_quorum`].
+    /// See [`crate::Client::connect_quorum`].
     ///
     /// # Errors
     ///
-    /// A URL is wrong, the number is even, or two URLs name one server.
+    /// If a URL is invalid, the number is even, or two URLs name the same server.
     pub fn connect_quorum<I>(urls: I) -> Result<Self, ConnectError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -53,19 +52,19 @@ impl Client {
         Self::with_config(Settings::parse(urls)?)
     }
 
-    /// A client with settings of your own: a `redis::Config` or an `etcd::Config`.
+    /// Creates a client with custom settings: a `redis::Config` or an `etcd::Config`.
     ///
     /// # Errors
     ///
-    /// A setting is out of range.
+    /// If a setting is out of range.
     pub fn with_config(config: impl Into<Settings>) -> Result<Self, ConnectError> {
         let (client, driver) = driver::connect(AsyncStd::new(), config)?;
-        // The driver ends by itself, when the last handle is gone.
+        // The driver ends with the last handle.
         drop(task::spawn(driver));
         Ok(Self(client))
     }
 
-    /// The client without the name of its runtime, for code that should fit every runtime.
+    /// Returns the runtime-independent client, for code that works on every runtime.
     #[must_use]
     pub fn into_inner(self) -> driver::Client {
         self.0
@@ -80,6 +79,6 @@ impl Deref for Client {
     }
 }
 
-/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in a task of your
-/// own. It has the reactor of smol, so the host is the same.
+/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in your own task.
+/// async-std uses the reactor of smol, so the host is the same.
 pub type AsyncStd = Smol;

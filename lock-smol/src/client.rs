@@ -6,31 +6,30 @@ use lock_proto::driver::{self, ConnectError, Settings};
 
 use crate::host::Smol;
 
-/// A client on smol. Cheap to clone; dereferences to [`driver::Client`], which makes the locks.
+/// A client on smol. Cheap to clone; dereferences to [`driver::Client`], which creates locks.
 #[derive(Clone, Debug)]
 pub struct Client(driver::Client);
 
 impl Client {
-    /// A client of one Redis server, `redis://user:password@host:port/database` or
-    /// `redis+unix:///path/to/socket`, or of an etcd cluster,
-    /// `etcd://user:password@host:port,host:port`.
+    /// Creates a client of one Redis server or of an etcd cluster.
     ///
-    /// It connects in the background, as long as it takes: a server that is down shows when a lock
-    /// is acquired.
+    /// The URL is `redis://user:password@host:port/database`, `redis+unix:///path/to/socket` or
+    /// `etcd://user:password@host:port,host:port`. The client connects in the background and
+    /// retries until it succeeds. An unreachable server shows when a lock is acquired.
     ///
     /// # Errors
     ///
-    /// The URL is wrong.
+    /// If the URL is invalid.
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::connect_quorum([url])
     }
 
-    /// A client of a quorum: an odd number of independent Redis servers, three or more. (One is the
-    /// single node of [`connect`](Self::connect).)
+    /// Creates a client of a quorum: an odd number of independent Redis servers, three or more. One
+    /// server is a single node, as in [`connect`](Self::connect).
     ///
     /// # Errors
     ///
-    /// A URL is wrong, the number is even, or two URLs name one server.
+    /// If a URL is invalid, the number is even, or two URLs name the same server.
     pub fn connect_quorum<I>(urls: I) -> Result<Self, ConnectError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -38,19 +37,19 @@ impl Client {
         Self::with_config(Settings::parse(urls)?)
     }
 
-    /// A client with settings of your own: a `redis::Config` or an `etcd::Config`.
+    /// Creates a client with custom settings: a `redis::Config` or an `etcd::Config`.
     ///
     /// # Errors
     ///
-    /// A setting is out of range.
+    /// If a setting is out of range.
     pub fn with_config(config: impl Into<Settings>) -> Result<Self, ConnectError> {
         let (client, driver) = driver::connect(Smol::new(), config)?;
-        // The driver ends by itself, when the last handle is gone.
+        // The driver ends with the last handle.
         smol::spawn(driver).detach();
         Ok(Self(client))
     }
 
-    /// The client without the name of its runtime, for code that should fit every runtime.
+    /// Returns the runtime-independent client, for code that works on every runtime.
     #[must_use]
     pub fn into_inner(self) -> driver::Client {
         self.0

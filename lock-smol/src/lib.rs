@@ -48,23 +48,23 @@
 //! }
 //! ```
 //!
-//! [`Client::connect`] spawns one task, the driver, on smol's global executor. Everything else —
-//! [`Lock`], [`Guard`], [`Observer`] — is the same on every runtime, and may be used and dropped on
+//! [`Client::connect`] spawns one task, the driver, on smol's global executor. All other types
+//! ([`Lock`], [`Guard`], [`Observer`]) are the same on every runtime and may be used and dropped on
 //! any thread.
 //!
-//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is
-//! described in `lock-proto`.
+//! `lock-proto` documents the guarantees of a lock on one node, on a replicated node and on a
+//! quorum, and what fencing adds.
 //!
 //! # etcd
 //!
-//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
-//! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
-//! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
-//! nothing of the runtime but a TCP connection and a timer.
+//! `Client::connect("etcd://user:password@host1:2379,host2:2379")` returns the same client with the
+//! same locks, plus [elections](Election). Its locks share one queue with `etcdctl lock` and the Go
+//! concurrency package. HTTP/2 and gRPC run inside the driver's task. They need only a TCP
+//! connection and a timer from the runtime.
 //!
 //! # Features
 //!
-//! A store is compiled in by its feature. The URL of a store without its feature gives
+//! Each store is a feature. The URL of a store that is not compiled in gives
 //! [`ConnectError::MissingFeature`].
 //!
 //! * `redis` (default): Redis and Valkey.
@@ -73,9 +73,10 @@
 //!
 //! # async-std
 //!
-//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is
-//! discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its
-//! authors recommend smol.
+//! The feature `async-std` adds the module `async_std` with the same API for that runtime.
+//! async-std is discontinued
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors
+//! recommend smol.
 
 #[cfg(feature = "async-std")]
 pub mod async_std;

@@ -1,7 +1,7 @@
-//! Servers, clients and a network in virtual time, whatever the servers are.
+//! Simulated servers, clients and network in virtual time.
 //!
-//! A [`World`] holds what is the same for all stores: clients, the network, checkers, the log. What
-//! is particular to the servers of a store is a value inside it, [`Redis`] or [`Etcd`].
+//! [`World`] holds the parts that every store shares: clients, network, checkers and log. The
+//! servers are a value inside it, [`Redis`] or [`Etcd`].
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
@@ -44,22 +44,23 @@ pub use handover::Handovers;
 pub use redis::Redis;
 pub use store::Store;
 
-/// Servers, clients and a network between them, in virtual time and from one seed.
+/// Servers, clients and the network between them, in virtual time and driven by one seed.
 ///
-/// Clients and servers are named by their index. Time jumps from one event or deadline exactly to
-/// the next. Checkers are always on (see [`Rule`](super::Rule)): no two valid holders of a name in
-/// true time, fencing tokens that grow, every acquisition told a legal sequence of events with one
-/// end, every end of validity told in time, and more for each kind of store. What they find ends
-/// the run with the seed and the end of the log, unless
-/// [`expect_violation`](Self::expect_violation) is called.
+/// Clients and servers are identified by index. Time jumps from one event or deadline to the next.
+///
+/// Checkers are always on (see [`Rule`](super::Rule)). They verify that a name never has two valid
+/// holders in true time, that fencing tokens increase, that every acquisition gets a legal sequence
+/// of events with exactly one end, and that losses are reported in time. Each store adds its own
+/// checks. A violation panics with the seed and the end of the log, unless
+/// [`expect_violation`](Self::expect_violation) was called.
 ///
 /// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the
 /// two stores.
 ///
 /// # Panics
 ///
-/// Every method panics for a client or server that does not exist, and verbs for a [`Misuse`], with
-/// the log's end.
+/// Every method panics with the end of the log if the client or server does not exist. Verbs also
+/// panic on [`Misuse`].
 #[derive(Clone, Debug)]
 pub struct World<S: Servers> {
     seed: u64,
@@ -74,46 +75,47 @@ pub struct World<S: Servers> {
     expect_violation: bool,
     violations: Vec<Violation>,
     recorder: Recorder,
-    /// What will happen by itself.
+    /// Events scheduled for a later time.
     agenda: Agenda<Planned<S>>,
-    /// Steps since time last moved.
+    /// Steps since time last advanced.
     spins: u32,
-    /// How often a machine was called.
+    /// Number of calls to the machines.
     steps: u64,
-    /// A machine broke its contract: nothing happens any more.
+    /// Set when a machine broke its contract. Nothing happens after that.
     halted: bool,
-    /// How long a server takes for a command.
+    /// Service time of a server for one command.
     service: Duration,
-    /// The longest that a command has waited for its server, with its own time.
+    /// Longest time from the arrival of a command to its completion.
     slowest: Duration,
     prompt: Prompt,
-    /// Machines are told what comes over a connection that they have closed.
+    /// Deliver data of closed connections to the machines.
     stale: bool,
-    /// Why a machine is being called.
+    /// Why the current machine call is made.
     cause: Cause,
     handovers: Handovers,
     store: S,
 }
 
-/// What applications do.
+/// Actions of applications.
 impl<S: Servers> World<S> {
-    /// Client `client` asks for a lock.
+    /// Client `client` requests a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
         self.start(client, &want, "acquire", None, |machine, now| machine.acquire(now, &want))
     }
 
-    /// The same, and gives it back `hold` after the grant, held or lost.
+    /// Like [`acquire`](Self::acquire), but releases the lock `hold` after the grant, held or lost.
     pub fn acquire_for(&mut self, client: usize, want: Acquire, hold: Duration) -> LockId {
         self.start(client, &want, "acquire", Some(hold), |machine, now| machine.acquire(now, &want))
     }
 
-    /// Client `client` asks for a lock, which may be refused. `claim`: take it as soon as it is
-    /// offered. `hold`: give it back so long after the grant. `write_every`: while it is held,
-    /// write to what it protects this often.
+    /// Requests a lock for client `client`; the client may refuse.
+    ///
+    /// `claim`: claim the lock as soon as it is offered. `hold`: release it this long after the
+    /// grant. `write_every`: interval of writes to the protected resource while the lock is held.
     ///
     /// # Errors
     ///
-    /// What the client answers.
+    /// Returns the error of the client.
     pub fn try_acquire(
         &mut self,
         client: usize,
@@ -152,7 +154,7 @@ impl<S: Servers> World<S> {
         let name = self.full_name(client, &want.name);
         let lock = self.verb(client, asks)?;
         self.journal.write(self.now, format_args!("c{client} {lock} {verb} {}", name.escape_ascii()));
-        // No time to wait is one attempt, which takes as long as an answer takes.
+        // A wait of zero means one attempt, which takes until the reply.
         let wait_ends = match want.wait {
             Wait::For(time) if !time.is_zero() => Some(self.after(client, time)),
             Wait::For(_) | Wait::Try | Wait::Forever => None,
@@ -166,21 +168,20 @@ impl<S: Servers> World<S> {
         Ok(lock)
     }
 
-    /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
+    /// Claims an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
     pub fn claim(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} claim"));
         self.take(client, lock);
         self.pump_client(client);
     }
 
-    /// The application takes what it is offered.
     fn take(&mut self, client: usize, lock: LockId) {
         self.must(client, lock, |machine, now| machine.claim(now, lock));
         self.checker.claimed(client, lock);
         self.point(client, lock, || Point::Claimed);
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     pub fn release(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
         let answer_by = self.after(client, self.clients[client].machine.release_within());
@@ -190,8 +191,8 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is
-    /// told of it.
+    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. It gets no
+    /// further events.
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
         if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
@@ -201,7 +202,7 @@ impl<S: Servers> World<S> {
         self.tell_machine(client, |machine, now| machine.abandon(now, lock));
     }
 
-    /// Asks for more time.
+    /// Requests an extension of the TTL.
     pub fn extend(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} extend"));
         self.must(client, lock, |machine, now| machine.extend(now, lock));
@@ -214,8 +215,7 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Shuts the client down, with this time to release what it holds. Its applications give back
-    /// everything by that.
+    /// Shuts the client down. Its applications release their locks within `within`.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
         self.troubled();
@@ -231,12 +231,11 @@ impl<S: Servers> World<S> {
         self.tell_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
-    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried
-    /// out.
+    /// Calls any verb on a client's machine at the client's local time and carries out its outputs.
     ///
     /// # Errors
     ///
-    /// What the verb answers.
+    /// Returns the error of the verb.
     pub fn try_verb<T>(
         &mut self,
         client: usize,
@@ -247,19 +246,19 @@ impl<S: Servers> World<S> {
         done
     }
 
-    /// Whether locks are claimed as soon as they are offered. Default: yes.
+    /// Sets whether locks are claimed as soon as they are offered. Default: yes.
     pub const fn auto_claim(&mut self, on: bool) {
         self.auto_claim = on;
     }
 
     // ---- inside ----
 
-    /// The key under which a client locks `name`.
+    /// Returns the key under which a client locks `name`.
     fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
         [self.clients[client].machine.prefix(), name].concat().into()
     }
 
-    /// True time at which the client's clock will have gone on by this.
+    /// Returns the true time at which the client's clock will have advanced by `by`.
     fn after(&self, client: usize, by: Duration) -> Instant {
         let process = &self.clients[client];
         process.when(process.local(self.now) + by)
@@ -283,7 +282,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// A verb that cannot be refused; what it asks for is carried out.
+    /// Calls a verb that cannot fail and carries out its outputs.
     fn tell_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
         let _ = self.try_verb(client, |machine, now| {
             verb(machine, now);

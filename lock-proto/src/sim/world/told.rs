@@ -1,4 +1,4 @@
-//! What a machine tells its application, and whether it may.
+//! Delivery and checks of the events of a machine.
 
 use alloc::format;
 
@@ -40,7 +40,7 @@ impl<S: Servers> World<S> {
         S::was_told(self, client, lock, &event);
     }
 
-    /// The shutdown of a client is over.
+    /// Records that a client has completed its shutdown.
     pub(super) fn has_stopped(&mut self, client: usize, unreleased: u32) {
         self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} {}", S::LEFT));
         self.journal.facts.stopped(self.now, client, unreleased);
@@ -50,7 +50,7 @@ impl<S: Servers> World<S> {
         self.check();
     }
 
-    /// Notes what brought a lock from another client here.
+    /// Counts a hand-over from another client by its cause.
     fn handed_over(&mut self, client: usize, lock: LockId) {
         let process = &mut self.clients[client];
         let Some(record) = process.records.get(&lock) else { return };
@@ -60,7 +60,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// The end of validity that an event tells, in true time.
+    /// Returns the end of validity in an event, in true time.
     fn valid_until(&self, client: usize, event: &Event) -> Option<Instant> {
         let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else {
             return None;
@@ -68,8 +68,7 @@ impl<S: Servers> World<S> {
         Some(self.clients[client].when(*valid_until))
     }
 
-    /// An extend has its answer: the request that brought it about must have left after it was
-    /// asked for.
+    /// Checks an extend reply: its request must have been sent after the application asked for it.
     fn check_extend(&mut self, client: usize, lock: LockId, event: &Event) {
         if !matches!(event, Event::Extended | Event::ExtendFailed(_)) {
             return;
@@ -84,7 +83,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true
+    /// Records the state of an acquisition after an event. `until` is the end of validity in true
     /// time.
     fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);

@@ -1,4 +1,4 @@
-//! What goes into the record for pictures, beside what travels.
+//! Recording for pictures, apart from packets.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -10,18 +10,18 @@ use crate::etcd::{ElectionEvent, Rpc};
 use crate::sim::trace::Lane;
 use crate::sim::world::World;
 
-/// What the record says of the cluster so far: only what changes is told.
+/// Last recorded state of the cluster, so that only changes are recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recorded {
     leader: Option<usize>,
     pub(super) quorum_lost: bool,
     leases: BTreeSet<i64>,
-    /// Who asked for each lease.
+    /// The client that requested each lease.
     owners: BTreeMap<i64, usize>,
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// What somebody who observes an election hears of it.
+    /// Records an event of an election query.
     pub(super) fn heard(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
         let name = || name.escape_ascii();
         self.word(Some(Lane::Client(client)), || match event {
@@ -32,7 +32,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// Whose lease it will be that is asked for here.
+    /// Remembers the client that requests a lease.
     pub(super) fn remember_owner(&mut self, client: usize, wire: &Wire) {
         if let Wire::Call { request: Rpc::Grant(grant), .. } = wire
             && self.recorder.is_on()
@@ -41,7 +41,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Who leads the cluster from now on, and which leases have begun and ended.
+    /// Records changes of the cluster's leader and leases.
     pub(super) fn record_cluster(&mut self) {
         if !self.recorder.is_on() {
             return;

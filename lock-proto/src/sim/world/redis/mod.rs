@@ -39,52 +39,51 @@ pub use client::RedisClient;
 
 /// A [`world::World`](super::World) of Redis nodes and [`Client`] machines.
 ///
-/// One checker more is on: no key's life is shortened by a client.
+/// It adds one check: no client shortens the TTL of a key.
 pub type World<C = Client> = AnyWorld<Redis<C>>;
-/// A [`World`] to be.
+/// Builds a [`World`].
 pub type Builder<C = Client> = super::Builder<Redis<C>>;
 
-/// Redis nodes, as a part of a [`World`].
+/// The Redis nodes of a [`World`].
 #[derive(Clone, Debug)]
 pub struct Redis<C = Client> {
     nodes: Vec<Server>,
-    /// Every key that somebody wanted to lock.
+    /// Every key that a client requested.
     names: BTreeSet<Arc<[u8]>>,
-    /// The key of every client's counter of fencing tokens.
+    /// Fence counter keys of all clients.
     counters: BTreeSet<Vec<u8>>,
-    /// Where the address of a node leads a client, if not to that node.
+    /// Overrides of node addresses, by client and node.
     leads: BTreeMap<(usize, usize), usize>,
-    /// How long hosts gather what they write.
+    /// How long hosts gather writes.
     gather: Duration,
     clients: PhantomData<C>,
 }
 
-/// What is known of a client process.
+/// Redis state of a client process.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
-    /// Its host will write in a moment, and why there is something to write.
+    /// Why the host has a write scheduled, if it has.
     gathers: Option<Cause>,
-    /// How long a request may be unanswered.
+    /// Timeout of a request.
     request_timeout: Duration,
-    /// What it has asked for, by connection.
+    /// Requests by connection.
     taps: BTreeMap<u64, Tap>,
-    /// What the values of its keys begin with.
+    /// Prefix of its key values.
     mark: Vec<u8>,
 }
 
-/// What an application or its host does when its time comes.
+/// A scheduled action of an application or its host.
 #[derive(Clone, Debug)]
 pub(crate) enum Chore {
-    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an
-    /// interval is given.
+    /// Checks that the lock is held and writes a moment later. Repeated if an interval is given.
     Look(LockId, Option<Duration>),
-    /// Writes to what the lock protects, without another look.
+    /// Writes to the protected resource without another check.
     Write(Permit),
-    /// Its host writes what was gathered.
+    /// The host writes the gathered data.
     Flush,
 }
 
-/// A write on its way to what a lock protects.
+/// A write in flight to the protected resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     name: Arc<[u8]>,
@@ -195,7 +194,7 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
-        // A quorum has no one order.
+        // A quorum has no single order.
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1)?;
         w.checker.order(&record.name, grant.token.to_string().as_bytes())
@@ -221,7 +220,7 @@ impl<C: RedisClient> Servers for Redis<C> {
 }
 
 impl World {
-    /// A world with this many Redis nodes: one, or an odd number for a quorum.
+    /// Returns a builder for this many Redis nodes: one, or an odd number for a quorum.
     pub fn redis(nodes: usize) -> Builder {
         Builder::new(Setup::new(nodes), Client::new)
     }
@@ -229,38 +228,38 @@ impl World {
 
 /// Redis nodes.
 impl<C: RedisClient> World<C> {
-    /// The application looks whether it holds the lock, and if so writes a moment later to what it
-    /// protects: the write may come late, as when the process is stopped in between. What takes the
-    /// write looks at the fencing token, if there is one.
+    /// The application checks that it holds the lock and writes to the protected resource a moment
+    /// later. The write may be late, as when the process is paused in between. The resource checks
+    /// the fencing token, if there is one.
     pub fn write(&mut self, client: usize, lock: LockId) {
         self.tell_process(client, Fact::Chore(Chore::Look(lock, None)));
     }
 
-    /// A node, to look at.
+    /// Returns a node.
     #[must_use]
     pub fn node(&self, node: usize) -> &Node {
         &self.store.nodes[node].node
     }
 
-    /// The string under `key` on a node now.
+    /// Returns the string under `key` on a node.
     #[must_use]
     pub fn get(&self, node: usize, key: impl AsRef<[u8]>) -> Option<&[u8]> {
         self.store.nodes[node].node.get(self.now, key)
     }
 
-    /// The names of all keys on a node now, as text.
+    /// Returns the names of all keys on a node, as text.
     #[must_use]
     pub fn keys(&self, node: usize) -> Vec<String> {
         self.store.nodes[node].node.keys(self.now).iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// How often clients sent this command to a node.
+    /// Returns how often clients sent this command to a node.
     #[must_use]
     pub fn calls(&self, node: usize, command: &str) -> u64 {
         self.store.nodes[node].node.calls().get(command).copied().unwrap_or(0)
     }
 
-    /// How many commands clients sent to a node, but for those that open a connection.
+    /// Returns how many commands clients sent to a node, apart from those that open a connection.
     #[must_use]
     pub fn total_calls(&self, node: usize) -> u64 {
         let opening = ["hello", "auth", "select", "client|setname", "client|setinfo", "client|id", "info", "ping"];

@@ -1,4 +1,4 @@
-//! What a host does for a node and for the machine of a client: bytes.
+//! The hosts of nodes and of a client's machine: bytes.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -21,12 +21,12 @@ use crate::sim::world::process::{Fact, Process};
 use crate::sim::world::store::Planned;
 use crate::time::Instant;
 
-/// How long an application takes from seeing that it holds a lock to writing.
+/// Delay of an application between checking that it holds a lock and writing.
 const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 
 /// Nodes.
 impl<C: RedisClient> World<Redis<C>> {
-    /// When a node wants to be called; `None` while it does not run.
+    /// Returns a node's next deadline, or `None` while it does not run.
     pub(super) fn node_deadline(&self, node: usize) -> Option<Instant> {
         self.store.nodes[node].next.filter(|_| self.hosts[node].state == State::Running)
     }
@@ -57,8 +57,8 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// A packet reaches a node that runs. It works off one after the other, and answers what came
-    /// together when all of it is done.
+    /// Delivers a packet to a running node. The node executes packets one by one, and replies to
+    /// pipelined commands when all of them are done.
     pub(super) fn serve(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         if self.service.is_zero() && self.hosts[node].busy_until.is_none() {
             self.node_takes(id, node, packet);
@@ -70,7 +70,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Executes what waits, until that takes time.
+    /// Executes queued packets until one of them takes time.
     fn work(&mut self, node: usize) {
         while let Some((since, id, packet)) = self.hosts[node].queue.pop_front() {
             let before = self.store.nodes[node].node.executed();
@@ -86,7 +86,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    /// When a node has done what it is busy with.
+    /// Returns when a node finishes its current work.
     pub(super) fn free_at(&self, node: usize) -> Option<Instant> {
         self.hosts[node].busy_until.filter(|_| self.hosts[node].state == State::Running)
     }
@@ -95,14 +95,14 @@ impl<C: RedisClient> World<Redis<C>> {
         (0..self.hosts.len()).find(|node| self.free_at(*node).is_some_and(|at| at <= self.now))
     }
 
-    /// A node has done what it was busy with.
+    /// Continues with the queue after a node has finished its current work.
     pub(super) fn goes_on(&mut self, node: usize) {
         self.hosts[node].busy_until = None;
         self.pump_node(node);
         self.work(node);
     }
 
-    /// Sends what a node has to say, closes what it closes, logs what it has seen.
+    /// Sends a node's replies, closes connections and logs the commands it has executed.
     pub(super) fn pump_node(&mut self, node: usize) {
         while let Some(seen) = self.store.nodes[node].node.poll_seen() {
             let text = command(&seen.args);
@@ -159,8 +159,8 @@ impl<C: RedisClient> World<Redis<C>> {
         self.check();
     }
 
-    /// A client that has no timer, and nobody who waits or holds, will delete nothing more: no key
-    /// of it may be there.
+    /// Checks that an idle client has left no key: without timers, waiters and holders it deletes
+    /// nothing more.
     fn look_for_ghosts(&mut self, node: usize) {
         for key in &self.store.names {
             let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };
@@ -172,7 +172,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Sends bytes, now and then in several pieces.
+    /// Sends bytes, sometimes in several pieces.
     fn send_bytes(&mut self, id: u64, direction: Direction, mut bytes: Vec<u8>) {
         loop {
             let piece = self.network.piece(bytes.len());
@@ -186,7 +186,7 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 }
 
-/// Whether a process has nothing to do, and `value` is one of its tokens.
+/// Returns whether a process is idle and `value` is one of its tokens.
 fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
     let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
     is_idle && value.starts_with(&process.own.mark)
@@ -194,7 +194,7 @@ fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> b
 
 /// Clients.
 impl<C: RedisClient> World<Redis<C>> {
-    /// A write reaches what a lock protects.
+    /// Delivers a write to the protected resource.
     pub(super) fn write_arrives(&mut self, write: Write) {
         let Write { name, permit, message } = write;
         let accepted = self.checker.write(self.now, &name, permit);
@@ -234,9 +234,9 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or
-    /// outputs go first is left to chance: nothing may depend on it.
-    // requirement M2
+    /// Carries out the outputs of a machine until there are none left. Whether bytes or outputs go
+    /// first is random, because nothing may depend on it.
+    // M2
     pub(super) fn pump_bytes(&mut self, client: usize) {
         let bytes_first = self.rng.one_in(2);
         if bytes_first {
@@ -248,7 +248,7 @@ impl<C: RedisClient> World<Redis<C>> {
                 asked = true;
                 self.carry_out(client, output);
             }
-            // What was carried out, or nothing at all so far, may have left bytes.
+            // An output, or the first round, may have left bytes.
             let sent = (asked || !bytes_first) && self.write_out(client);
             if !asked && !sent {
                 break;
@@ -263,7 +263,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Writes what there is, now or in a moment. True if it was now, and some.
+    /// Writes pending bytes, or schedules the write. Returns whether it wrote any.
     fn write_out(&mut self, client: usize) -> bool {
         if self.store.gather.is_zero() {
             return self.send_all(client);
@@ -309,7 +309,7 @@ impl<C: RedisClient> World<Redis<C>> {
         moved
     }
 
-    /// What a client asks for.
+    /// Notes the requests of a client.
     fn watches(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;
@@ -319,8 +319,8 @@ impl<C: RedisClient> World<Redis<C>> {
             match asked {
                 Asked::Take { keys, waits } => {
                     for key in keys {
-                        // An attempt goes to every node for one reason. The first one of a waiter is no
-                        // poll, also if it was put off.
+                        // An attempt has the same cause on every node. A waiter's first attempt is
+                        // not a poll, even if it was delayed.
                         if node == 0 {
                             process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
                         }
@@ -333,7 +333,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// What a client is answered.
+    /// Notes the replies to a client.
     pub(super) fn overhears(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;

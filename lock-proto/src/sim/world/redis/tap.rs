@@ -1,5 +1,4 @@
-//! What a client asks on one connection, and how much of it was answered: requests and replies,
-//! seen from outside.
+//! Requests and replies of a connection, observed from outside.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -12,41 +11,41 @@ use crate::sim::redis::input::{self, Limits, Parsed};
 /// One connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tap {
-    /// Sent, and no whole request yet.
+    /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
-    /// Received, and no whole reply yet.
+    /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    /// Requests without a reply, the oldest first.
+    /// Requests without a reply, oldest first.
     asked: VecDeque<Asked>,
-    /// How many requests there were.
+    /// Number of requests.
     number: u64,
 }
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It takes the locks under these keys. With `waits` it also marks that somebody waits, as all
+    /// Takes the locks under these keys. `waits` also marks that a client is waiting, as all
     /// attempts but the first do.
     Take { keys: Vec<Vec<u8>>, waits: bool },
-    /// The same work as any other of this kind with the same words.
+    /// Equal to any other request of this kind with the same arguments.
     Work(&'static str, Vec<u8>),
-    /// It waits for a release.
+    /// Waits for a release.
     Wait,
-    /// Anything else.
+    /// Any other request.
     Other,
 }
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The request with this number has its answer.
+    /// The reply to the request with this number.
     Answer(u64),
-    /// An element came by this list.
+    /// A list element from this wake-up list.
     Signal(Vec<u8>),
 }
 
 impl Tap {
-    /// The client has sent these bytes: the requests that are whole now, with their numbers.
+    /// Adds sent bytes. Returns the requests that are now complete, with their numbers.
     pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Asked)> {
         self.sent.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
@@ -64,14 +63,14 @@ impl Tap {
         found
     }
 
-    /// These bytes have reached the client.
+    /// Adds bytes that reached the client.
     pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Heard> {
         self.received.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
         while let Some(len) = reply_len(&self.received[at..]) {
             let reply = &self.received[at..at + len];
             at += len;
-            // A message that nobody asked for.
+            // A push message.
             if reply[0] == b'>' {
                 continue;
             }
@@ -100,7 +99,8 @@ fn classify(args: &[&[u8]]) -> Asked {
             Asked::Take { keys: vec![key.to_vec()], waits }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
-            // The keys, as many tokens, and two arguments more; with the fence counter one key more.
+            // The keys, one token for each, and two arguments. With fencing, one more key: the
+            // counter.
             let keys = number(count).unwrap_or(0);
             let tokens = rest.len().saturating_sub(keys + 2);
             Asked::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
@@ -117,14 +117,14 @@ fn number<N: FromStr>(text: &[u8]) -> Option<N> {
     core::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The list that an element came by.
+/// Returns the list that an element came from.
 fn list(reply: &[u8]) -> Option<Vec<u8>> {
     let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let (first, _, name) = (lines.next()?, lines.next()?, lines.next()?);
     (first == b"*2" || first == b">2").then(|| name.to_vec())
 }
 
-/// How long the first whole reply is.
+/// Returns the length of the first complete reply.
 pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = bytes.get(1..end - 2).and_then(number::<i64>);
@@ -167,11 +167,11 @@ mod tests {
         let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
         let heard: Vec<Heard> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
         assert_eq!(heard, [Heard::Answer(1), Heard::Answer(2), Heard::Signal(b"l".to_vec())]);
-        // A wait that ends by its time tells nothing.
+        // A wait that times out yields no signal.
         assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Asked::Wait)]);
         assert_eq!(tap.received(b"*-1\r\n"), vec![]);
         assert!(tap.asked.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
-        // Several locks by one script, without and with fencing tokens.
+        // Several locks in one script, without and with fencing tokens.
         let free = script::TAKE_FREE.sha1.as_bytes();
         let plain = request(&[b"EVALSHA", free, b"2", b"a", b"b", b"t", b"u", b"100", b"0"]);
         let fenced = request(&[b"EVALSHA", free, b"3", b"a", b"b", b"fence", b"t", b"u", b"100", b"8"]);
