@@ -1,4 +1,4 @@
-//! Clients with planted flaws: the checkers must find each of them.
+//! Clients with planted flaws. The checkers must find each of them.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -9,15 +9,15 @@ use crate::id::{ConnId, LockId};
 use crate::lock::{Acquire, Drift, Machine};
 use crate::time::Instant;
 
-/// A client between which and the world something is changed.
+/// A client whose inputs and outputs are modified by a flaw.
 #[derive(Clone, Debug)]
 pub(super) struct Flawed<C, F> {
     pub(super) client: C,
-    /// What is changed.
+    /// The modification.
     pub(super) flaw: F,
-    /// Whether releases are kept from the client.
+    /// Whether releases are withheld from the client.
     pub(super) keeps_releases: bool,
-    /// Those that were.
+    /// Withheld releases.
     pub(super) kept: Vec<LockId>,
 }
 

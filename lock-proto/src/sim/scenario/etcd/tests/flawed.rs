@@ -1,4 +1,4 @@
-//! Calls and replies are rewritten on their way between a client of etcd and the world.
+//! Rewrites calls and replies between an etcd client and the world.
 
 use crate::lock::Elections;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,47 +14,45 @@ use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::tests::Flawed;
 use crate::time::Instant;
 
-/// What a client does wrong.
+/// The flaw of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Nothing.
+    /// No flaw.
     None,
-    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is
-    /// there.
+    /// A waiter without a predecessor takes the lock without checking that its own key exists.
     SkipsOwnKey,
-    /// An unlock deletes the key, whatever its revision.
+    /// An unlock deletes the key without comparing its revision.
     DeletesAnyRevision,
-    /// A deletion that is reported while the queue is read is forgotten.
+    /// A deletion reported during a read of the queue is forgotten.
     ForgetsNews,
-    /// Every transaction is sent once more before it is answered.
+    /// Every transaction is sent twice.
     SendsTwice,
-    /// A leader writes its key whatever its revision.
+    /// A leader writes its key without comparing its revision.
     WritesAnyRevision,
-    /// What comes over a connection that was replaced counts as the answer to something of the same
-    /// kind.
+    /// Data from a replaced connection counts as the reply to a request of the same kind.
     MixesConnections,
 }
 
-/// A flaw, and what it takes to rewrite what is called and answered.
+/// A flaw with its rewriting state.
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// Waiters that create their key.
+    /// Calls that create a waiter's key.
     creates: BTreeMap<RpcId, Bytes>,
-    /// Waiters that look for their own key.
+    /// Calls that read a waiter's own key.
     looks: BTreeMap<RpcId, Bytes>,
-    /// Own keys as they were last seen.
+    /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
-    /// Calls without an answer.
+    /// Calls without a reply.
     asked: BTreeMap<RpcId, &'static str>,
-    /// To be handed out next.
+    /// The next output.
     again: Option<Output>,
-    /// Calls that the client knows nothing of.
+    /// Calls that the client does not know of.
     copies: BTreeSet<RpcId>,
 }
 
-/// What makes clients with this flaw.
+/// Returns a constructor of clients with this flaw.
 pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
@@ -73,7 +71,7 @@ pub(super) fn clients(
     }
 }
 
-/// The deletes of this transaction, and of those in it, have no conditions any more.
+/// Removes the conditions from the deletes of a transaction, including nested ones.
 fn delete_anything(txn: &mut TxnRequest) {
     for op in &mut txn.success {
         match &mut op.request {
@@ -84,7 +82,7 @@ fn delete_anything(txn: &mut TxnRequest) {
     }
 }
 
-/// The writes of this transaction, and of those in it, look at no revision.
+/// Removes the revision checks from the writes of a transaction, including nested ones.
 fn write_anything(txn: &mut TxnRequest) {
     let writes = txn.success.iter().any(|op| matches!(&op.request, Some(Op::Put(_))));
     if writes {
@@ -97,7 +95,7 @@ fn write_anything(txn: &mut TxnRequest) {
     }
 }
 
-/// The path of the call that has such an answer.
+/// Returns the path of the call with this reply.
 const fn path(reply: &RpcReply) -> &'static str {
     match reply {
         RpcReply::Range(_) => "/etcdserverpb.KV/Range",
@@ -108,7 +106,8 @@ const fn path(reply: &RpcReply) -> &'static str {
     }
 }
 
-/// The own key of a waiter that looks who is before it: it reads that, and others.
+/// Returns the own key of a waiter that looks for its predecessor. The transaction reads that key
+/// first.
 fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     let mut reads = txn.success.iter().map(|op| match &op.request {
         Some(Op::Range(range)) => Some(range),
@@ -118,7 +117,7 @@ fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     Some(own.key.clone())
 }
 
-/// The key that is put.
+/// Returns the key that the transaction creates.
 fn created(txn: &TxnRequest) -> Option<Bytes> {
     let first = txn.success.first().and_then(|op| op.request.as_ref())?;
     if let Op::Put(put) = first { Some(put.key.clone()) } else { None }

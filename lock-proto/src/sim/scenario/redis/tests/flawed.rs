@@ -1,4 +1,4 @@
-//! Requests and replies are rewritten on their way between a client of Redis and the world.
+//! Rewrites requests and replies between a Redis client and the world.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -16,63 +16,63 @@ use crate::sim::scenario::tests::Flawed;
 use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
 
-/// What a client does wrong.
+/// The flaw of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Nothing.
+    /// No flaw.
     None,
     /// Every attempt writes the same token.
     SameToken,
     /// The watchdog goes on after a release.
     RenewsForEver,
-    /// A release deletes the key, whoever has it.
+    /// A release deletes the key without comparing the token.
     DeletesAnything,
-    /// Nodes that are one server count as several.
+    /// Nodes that are the same server count as several.
     CountsEqualNodes,
-    /// A node that has become another server votes if that one has been running for long enough.
+    /// A node that became another server votes if that server has been running for long enough.
     TrustsUptime,
-    /// A release that is told of while an attempt is under way is forgotten.
+    /// A release that is notified during an attempt is forgotten.
     ForgetsHints,
-    /// Every attempt is sent once more before it is answered.
+    /// Every attempt is sent twice.
     SendsTwice,
-    /// What comes over a connection that was replaced counts as if it came over the current one.
+    /// Data from a replaced connection counts as if it came over the current one.
     MixesConnections,
 }
 
-/// A flaw, and what it takes to rewrite what is sent and received.
+/// A flaw with its rewriting state.
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// What the client's tokens begin with.
+    /// Prefix of the client's tokens.
     mark: Vec<u8>,
     quarantine: Duration,
     wires: BTreeMap<ConnId, Wire>,
-    /// Which server the client takes each node for.
+    /// Run id of the server that the client assumes for each node.
     run_ids: BTreeMap<NodeId, String>,
-    /// What the client still holds, as if it had not been released.
+    /// Released locks that the client still holds.
     ended: Vec<LockId>,
-    /// The connections that it asked for last.
+    /// The latest connections that it requested.
     current: BTreeMap<(NodeId, Role), ConnId>,
 }
 
-/// What one connection carries.
+/// The state of one connection.
 #[derive(Clone, Debug, Default)]
 struct Wire {
-    /// Sent by the client, and no whole request yet.
+    /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
-    /// Rewritten, and not yet written.
+    /// Rewritten bytes that are not yet written.
     rewritten: Vec<u8>,
-    /// Received, and no whole reply yet.
+    /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    /// What has no reply yet.
+    /// Requests without a reply.
     asked: VecDeque<Asked>,
 }
 
-/// What a reply is to.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Take,
-    /// One that the client knows nothing of.
+    /// A copy that the client does not know of.
     TakeAgain,
     Wait,
     Other,
@@ -90,7 +90,7 @@ impl Asked {
     }
 }
 
-/// What makes clients with this flaw.
+/// Returns a constructor of clients with this flaw.
 pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
@@ -126,7 +126,7 @@ impl Rewriter {
         args.iter().map(rewrite).collect()
     }
 
-    /// A reply that says which server it is.
+    /// Rewrites a reply that identifies the server.
     fn reply(&mut self, node: NodeId, reply: &[u8]) -> Vec<u8> {
         let text = String::from_utf8_lossy(reply).into_owned();
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
@@ -152,7 +152,7 @@ impl Rewriter {
         text.replace(&run_id, &shown).into_bytes()
     }
 
-    /// The reply to something that was asked on this connection, as the client is told it.
+    /// Rewrites the reply to the oldest request on this connection.
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
         let asked = self.wires.get_mut(&conn).and_then(|wire| wire.asked.pop_front());
         let is_trying = || self.wires.values().any(|wire| wire.asked.contains(&Asked::Take));
@@ -193,7 +193,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
             if let Output::Connect { node, conn } = &output {
                 self.flaw.current.insert((*node, conn.role()), *conn);
             }
-            // Its application hears no more of it.
+            // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
             if !is_over {
                 return Some(output);
