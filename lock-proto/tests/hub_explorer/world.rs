@@ -11,10 +11,10 @@ use crate::node::Node;
 use crate::process::{Acquisition, Fact, Process, Sent, State, draw_wish, server_info};
 
 const MS: u64 = 1_000_000;
-/// A node that was started before the run is older than any quarantine.
+/// Nodes started before this time are past any quarantine.
 const START: u64 = 100_000 * MS;
 const STEPS: usize = 400;
-/// After the faults everything must be over within this: several TTLs for each acquisition in turn.
+/// Everything must be over within this time after the faults: several TTLs for each acquisition.
 const SETTLED_WITHIN: u64 = 90_000 * MS;
 
 pub(crate) struct World {
@@ -22,7 +22,7 @@ pub(crate) struct World {
     rng: Rng,
     nodes: Vec<Node>,
     processes: Vec<Process>,
-    /// The last fencing token that was told of each name.
+    /// Last fencing token of each name.
     fences: BTreeMap<u8, u64>,
     next_id: u128,
     wake: Wake,
@@ -84,7 +84,7 @@ impl World {
             let p = self.rng.below(self.processes.len());
             let n = self.rng.below(self.nodes.len());
             match self.rng.below(120) {
-                // Mostly things go well, or nobody would ever hold a lock that could be lost.
+                // Mostly no faults; otherwise no client would hold a lock that could be lost.
                 100..120 => {
                     self.serve(p);
                     self.claim_offers(p);
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Everybody who is not paused does what is due, then the promises are checked.
+    /// Runs due timers of all running processes, then checks the invariants.
     fn turn(&mut self) {
         for p in 0..self.processes.len() {
             if self.processes[p].paused {
@@ -172,7 +172,8 @@ impl World {
         if let Some((client, number)) = deleted
             && let Some(process) = self.processes.iter().find(|process| process.id == client)
         {
-            // Requirement H6: the token of a holder stays as long as its guard is out, lost or not.
+            // The token of a holder stays while its guard exists, lost or not.
+            // H6
             let out = |known: &&Acquisition| {
                 matches!(known.state, State::Held | State::Lost) && known.token == Some(number) && !process.stopping
             };
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// A reply that the hub has had already, or that was never asked for.
+    /// Delivers a duplicate of a reply.
     fn duplicate(&mut self, p: usize, n: usize) {
         let Some((sent, reply)) = self.processes[p].conns[n].answered.front().cloned() else { return };
         self.deliver(p, n);
@@ -233,7 +234,7 @@ impl World {
         }
     }
 
-    /// The connection on which the process waits for signals breaks.
+    /// Breaks the connection on which the process waits for signals.
     fn deafen(&mut self, p: usize, n: usize) {
         for waiting in self.nodes[n].waiting.values_mut() {
             waiting.retain(|who| *who != p);
@@ -259,7 +260,7 @@ impl World {
         self.processes.swap(p, last);
     }
 
-    /// Something that a closed connection had sent is executed.
+    /// Executes a request from a closed connection.
     fn ghost(&mut self, n: usize) {
         let count = self.nodes[n].ghosts.len();
         if count == 0 {
@@ -281,7 +282,8 @@ impl World {
         }
     }
 
-    /// A single node that forgets everything keeps no promise, so only a node of a quorum does.
+    /// Restarts a node. Only a node of a quorum loses its data: no guarantee survives that on a
+    /// single one.
     fn restart(&mut self, n: usize) {
         let empty = self.nodes.len() > 1 && self.rng.one_in(2);
         self.say(&("restart", n, empty));
@@ -365,7 +367,7 @@ impl World {
 
     // --- phase two ---
 
-    /// Everything works, and every guard comes back: within a bounded time nothing is left.
+    /// Ends all faults and releases every guard. Within a bounded time nothing may be left.
     pub(crate) fn settle(&mut self) {
         self.say(&"settling");
         for n in 0..self.nodes.len() {
@@ -394,7 +396,7 @@ impl World {
         assert!(sends < 60_000, "{sends} requests");
     }
 
-    /// All connections of a process carry what they have.
+    /// Delivers everything on all connections of a process.
     fn serve(&mut self, p: usize) {
         for n in 0..self.nodes.len() {
             self.flush(p, n);
@@ -407,7 +409,7 @@ impl World {
         }
     }
 
-    /// The application takes what it was offered.
+    /// Claims all offers.
     fn claim_offers(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if process.paused {
@@ -441,7 +443,7 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    /// Nothing runs, nothing is remembered, nothing is on its way.
+    /// Returns whether no timer runs, no state is kept and nothing is in flight.
     fn is_over(&self) -> bool {
         self.processes.iter().all(|process| {
             let idle = process.conns.iter().all(|conn| conn.is_idle()) && process.facts.is_empty();

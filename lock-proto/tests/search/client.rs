@@ -1,4 +1,4 @@
-//! One process: its hub, its clock, its connections, and an application that claims what it is offered.
+//! One process: its hub, clock and connections, and an application that claims all offers.
 
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
@@ -10,12 +10,12 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 use crate::{ANSWERED_WITHIN, CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
 
-/// How a client is called in traces.
+/// Name of a client in traces.
 pub(crate) fn who(client: usize) -> char {
     (b'A' + client as u8) as char
 }
 
-/// A token's number, counted from 1.
+/// Returns a token's number, counted from 1.
 pub(crate) fn short(number: u64) -> u64 {
     number.saturating_sub(NUMBERS.start)
 }
@@ -32,9 +32,9 @@ pub(crate) enum Phase {
 pub(crate) struct Acquisition {
     pub(crate) id: LockId,
     pub(crate) phase: Phase,
-    /// The number of its token, once it is granted.
+    /// Number of its token, once granted.
     pub(crate) number: u64,
-    /// By then, on its own clock, its application gives it back, held or lost.
+    /// Local time by which its application releases the guard, held or lost.
     pub(crate) back_by: Instant,
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct Acquisition {
 pub(crate) struct Sent {
     call: CallId,
     pub(crate) request: Request,
-    /// When the patience is over, on the client's clock.
+    /// Request timeout, by the client's clock.
     until: Instant,
-    /// Its client wanted or had the lock, or was giving it back, when this was sent.
+    /// The client wanted, held or was releasing the lock when it sent this.
     pub(crate) wanted: bool,
 }
 
-/// A connection keeps its order.
+/// A connection. It keeps its order.
 #[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Conn {
     pub(crate) requests: VecDeque<Sent>,
@@ -66,7 +66,7 @@ impl Conn {
     }
 }
 
-/// What came about, as bits.
+/// Things that happened, as bits.
 pub(crate) mod mark {
     pub(crate) const GRANTED: u64 = 1;
     pub(crate) const LOST: u64 = 1 << 1;
@@ -80,14 +80,14 @@ pub(crate) mod mark {
     pub(crate) const AFTER_CRASH: u64 = 1 << 9;
 }
 
-/// What the world is told by a client, and keeps book of.
+/// Reports of a client that the world records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct News {
     pub(crate) marks: u64,
-    /// Fencing tokens that were told.
+    /// Fencing tokens of grants.
     pub(crate) fences: Vec<u64>,
     pub(crate) broken: Option<String>,
-    /// What happened, in words, if somebody wants to know.
+    /// Log of events, if enabled.
     pub(crate) log: Option<Vec<String>>,
 }
 
@@ -107,14 +107,14 @@ impl News {
 pub(crate) struct Client {
     pub(crate) index: usize,
     pub(crate) hub: Locks,
-    /// Its clock runs by so many parts in a thousand.
+    /// Speed of its clock, in thousandths.
     pub(crate) pace: u64,
     pub(crate) conns: Vec<Conn>,
     pub(crate) acquisitions: Vec<Acquisition>,
     pub(crate) wishes: u8,
     pub(crate) crashed: bool,
     pub(crate) stalled: bool,
-    /// A watchdog that was not stopped: what it sends, and when.
+    /// Request of a watchdog that was not stopped, and when it sends it.
     pub(crate) zombie: Option<(Request, u64)>,
     pub(crate) endless: bool,
     last_renewal: Option<Request>,
@@ -129,7 +129,7 @@ impl Client {
             .poll(Backoff::fixed(TTL / 2))
             .fence_block(1)
             .release_within(TTL * 2);
-        // One seed: that their jitter is the same must do no harm.
+        // One seed for all clients: equal jitter must do no harm.
         let id = ClientId::from_bits(index as u128 + 1);
         let hub = Locks::new(Instant::from_nanos(EPOCH), change(config), id, 1).unwrap();
         Self {
@@ -157,12 +157,12 @@ impl Client {
         }
     }
 
-    /// Its clock at the true time `now`.
+    /// Returns its local time at the true time `now`.
     pub(crate) const fn clock(&self, now: u64) -> Instant {
         Instant::from_nanos(EPOCH + (now - EPOCH) / 1_000 * self.pace)
     }
 
-    /// The first true time at which its clock shows `at`.
+    /// Returns the first true time at which its clock shows `at`.
     const fn true_time(&self, at: Instant) -> u64 {
         EPOCH + at.as_nanos().saturating_sub(EPOCH).div_ceil(self.pace) * 1_000
     }
@@ -171,25 +171,26 @@ impl Client {
         !self.crashed && !self.stalled
     }
 
-    /// The next true time at which it does something by itself.
+    /// Returns the next true time at which it acts without input.
     pub(crate) fn next(&self) -> Option<u64> {
         let hub = self.hub.next_deadline().map(|at| self.true_time(at));
         let zombie = self.zombie.as_ref().map(|(_, at)| *at);
         [hub, zombie].into_iter().flatten().min()
     }
 
-    /// The true time by which its application gives a guard back.
+    /// Returns the true time by which its application releases a guard.
     pub(crate) fn back_by(&self) -> Option<u64> {
         let out = |known: &&Acquisition| matches!(known.phase, Phase::Held | Phase::Lost);
         self.acquisitions.iter().filter(out).map(|known| self.true_time(known.back_by)).min()
     }
 
-    /// The true time at which its patience with a node ends.
+    /// Returns the true time at which a request to this node times out.
     pub(crate) fn timeout(&self, node: usize) -> Option<u64> {
         self.conns[node].timeout().map(|at| self.true_time(at))
     }
 
-    /// Which of its acquisitions holds the lock at the true time `now`: its guard compares the clock (requirement T3).
+    /// Returns the acquisition that holds the lock at the true time `now`, by its own clock.
+    // T3
     pub(crate) fn holds(&self, now: u64) -> Option<&Acquisition> {
         let valid = |id| self.hub.valid_until(id).is_some_and(|until| self.clock(now) < until);
         self.acquisitions.iter().filter(|_| !self.crashed).find(|known| valid(known.id))
@@ -225,7 +226,7 @@ impl Client {
         }
     }
 
-    /// The connection breaks: gives what was on its way to the node.
+    /// Breaks the connection and returns the requests in flight.
     pub(crate) fn cut(&mut self, now: u64, node: usize, news: &mut News) -> VecDeque<Sent> {
         let Conn { requests, replies } = core::mem::take(&mut self.conns[node]);
         let unknown = Reply::Unknown(Cause::Fault(Fault::Reset));
@@ -238,7 +239,7 @@ impl Client {
         requests
     }
 
-    /// Does what is due, and carries out what the hub says.
+    /// Runs due timers and carries out the hub's outputs.
     pub(crate) fn serve(&mut self, now: u64, news: &mut News) {
         let clock = self.clock(now);
         if let Some((request, at)) = self.zombie.as_mut().filter(|(_, at)| *at <= now) {
@@ -305,7 +306,7 @@ impl Client {
             }
             (Phase::Waiting, Event::Blocked(_))
             | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
-            // Told before the guard came back, and heard after it.
+            // Emitted before the guard was released, and delivered after it.
             (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
             (phase, event) => news.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
         }
