@@ -1,7 +1,8 @@
-//! Clients (hubs), a store, and what is on its way between them, in virtual time.
+//! Clients (hubs), a store, and messages in flight, in virtual time.
 //!
-//! Everything goes well and takes [`LATENCY`] each way, unless a test says what becomes of a request ([`World::fate`],
-//! [`World::every`]) or of a whole client ([`World::cut`], [`World::pause`], [`World::kill`]).
+//! Requests succeed and take [`LATENCY`] in each direction, unless a test sets the fate of a
+//! request ([`World::fate`], [`World::every`]) or of a whole client ([`World::cut`],
+//! [`World::pause`], [`World::kill`]).
 
 mod questions;
 
@@ -16,10 +17,10 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
 
 use crate::store::{Change, Store};
 
-/// What a message needs from a client to the store, or back.
+/// Latency of a message between client and store.
 pub(crate) const LATENCY: Duration = Duration::from_micros(500);
 
-/// What a request is about.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Create,
@@ -48,20 +49,20 @@ impl Kind {
     }
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
-    /// It never arrives, and nobody says so.
+    /// It is lost without an error.
     Lost,
-    /// It is executed, and its answer is lost.
+    /// It is executed, and its reply is lost without an error.
     Unanswered,
-    /// It is given up, and executed after this time all the same.
+    /// It times out, and is executed after this time.
     Late(Duration),
-    /// The way there and the way back take so long. It is not given up meanwhile.
+    /// It takes this long in each direction, without a timeout.
     Slow(Duration, Duration),
-    /// It is executed, and the connection breaks before the answer.
+    /// It is executed, and the connection breaks before the reply.
     Reset,
-    /// It is not executed, and this is the answer.
+    /// It is not executed, and gets this reply.
     Answer(Reply),
 }
 
@@ -88,17 +89,17 @@ impl Watch {
     }
 }
 
-/// One client, and what has become of its wishes.
+/// A client and its state.
 pub(crate) struct Client {
     pub(crate) hub: Locks,
     pub(crate) requests: Vec<(Instant, Request)>,
     pub(crate) stopped: Option<u32>,
     pub(crate) watches_opened: Vec<Bytes>,
     events: BTreeMap<LockId, Vec<(Instant, Event)>>,
-    /// Everything told about locks, in order.
+    /// All events of locks, in order.
     told: Vec<(LockId, Event)>,
     elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
-    /// All that there ever were.
+    /// All calls ever made.
     calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
@@ -106,16 +107,16 @@ pub(crate) struct Client {
     always: BTreeMap<Kind, Fate>,
     cut: bool,
     deaf: bool,
-    /// What its watches should report is lost.
+    /// Events of its watches are lost.
     loses_events: bool,
     paused: bool,
     dead: bool,
     inbox: Vec<Happening>,
-    /// Whether what is granted is claimed at once.
+    /// Whether grants are claimed at once.
     claims: bool,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) store: Store,
@@ -124,7 +125,7 @@ pub(crate) struct World {
     number: u64,
 }
 
-/// The settings of a test's clients, unless it says otherwise: everything by default.
+/// Returns the default settings of a test's clients.
 pub(crate) fn config() -> Config {
     Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()])
 }
@@ -148,7 +149,7 @@ impl World {
         world
     }
 
-    /// One more client.
+    /// Adds a client.
     pub(crate) fn add(&mut self, config: Config) -> usize {
         let id = self.clients.len() as u128 + 1;
         self.clients.push(Client {
@@ -211,19 +212,19 @@ impl World {
         self.verb(client, |hub, now| hub.shut_down(now, within));
     }
 
-    /// From now on nothing is claimed by itself.
+    /// Stops claiming grants automatically.
     pub(crate) fn leave_unclaimed(&mut self, client: usize) {
         self.clients[client].claims = false;
     }
 
     // --- faults ---
 
-    /// What becomes of the next request of this kind.
+    /// Sets the fate of the next request of this kind.
     pub(crate) fn fate(&mut self, client: usize, kind: Kind, fate: Fate) {
         self.clients[client].fates.push((kind, fate));
     }
 
-    /// What becomes of every request of this kind from now on; `None` for the usual.
+    /// Sets the fate of every later request of this kind, or resets it with `None`.
     pub(crate) fn every(&mut self, client: usize, kind: Kind, fate: Option<Fate>) {
         match fate {
             Some(fate) => self.clients[client].always.insert(kind, fate),
@@ -231,18 +232,18 @@ impl World {
         };
     }
 
-    /// Nothing gets through any more, in either direction, and nobody says so.
+    /// Drops all messages in both directions without an error.
     pub(crate) fn cut(&mut self, client: usize) {
         self.clients[client].cut = true;
     }
 
-    /// The client is connected again: its watches are opened anew.
+    /// Reconnects the client and reopens its watches.
     pub(crate) fn heal(&mut self, client: usize) {
         self.clients[client].cut = false;
         self.break_watches(client);
     }
 
-    /// Its watches are not heard at present, and will be opened again.
+    /// Breaks its watches, which will be reopened.
     pub(crate) fn break_watches(&mut self, client: usize) {
         let ids: Vec<WatchId> = self.clients[client].watches.keys().copied().collect();
         for watch in ids {
@@ -253,13 +254,13 @@ impl World {
         }
     }
 
-    /// No watch of its is open, now or later.
+    /// Breaks its watches for good.
     pub(crate) fn deafen(&mut self, client: usize) {
         self.clients[client].deaf = true;
         self.break_watches(client);
     }
 
-    /// From now on its watches stay open and report nothing; or not any more.
+    /// Sets whether its open watches lose all events.
     pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {
         self.clients[client].loses_events = loses;
     }
@@ -268,7 +269,7 @@ impl World {
         self.clients[client].paused = true;
     }
 
-    /// It goes on, and reads first what has come meanwhile.
+    /// Resumes the client, which first handles its queued input.
     pub(crate) fn resume(&mut self, client: usize) {
         self.clients[client].paused = false;
         for happening in core::mem::take(&mut self.clients[client].inbox) {
@@ -307,7 +308,7 @@ impl World {
         self.run_until(time, |_| false);
     }
 
-    /// Runs until this is so, but no longer than that; whether it is so.
+    /// Runs until `done` holds, at most for `limit`. Returns whether it holds.
     pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
         for _ in 0..1_000_000 {
@@ -368,7 +369,7 @@ impl World {
         let cut = known.cut || known.dead;
         let now = self.now;
         match happening {
-            // What arrives at the store.
+            // Arrivals at the store.
             Happening::Execute { call, request, back } => {
                 let reply = self.store.execute(now.as_nanos(), &request);
                 self.tell_watchers();
@@ -391,7 +392,7 @@ impl World {
                 let revision = self.store.revision;
                 self.plan(LATENCY, client, Happening::Opened { watch, revision });
             }
-            // What arrives at the client.
+            // Arrivals at the client.
             Happening::Answer { .. }
             | Happening::Opened { .. }
             | Happening::Changed { .. }
@@ -427,7 +428,7 @@ impl World {
         }
     }
 
-    /// What has changed in the store is on its way to those who watch it.
+    /// Sends the store's changes to the watchers.
     pub(crate) fn tell_watchers(&mut self) {
         let changes = core::mem::take(&mut self.store.changes);
         for change in changes {
@@ -444,7 +445,7 @@ impl World {
         }
     }
 
-    /// Carries out what the hub says.
+    /// Carries out the hub's outputs.
     fn drain(&mut self, client: usize) {
         while let Some(output) = self.clients[client].hub.poll_output() {
             let known = &mut self.clients[client];
@@ -487,7 +488,8 @@ impl World {
             Some(place) => Some(known.fates.remove(place).1),
             None => known.always.get(&kind).cloned(),
         };
-        // E13: a late answer is waited for.
+        // Wait for the late reply.
+        // E13
         if !matches!(fate, Some(Fate::Slow(..))) {
             self.plan(timeout, client, Happening::GiveUp { call });
         }
@@ -504,7 +506,7 @@ impl World {
 
     // --- the end ---
 
-    /// Every client that is alive ends, and nothing is left of any of them.
+    /// Shuts down every live client and checks that nothing is left.
     #[track_caller]
     pub(crate) fn end(&mut self) {
         let alive: Vec<usize> = (0..self.clients.len()).filter(|c| !self.clients[*c].dead).collect();
@@ -524,12 +526,12 @@ impl World {
         }
     }
 
-    /// The watch of a client on this key.
+    /// Returns a client's watch on this key.
     pub(crate) fn watch_on(&self, client: usize, key: &Bytes) -> WatchId {
         *self.clients[client].watches.iter().find(|(_, watch)| watch.key == *key).unwrap().0
     }
 
-    /// The keys that a client watches.
+    /// Returns the keys that a client watches.
     pub(crate) fn watched(&self, client: usize) -> Vec<Bytes> {
         self.clients[client].watches.values().map(|watch| watch.key.clone()).collect()
     }

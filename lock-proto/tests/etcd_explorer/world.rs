@@ -13,7 +13,7 @@ use crate::store::Store;
 
 const MS: u64 = 1_000_000;
 const STEPS: usize = 600;
-/// After the faults everything must be over within this: several TTLs for each acquisition in turn.
+/// Everything must be over within this time after the faults: several TTLs for each acquisition.
 const SETTLED_WITHIN: u64 = 120_000 * MS;
 
 pub(crate) struct World {
@@ -21,11 +21,12 @@ pub(crate) struct World {
     rng: Rng,
     store: Store,
     processes: Vec<Process>,
-    /// Requests that were given up and are executed later.
+    /// Requests that timed out and are executed later.
     ghosts: Vec<(u64, Request)>,
     fences: Fences,
     names: u64,
-    /// Somebody deletes and writes keys by hand in this run: then exclusion cannot be promised, but fencing is.
+    /// Keys are deleted and written by hand in this run. Then mutual exclusion is not guaranteed,
+    /// but fencing is.
     by_hand: bool,
     next_id: u128,
     log: bool,
@@ -72,7 +73,7 @@ impl World {
         for _ in 0..STEPS {
             let p = self.rng.below(self.processes.len() as u64) as usize;
             match self.rng.below(100) {
-                // Mostly things go well, or nobody would ever hold a lock that could be lost.
+                // Mostly no faults; otherwise no client would hold a lock that could be lost.
                 0..22 => self.serve(p),
                 22..34 => self.advance_to_next(),
                 34..40 => self.advance(self.now + self.rng.clone().below(20 * MS)),
@@ -99,7 +100,7 @@ impl World {
         }
     }
 
-    /// Time goes on; leases end on the way.
+    /// Advances the time and expires leases.
     fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
         self.store.expire(self.now);
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// As [`advance_to_next`](Self::advance_to_next), but never on the spot.
+    /// Like [`advance_to_next`](Self::advance_to_next), but always advances.
     fn advance_on(&mut self) {
         let before = self.now;
         self.advance_to_next();
@@ -127,7 +128,7 @@ impl World {
         }
     }
 
-    /// Everybody who is not paused does what is due, then the promises are checked.
+    /// Runs due timers of all running processes, then checks the invariants.
     fn turn(&mut self) {
         for process in &mut self.processes {
             if process.paused {
@@ -168,13 +169,13 @@ impl World {
         }
     }
 
-    /// One request is executed, and its answer is on the way.
+    /// Executes one request and puts its reply in flight.
     fn execute(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if process.requests.is_empty() {
             return;
         }
-        // Calls run side by side: any of them may be first.
+        // Calls are concurrent: any of them may be first.
         let place = self.rng.below(process.requests.len() as u64) as usize;
         let sent = process.requests.remove(place).unwrap();
         let reply = self.store.execute(self.now, &sent.request);
@@ -192,7 +193,7 @@ impl World {
         process.hub.handle_reply(process.clock(self.now), call, &reply);
     }
 
-    /// A request or an answer is lost.
+    /// Loses a request or a reply.
     fn fail(&mut self, p: usize, answer: bool) {
         let cause = Cause::Fault(Fault::Reset);
         let process = &mut self.processes[p];
@@ -261,7 +262,7 @@ impl World {
     }
 
     fn revoke_by_hand(&mut self) {
-        // A holder of this lease learns of it only when it hears of it: exclusion cannot be promised.
+        // A holder learns of it only by an event, so mutual exclusion is not guaranteed.
         if self.by_hand {
             let leases: Vec<i64> = self.store.leases.keys().copied().collect();
             if let Some(lease) = leases.get(self.rng.below(leases.len().max(1) as u64) as usize) {
@@ -285,7 +286,7 @@ impl World {
         let process = &mut self.processes[p];
         if !process.paused && !process.stopped {
             process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(2));
-            // Holders that are told so give nothing back any more: it was done for them.
+            // The shutdown releases the locks, so their holders do not.
             for acquisition in process.acquisitions.values_mut() {
                 if matches!(acquisition.state, State::Held | State::Lost) {
                     acquisition.state = State::GivenBack;
@@ -299,7 +300,7 @@ impl World {
         }
     }
 
-    /// Everything of one process works for a moment.
+    /// Lets all parts of one process work for a moment.
     fn serve(&mut self, p: usize) {
         for _ in 0..12 {
             let waiting = !self.processes[p].requests.is_empty();
@@ -364,7 +365,7 @@ impl World {
             }
             (3, Some(id)) => {
                 let released = process.hub.release(clock, id).is_ok();
-                // What was told before the guard came back is told before the answer.
+                // Events from before the release are reported before its result.
                 if let Some(known) = process.acquisitions.get_mut(&id).filter(|_| released) {
                     known.state = State::GivenBack;
                 }
@@ -426,7 +427,7 @@ impl World {
             self.turn();
             let busy = self.processes.iter().any(|process| !process.requests.is_empty());
             let done = self.processes.iter().all(|process| process.acquisitions.is_empty());
-            // Ghosts that may still land are watched for.
+            // Requests that may still arrive are watched for.
             if !busy && done && self.ghosts.is_empty() && self.store.keys.is_empty() {
                 break;
             }
@@ -453,7 +454,7 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    /// Every client ends, and nothing is left of it.
+    /// Shuts down every client and checks that nothing is left.
     fn end_all(&mut self, end: u64) {
         for process in &mut self.processes {
             process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(60));
@@ -478,7 +479,7 @@ impl World {
         for process in &self.processes {
             assert_eq!(process.hub.next_deadline(), None, "a timer runs after the end");
         }
-        // A lease whose grant landed after its revocation ends by itself; no key hangs on it.
+        // A lease whose grant was executed after its revocation expires; it has no keys.
         assert!(self.store.keys.is_empty(), "left: {:?}", self.store.keys);
     }
 

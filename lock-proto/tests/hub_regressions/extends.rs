@@ -27,7 +27,8 @@ fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
     }
 }
 
-/// Each extend has an answer of its own: those that come while one is under way get the next request.
+/// Each extend gets a separate reply: those requested while one is in flight wait for the next
+/// request.
 #[test]
 fn h3_extends_at_the_same_time_have_answers_of_their_own() {
     for nodes in [1, 3] {
