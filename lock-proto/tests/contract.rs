@@ -47,7 +47,6 @@ fn hold(locks: &mut Locks, at: Instant, name: &str) -> LockId {
     id
 }
 
-/// Connects a client and starts one acquisition.
 fn connected(client: &mut Client) -> (LockId, ConnId) {
     let id = client.acquire(ms(0), &Acquire::new("a").ttl(Duration::from_secs(9))).unwrap();
     let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("a connection is wanted") };

@@ -48,7 +48,6 @@ impl Hub {
         }
     }
 
-    /// Executes the oldest request.
     fn serve_one(&mut self) -> Request {
         self.drain();
         let (call, request) = self.sent.remove(0);
@@ -65,7 +64,6 @@ impl Hub {
         }
     }
 
-    /// Creates a foreign key.
     fn occupy(&mut self, key: &'static str) {
         let mut kv = lock_proto::etcd::message::KeyValue { key: key.into(), ..Default::default() };
         self.store.revision += 1;

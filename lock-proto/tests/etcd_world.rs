@@ -34,7 +34,6 @@ fn give_back(w: &mut World, client: usize, lock: LockId) {
     w.expect(secs(3), "the release is answered", |w| w.is_over(client, lock));
 }
 
-/// Shuts down every client and checks that nothing is left.
 #[track_caller]
 fn end(w: &mut World, clients: usize) {
     for client in (0..clients).filter(|client| !w.is_dead(*client)).collect::<Vec<_>>() {
@@ -109,7 +108,6 @@ fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
 }
 
 /// A member that is isolated or paused does not answer. Its clients move to another one in time.
-// E9
 #[test]
 fn e9_a_member_that_is_cut_off_is_left() {
     for member in 0..3 {
@@ -311,7 +309,6 @@ fn s5_the_same_seed_gives_the_same_log() {
     assert_ne!(run(5), run(6));
 }
 
-/// Returns all points of an acquisition, in order.
 fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
     let mut points = Vec::new();
     for entry in &trace.entries {
@@ -324,7 +321,6 @@ fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
     points
 }
 
-/// Returns all notes on a lane, in order.
 fn words(trace: &Trace, whose: Option<Lane>) -> Vec<&str> {
     let mut words = Vec::new();
     for entry in &trace.entries {

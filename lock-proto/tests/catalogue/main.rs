@@ -35,7 +35,6 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Acquires a lock and waits until it is held.
 #[track_caller]
 fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
     let lock = w.acquire(client, want);
@@ -51,7 +50,6 @@ fn warm(w: &mut World, client: usize) {
     w.run_for(ms(5));
 }
 
-/// Releases a lock and waits for the result.
 #[track_caller]
 fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
     w.release(client, lock);
@@ -79,7 +77,6 @@ fn was_renewed(w: &World, client: usize, lock: LockId) -> bool {
     w.events(client, lock).iter().any(|event| matches!(event, Event::Renewed { .. }))
 }
 
-/// Returns the key value of a granted acquisition.
 fn token(w: &World, client: usize, lock: LockId) -> Vec<u8> {
     w.grant(client, lock).unwrap().token.to_string().into_bytes()
 }

@@ -10,7 +10,6 @@ use lock_proto::{ClientId, ConfigError, Instant, Invalid, Misuse};
 
 use super::*;
 
-/// Creates a rival's key on a node.
 fn rival(w: &mut World, node: usize, ttl: Duration) {
     w.on_node(node, "SET a rival", |node, now| node.insert(now, "a", "rival", Some(ttl)));
 }

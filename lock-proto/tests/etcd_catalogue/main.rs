@@ -47,7 +47,6 @@ fn warm(w: &mut World, client: usize) {
     w.clients[client].requests.retain(|(_, request)| world::Kind::of(request) == world::Kind::Grant);
 }
 
-/// Releases a lock and waits for the result.
 #[track_caller]
 fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
     w.release(client, lock);

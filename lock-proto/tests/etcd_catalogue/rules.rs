@@ -9,8 +9,6 @@ use lock_proto::redis::{Acquire, Answer, Cause, Drift, ErrorClass, Renew, Server
 use super::*;
 use crate::world::{Fate, Kind};
 
-// --- E1, T1 ---
-
 #[test]
 fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
     let mut w = World::new(1);
@@ -113,8 +111,6 @@ fn t1_e1_the_granted_ttl_counts() {
     w.end();
 }
 
-// --- E2 ---
-
 #[test]
 fn e2_the_key_is_the_name_and_the_lease_in_bare_hexadecimal() {
     for (bits, hex) in
@@ -143,8 +139,6 @@ fn e2_others_wait_in_the_same_line() {
     w.expect(ms(5), "it is granted", |w| w.is_held(0, lock));
     w.end();
 }
-
-// --- E3, A5 ---
 
 /// With an existing session: one transaction to acquire, one to release.
 #[test]
@@ -291,8 +285,6 @@ fn a5_a_try_makes_one_attempt_or_none() {
     w.end();
 }
 
-// --- E4, E5 ---
-
 /// A waiter watches its own key and its predecessor. If that one leaves without having held the
 /// lock, it watches the one before.
 #[test]
@@ -397,8 +389,6 @@ fn e5_one_waiter_reacts_to_a_release() {
     }
     w.end();
 }
-
-// --- E6 ---
 
 /// Every write of an own key compares its last revision, and every put attaches the lease.
 #[test]

@@ -6,8 +6,6 @@ use lock_proto::redis::{Acquire, Renew, Wait};
 use super::*;
 use crate::world::{Fate, Kind};
 
-// --- E7, A8 ---
-
 #[test]
 fn e7_a8_a_turn_passes_on_without_a_request() {
     let mut w = World::new(1);
@@ -231,8 +229,6 @@ fn e7_the_loss_of_the_key_ends_the_turn() {
     w.end();
 }
 
-// --- E8 ---
-
 /// The fence is not the create revision: a waiter's key is older than its predecessor's latest
 /// grants.
 #[test]
@@ -266,8 +262,6 @@ fn e8_the_fence_grows_from_client_to_client() {
     }
     w.end();
 }
-
-// --- E9 ---
 
 /// A short hold needs no watch; a long one does.
 #[test]
@@ -321,8 +315,6 @@ fn e9_many_locks_are_kept_alive_by_one_sign_of_life() {
     assert!((9..=10).contains(&signs), "{signs} in thirty seconds");
     assert_eq!(w.requests(0) - before, signs, "and nothing else");
 }
-
-// --- H2, H3, H5, H6 ---
 
 #[test]
 fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
@@ -541,8 +533,6 @@ fn h3_the_maximal_hold_time_begins_with_the_grant() {
     assert_eq!((lost(&w, 0, next), w.now.since(granted)), (Some(Loss::MaxHold), ms(100)));
     w.end();
 }
-
-// --- U1 ---
 
 #[test]
 fn u1_a_release_has_four_outcomes() {

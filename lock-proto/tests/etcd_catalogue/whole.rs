@@ -12,7 +12,6 @@ use lock_proto::{ClientId, ConnId, Fault, Instant};
 
 use super::*;
 
-/// Clients and a cluster, connected without delay.
 struct Whole {
     now: Instant,
     cluster: Cluster,
@@ -22,7 +21,6 @@ struct Whole {
     rpcs: BTreeMap<u64, RpcId>,
     streams: BTreeMap<u64, StreamId>,
     number: u64,
-    /// The start revision of each watch.
     starts: Vec<i64>,
 }
 
@@ -55,7 +53,6 @@ impl Whole {
         names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
     }
 
-    /// Carries out all outputs until there are none.
     fn pump(&mut self) {
         loop {
             let mut quiet = true;
@@ -171,7 +168,6 @@ impl Whole {
         lock
     }
 
-    /// Requests one lock for each name at the same time.
     fn acquire_all(&mut self, client: usize, names: usize) -> Vec<LockId> {
         let want = |n| Acquire::new(format!("{n}"));
         let now = self.now;

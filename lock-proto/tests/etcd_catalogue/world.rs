@@ -17,10 +17,8 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
 
 use crate::store::{Change, Store};
 
-/// Latency of a message between client and store.
 pub(crate) const LATENCY: Duration = Duration::from_micros(500);
 
-/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Create,
@@ -49,7 +47,6 @@ impl Kind {
     }
 }
 
-/// The fate of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
     /// It is lost without an error.
@@ -89,7 +86,6 @@ impl Watch {
     }
 }
 
-/// A client and its state.
 pub(crate) struct Client {
     pub(crate) hub: Locks,
     pub(crate) requests: Vec<(Instant, Request)>,
@@ -99,7 +95,6 @@ pub(crate) struct Client {
     /// All events of locks, in order.
     told: Vec<(LockId, Event)>,
     elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
-    /// All calls ever made.
     calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
@@ -116,7 +111,6 @@ pub(crate) struct Client {
     claims: bool,
 }
 
-/// See the module documentation.
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) store: Store,
@@ -125,7 +119,6 @@ pub(crate) struct World {
     number: u64,
 }
 
-/// Returns the default settings of a test's clients.
 pub(crate) fn config() -> Config {
     Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()])
 }
@@ -149,7 +142,6 @@ impl World {
         world
     }
 
-    /// Adds a client.
     pub(crate) fn add(&mut self, config: Config) -> usize {
         let id = self.clients.len() as u128 + 1;
         self.clients.push(Client {
@@ -175,8 +167,6 @@ impl World {
         });
         self.clients.len() - 1
     }
-
-    // --- verbs ---
 
     pub(crate) fn verb<R>(&mut self, client: usize, f: impl FnOnce(&mut Locks, Instant) -> R) -> R {
         let result = f(&mut self.clients[client].hub, self.now);
@@ -216,8 +206,6 @@ impl World {
     pub(crate) fn leave_unclaimed(&mut self, client: usize) {
         self.clients[client].claims = false;
     }
-
-    // --- faults ---
 
     /// Sets the fate of the next request of this kind.
     pub(crate) fn fate(&mut self, client: usize, kind: Kind, fate: Fate) {
@@ -301,8 +289,6 @@ impl World {
         assert!(self.store.revoke(lease), "there is no lease {lease:x}");
         self.tell_watchers();
     }
-
-    // --- time ---
 
     pub(crate) fn run_for(&mut self, time: Duration) {
         self.run_until(time, |_| false);
@@ -445,7 +431,6 @@ impl World {
         }
     }
 
-    /// Carries out the hub's outputs.
     fn drain(&mut self, client: usize) {
         while let Some(output) = self.clients[client].hub.poll_output() {
             let known = &mut self.clients[client];
@@ -504,8 +489,6 @@ impl World {
         }
     }
 
-    // --- the end ---
-
     /// Shuts down every live client and checks that nothing is left.
     #[track_caller]
     pub(crate) fn end(&mut self) {
@@ -526,12 +509,10 @@ impl World {
         }
     }
 
-    /// Returns a client's watch on this key.
     pub(crate) fn watch_on(&self, client: usize, key: &Bytes) -> WatchId {
         *self.clients[client].watches.iter().find(|(_, watch)| watch.key == *key).unwrap().0
     }
 
-    /// Returns the keys that a client watches.
     pub(crate) fn watched(&self, client: usize) -> Vec<Bytes> {
         self.clients[client].watches.values().map(|watch| watch.key.clone()).collect()
     }

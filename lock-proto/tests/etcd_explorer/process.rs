@@ -10,7 +10,6 @@ use lock_proto::{CallId, ClientId, Instant, LockId};
 use crate::Rng;
 use crate::store::Change;
 
-/// The state of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
@@ -26,7 +25,6 @@ pub(crate) struct Acquisition {
     pub(crate) state: State,
 }
 
-/// A request in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) call: CallId,
@@ -111,7 +109,6 @@ impl Process {
         process
     }
 
-    /// Returns its local time at the true time `now`.
     pub(crate) fn clock(&self, now: u64) -> Instant {
         Instant::from_nanos(self.offset + now / 1_000 * self.pace)
     }
@@ -133,7 +130,6 @@ impl Process {
         }
     }
 
-    /// Carries out the hub's outputs.
     pub(crate) fn drain(&mut self, now: u64, fences: &mut Fences) {
         let clock = self.clock(now);
         while let Some(output) = self.hub.poll_output() {
@@ -207,7 +203,6 @@ impl Process {
     }
 }
 
-/// Draws a random request.
 pub(crate) fn draw_wish(rng: &mut Rng, name_of: u8) -> Acquire {
     let mut want = Acquire::new(name(name_of));
     match rng.below(10) {

@@ -10,7 +10,6 @@ use lock_proto::etcd::message::{
 };
 use lock_proto::etcd::{Found, Refusal, Reply, Request, Rpc, RpcReply};
 
-/// A change as reported to watchers.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) revision: i64,

@@ -67,8 +67,6 @@ impl World {
         }
     }
 
-    // --- phase one ---
-
     pub(crate) fn chaos(&mut self) {
         for _ in 0..STEPS {
             let p = self.rng.below(self.processes.len() as u64) as usize;
@@ -100,7 +98,6 @@ impl World {
         }
     }
 
-    /// Advances the time and expires leases.
     fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
         self.store.expire(self.now);
@@ -169,7 +166,6 @@ impl World {
         }
     }
 
-    /// Executes one request and puts its reply in flight.
     fn execute(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if process.requests.is_empty() {
@@ -193,7 +189,6 @@ impl World {
         process.hub.handle_reply(process.clock(self.now), call, &reply);
     }
 
-    /// Loses a request or a reply.
     fn fail(&mut self, p: usize, answer: bool) {
         let cause = Cause::Fault(Fault::Reset);
         let process = &mut self.processes[p];
@@ -403,8 +398,6 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    // --- phase two ---
-
     pub(crate) fn settle(&mut self) {
         self.say(&"--- the faults are over ---");
         for process in &mut self.processes {
@@ -454,7 +447,6 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    /// Shuts down every client and checks that nothing is left.
     fn end_all(&mut self, end: u64) {
         for process in &mut self.processes {
             process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(60));

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 use lock_proto::redis::script::SIGNAL_LIFE_MS;
 use lock_proto::redis::{Expiry, FenceBlock, Key, Reply, Request};
 
-/// The token under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) client: u128,
@@ -28,7 +27,6 @@ pub(crate) struct Node {
     signals: BTreeMap<Key, u64>,
     /// Processes that block on the signal list of a lock, in FIFO order.
     pub(crate) waiting: BTreeMap<Key, VecDeque<usize>>,
-    /// Start time in ns.
     pub(crate) started: u64,
     pub(crate) starts: u64,
     /// Requests in flight from closed connections.

@@ -9,7 +9,6 @@ use lock_proto::redis::{
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
-/// The longest TTL in use, in ms.
 pub(crate) const MAX_TTL: u64 = 3_000;
 /// Request timeout in ns. It ends the connection.
 const ANSWERED_WITHIN: u64 = 500_000_000;
@@ -25,7 +24,6 @@ pub(crate) enum State {
     Releasing,
 }
 
-/// An acquisition as the application knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Acquisition {
     pub(crate) name: u8,
@@ -47,7 +45,6 @@ pub(crate) struct Conn {
     pub(crate) retry_at: u64,
     pub(crate) unsent: VecDeque<Sent>,
     pub(crate) socket: VecDeque<Sent>,
-    /// Replies in flight.
     pub(crate) answered: VecDeque<(Sent, Reply)>,
 }
 
@@ -311,7 +308,6 @@ impl Process {
     }
 }
 
-/// Draws a random request.
 pub(crate) fn draw_wish(rng: &mut crate::Rng, name: u8) -> Acquire {
     let ttl = [1_000, 2_000, MAX_TTL][rng.below(3)];
     let wait = match rng.below(6) {

@@ -77,8 +77,6 @@ impl World {
         }
     }
 
-    // --- phase one ---
-
     pub(crate) fn chaos(&mut self) {
         for _ in 0..STEPS {
             let p = self.rng.below(self.processes.len());
@@ -198,7 +196,6 @@ impl World {
         }
     }
 
-    /// Delivers a duplicate of a reply.
     fn duplicate(&mut self, p: usize, n: usize) {
         let Some((sent, reply)) = self.processes[p].conns[n].answered.front().cloned() else { return };
         self.deliver(p, n);
@@ -365,8 +362,6 @@ impl World {
         }
     }
 
-    // --- phase two ---
-
     /// Ends all faults and releases every guard. Within a bounded time nothing may be left.
     pub(crate) fn settle(&mut self) {
         self.say(&"settling");
@@ -409,7 +404,6 @@ impl World {
         }
     }
 
-    /// Claims all offers.
     fn claim_offers(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if process.paused {
@@ -443,7 +437,6 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    /// Returns whether no timer runs, no state is kept and nothing is in flight.
     fn is_over(&self) -> bool {
         self.processes.iter().all(|process| {
             let idle = process.conns.iter().all(|conn| conn.is_idle()) && process.facts.is_empty();

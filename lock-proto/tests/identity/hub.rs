@@ -79,7 +79,6 @@ impl Hub {
         id
     }
 
-    /// Returns the answers of all nodes to one attempt.
     fn answers(&mut self, at: u64) -> Vec<Answer> {
         self.events.clear();
         self.acquire(at, &Acquire::new("other").wait(Wait::Try));

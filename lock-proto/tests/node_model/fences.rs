@@ -9,10 +9,8 @@ use crate::server::{RealConnection, RealServer, encode};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef:";
 
-/// Sends a command to a server.
 type Ask<'a> = &'a mut dyn FnMut(&[&str]) -> Reply;
 
-/// Tokens minted by a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Minted {
     first: i64,
@@ -49,7 +47,6 @@ fn number(reply: &Reply) -> i64 {
     core::str::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// Returns the server's clock in µs.
 fn clock(ask: Ask<'_>) -> i64 {
     let Reply::List('*', parts) = ask(&["TIME"]) else { panic!("no time") };
     number(&parts[0]) * 1_000_000 + number(&parts[1])

@@ -24,7 +24,6 @@ use server::{RealConnection, RealServer, encode};
 
 const CONNS: usize = 3;
 
-/// The model and the real server, side by side.
 struct Pair {
     server: RealServer,
     control: RealConnection,
@@ -174,7 +173,6 @@ impl Pair {
         self.model.is_blocked(conn as u64)
     }
 
-    /// Unblocks every client on both sides.
     fn release_all(&mut self) {
         for conn in 0..CONNS {
             if !self.is_blocked(conn) {

@@ -10,7 +10,6 @@ use crate::generate::Generator;
 use crate::reply::{Match, Reply};
 use crate::{CONNS, Pair};
 
-/// Returns a field of `INFO replication`.
 fn field(info: &str, name: &str) -> String {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name} in {info}")).to_owned()
@@ -35,7 +34,6 @@ impl Pair {
         field(&self.real_info(), "master_repl_offset").parse().unwrap()
     }
 
-    /// Checks that these fields are equal on both sides.
     fn same_info(&mut self, names: &[&str]) {
         let (model, real) = (self.model_info(), self.real_info());
         for name in names {
@@ -44,7 +42,6 @@ impl Pair {
     }
 }
 
-/// A primary with its replica, simulated and real.
 struct Replicated {
     primary: Pair,
     replica: Pair,

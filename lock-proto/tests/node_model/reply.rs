@@ -45,7 +45,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
     }
 }
 
-/// How closely two replies must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Exact,

@@ -39,7 +39,6 @@ impl RealConnection {
         self.stream.write_all(bytes).expect("write to redis-server");
     }
 
-    /// Returns the next reply or an error.
     pub(crate) fn read(&mut self) -> Result<Reply, String> {
         loop {
             if let Some((reply, used)) = parse(&self.buffer) {

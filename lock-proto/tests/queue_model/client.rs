@@ -113,7 +113,6 @@ impl Client {
         }
     }
 
-    /// Returns the acquisition that holds the lock at `now`.
     pub(crate) fn holds(&self, now: Instant) -> Option<LockId> {
         let valid = |id: &LockId| self.hub.valid_until(*id).is_some_and(|until| now < until);
         self.acquisitions.iter().filter(|_| !self.crashed).map(|known| known.id).find(valid)
@@ -129,7 +128,6 @@ impl Client {
         self.acquisitions.iter().any(|known| known.phase == Phase::Waiting)
     }
 
-    /// Returns whether nothing is in flight in either direction.
     pub(crate) fn is_quiet(&self, changes: usize) -> bool {
         self.crashed
             || (self.requests.is_empty() && self.replies.is_empty() && !self.has_news(changes) && !self.has_closed())
@@ -196,7 +194,6 @@ impl Client {
         self.lost(now, sent.call);
     }
 
-    /// Opens all pending watches at the store's current revision.
     pub(crate) fn open(&mut self, now: Instant, changes: usize, revision: i64) {
         let closed: Vec<WatchId> =
             self.watches.iter().filter(|(_, watch)| watch.told.is_none()).map(|(id, _)| *id).collect();
@@ -209,7 +206,6 @@ impl Client {
         }
     }
 
-    /// Delivers all changes in order.
     pub(crate) fn hear(&mut self, now: Instant, changes: &[Change]) {
         for (index, change) in changes.iter().enumerate() {
             let ids: Vec<WatchId> = self.watches.keys().copied().collect();
@@ -283,7 +279,6 @@ impl Client {
     }
 }
 
-/// Describes a request.
 pub(crate) fn tell(request: &Request) -> String {
     match request {
         Request::Create { .. } => "enter the queue".into(),

@@ -58,7 +58,6 @@ type Path = Vec<(State, Option<Action>)>;
 
 struct Found {
     states: usize,
-    /// Whether the search was complete.
     exhausted: bool,
     /// Discovered properties of the model, each with a path.
     paths: Vec<(&'static str, Path)>,

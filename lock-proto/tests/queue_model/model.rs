@@ -22,7 +22,6 @@ pub(crate) const HEIR: &str = "one dies with the lock, and another gets it";
 pub(crate) const PROMISES: [&str; 5] = [ONE, FIRST, OWN, END, SERVED];
 pub(crate) const SOMETIMES: [&str; 3] = ["the first gets it", "the last gets it", "all wait at once"];
 
-/// End of time.
 const HORIZON: u64 = EPOCH + 60 * SECOND.as_nanos() as u64;
 
 /// The protocol variant.
@@ -40,7 +39,6 @@ pub(crate) enum Variant {
 pub(crate) struct Budget {
     /// Lost requests or replies. A lost request is executed later or never.
     pub(crate) losses: u8,
-    /// Clients that die.
     pub(crate) crashes: u8,
     /// Waiters' keys that are deleted by hand.
     pub(crate) tampers: u8,
@@ -59,22 +57,18 @@ pub(crate) struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Acquire(usize),
-    /// The guard at this index is released.
     Release(usize, usize),
     /// The store executes a request of a client. Requests are concurrent.
     Execute(usize, usize),
-    /// A reply is delivered to a client.
     Reply(usize, usize),
     LoseRequest(usize, usize),
     LoseReply(usize, usize),
     /// A lost request is executed late.
     Ghost(usize),
-    /// The watches of a client are opened.
     Open(usize),
     /// Watch events are delivered to a client.
     Hear(usize),
     Crash(usize),
-    /// A waiter's key is deleted by hand.
     Tamper(usize),
     /// Time passes until the next timer.
     Pass,
@@ -88,7 +82,6 @@ pub(crate) struct State {
     ghosts: Vec<Request>,
     left: Budget,
     pub(crate) broken: Option<String>,
-    /// The last fencing token.
     fence: u64,
 }
 
@@ -215,7 +208,6 @@ impl Queue {
     }
 }
 
-/// At most one client holds the lock.
 fn one_owner(_: &Queue, state: &State) -> bool {
     state.clients.iter().filter(|client| client.holds(state.now()).is_some()).count() <= 1
 }
@@ -402,7 +394,6 @@ impl Model for Queue {
     }
 }
 
-/// Describes a step.
 pub(crate) fn describe(state: &State, action: Action) -> String {
     let who = |c: usize| (b'A' + c as u8) as char;
     let what = match action {

@@ -31,7 +31,6 @@ fn fencing(plan: &mut Plan, on: bool) {
     plan.excused = if on { Vec::new() } else { vec![Rule::StaleWrite] };
 }
 
-/// Returns how many writes the resource rejected.
 fn refused(plan: &Plan) -> usize {
     let (outcome, trace) = plan.run_traced();
     assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");

@@ -10,7 +10,6 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 use crate::{ANSWERED_WITHIN, CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
 
-/// Name of a client in traces.
 pub(crate) fn who(client: usize) -> char {
     (b'A' + client as u8) as char
 }
@@ -38,7 +37,6 @@ pub(crate) struct Acquisition {
     pub(crate) back_by: Instant,
 }
 
-/// A request, and its reply once it is executed.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Sent {
     call: CallId,
@@ -80,14 +78,11 @@ pub(crate) mod mark {
     pub(crate) const AFTER_CRASH: u64 = 1 << 9;
 }
 
-/// Reports of a client that the world records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct News {
     pub(crate) marks: u64,
-    /// Fencing tokens of grants.
     pub(crate) fences: Vec<u64>,
     pub(crate) broken: Option<String>,
-    /// Log of events, if enabled.
     pub(crate) log: Option<Vec<String>>,
 }
 
@@ -157,7 +152,6 @@ impl Client {
         }
     }
 
-    /// Returns its local time at the true time `now`.
     pub(crate) const fn clock(&self, now: u64) -> Instant {
         Instant::from_nanos(EPOCH + (now - EPOCH) / 1_000 * self.pace)
     }
@@ -171,7 +165,6 @@ impl Client {
         !self.crashed && !self.stalled
     }
 
-    /// Returns the next true time at which it acts without input.
     pub(crate) fn next(&self) -> Option<u64> {
         let hub = self.hub.next_deadline().map(|at| self.true_time(at));
         let zombie = self.zombie.as_ref().map(|(_, at)| *at);

@@ -32,7 +32,6 @@ impl Variant {
 pub(crate) struct Value {
     pub(crate) client: usize,
     pub(crate) number: u64,
-    /// The last millisecond of its lifetime.
     until: u64,
 }
 
@@ -43,7 +42,6 @@ impl Value {
     }
 }
 
-/// One key, and the fence counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     pub(crate) value: Option<Value>,
@@ -73,7 +71,6 @@ impl Node {
         (value, self.fence).hash(state);
     }
 
-    /// Describes the value.
     pub(crate) fn tell(&self) -> String {
         let Some(value) = self.value else { return "nothing".into() };
         let who = crate::client::who(value.client);

@@ -168,7 +168,6 @@ impl State {
         }
     }
 
-    /// Runs due timers of all running clients.
     pub(crate) fn serve(&mut self) {
         for (c, n) in self.overdue(self.now) {
             self.left.cuts = self.left.cuts.saturating_sub(1);
@@ -258,7 +257,6 @@ impl State {
         }
     }
 
-    /// Delivers one request or one reply.
     pub(crate) fn carry(&mut self, world: &World, c: usize, n: usize) {
         if self.clients[c].conns[n].replies.is_empty() {
             self.execute_next(world, c, n);

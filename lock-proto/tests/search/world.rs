@@ -19,17 +19,14 @@ use crate::{CALLS, EPOCH, FENCES, MS, NUMBERS, TTL};
 pub(crate) struct Budget {
     /// Broken connections, including timeouts.
     pub(crate) cuts: u8,
-    /// Clients that die.
     pub(crate) crashes: u8,
     /// Clients that are paused until resumed.
     pub(crate) stalls: u8,
-    /// Cancelled waits.
     pub(crate) cancels: u8,
     /// Nodes that lose the key: their data is lost, or their clock jumps.
     pub(crate) forgets: u8,
 }
 
-/// A small world.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) nodes: usize,
@@ -74,15 +71,10 @@ impl World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Acquire(usize),
-    /// The guard at this index is released.
     Release(usize, usize),
-    /// The wait at this index is cancelled.
     Cancel(usize, usize),
-    /// A node executes the next request of a client.
     Execute(usize, usize),
-    /// A reply is delivered to a client.
     Reply(usize, usize),
-    /// A connection breaks.
     Cut(usize, usize),
     /// A node executes a request from a closed connection.
     Ghost(usize),

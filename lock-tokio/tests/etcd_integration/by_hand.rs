@@ -7,7 +7,6 @@ use crate::kit::{
     LONG_TTL, blocked, calls, clean, client, config, give_back, ms, shut_down, soon, take, until, watches, with,
 };
 
-/// Returns the one key of the queue that is not `known`.
 fn other_key(etcd: &Etcd, known: &str) -> Option<String> {
     let keys: Vec<_> = etcd.keys_of("a/").into_iter().filter(|key| key != known).collect();
     let [key] = &keys[..] else { return None };

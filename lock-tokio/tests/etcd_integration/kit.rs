@@ -19,12 +19,10 @@ use tokio::time::{sleep, timeout};
 /// A session TTL that does not expire within [`TIMEOUT`].
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
 
-/// Milliseconds.
 pub(crate) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Returns the default settings for one server.
 pub(crate) fn config(etcd: &Etcd) -> Config {
     Config::parse(&etcd.url()).unwrap()
 }
@@ -43,12 +41,10 @@ pub(crate) fn cluster_config(cluster: &EtcdCluster) -> Config {
     Config::parse(&cluster.url()).unwrap().session_ttl(ms(6000)).release_within(TIMEOUT)
 }
 
-/// Awaits a future with a timeout.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-/// Waits for a condition with a timeout.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !condition() {
@@ -57,7 +53,6 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Polls a future once.
 pub(crate) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(pin!(&mut *future).poll(cx))).await
 }
@@ -78,7 +73,6 @@ pub(crate) async fn take(client: &Client, name: &str) -> Guard {
     soon("acquire", client.lock(name).acquire()).await.unwrap()
 }
 
-/// Releases a held lock.
 pub(crate) async fn give_back(guard: Guard) {
     assert_eq!(soon("release", guard.release()).await, Release::Released);
 }
@@ -88,7 +82,6 @@ pub(crate) async fn shut_down(client: Client) {
     assert_eq!(soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
 
-/// Returns the failure of an acquisition.
 #[track_caller]
 pub(crate) fn failure(result: Result<Guard, AcquireError>) -> Failure {
     match result {
@@ -98,14 +91,12 @@ pub(crate) fn failure(result: Result<Guard, AcquireError>) -> Failure {
     }
 }
 
-/// Returns the report of an acquisition that timed out.
 #[track_caller]
 pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
     let Failure::TimedOut(report) = failure(result) else { panic!("refused") };
     report
 }
 
-/// Waits until no key and no lease is left.
 pub(crate) async fn clean(etcd: &Etcd) {
     until("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
 }
@@ -116,7 +107,6 @@ pub(crate) fn calls(etcd: &Etcd, method: &str) -> u64 {
     etcd.metric("grpc_server_started_total", &label)
 }
 
-/// Returns the number of open watches.
 pub(crate) fn watches(etcd: &Etcd) -> u64 {
     etcd.metric("etcd_debugging_mvcc_watcher_total", "")
 }
@@ -141,7 +131,6 @@ impl Etcdctl {
         Self { child, lines }
     }
 
-    /// Returns the next line that it prints.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(TIMEOUT).expect("etcdctl prints nothing more")

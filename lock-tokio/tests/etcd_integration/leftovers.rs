@@ -13,7 +13,6 @@ use crate::kit::{
     LONG_TTL, blocked, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, with,
 };
 
-/// A reproducible random number generator.
 struct Dice(u64);
 
 impl Dice {

@@ -25,7 +25,6 @@ async fn member_of(cluster: &EtcdCluster, client: &Client) -> usize {
     member
 }
 
-/// Creates a client that does not know this member.
 fn stranger_to(cluster: &EtcdCluster, member: usize) -> Client {
     let others = cluster.members().iter().enumerate().filter(|(n, _)| *n != member);
     let others = others.map(|(_, member)| Endpoint::parse(&member.address().to_string()).unwrap());

@@ -8,7 +8,6 @@ use lock_tokio::redis::{Blocked, Failure, Release};
 
 use crate::kit::{Etcdctl, blocked, clean, client, config, failure, give_back, shut_down, soon, take, until, with};
 
-/// Returns the number of keys, whatever their bytes.
 fn count(etcd: &Etcd) -> u64 {
     let fields = etcd.etcdctl(&["get", "--prefix", "", "-w", "fields"]);
     fields.lines().find_map(|line| line.strip_prefix("\"Count\" : ")?.parse().ok()).unwrap()

@@ -11,7 +11,6 @@ use crate::kit::{
     LONG_TTL, calls, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, watches, with,
 };
 
-/// A grant as seen by its holder.
 #[derive(Debug)]
 struct Turn {
     client: usize,

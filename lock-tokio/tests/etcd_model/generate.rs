@@ -9,7 +9,6 @@ use lock_proto::etcd::{Ahead, LeaseId, Older, Queue, Request, Rpc};
 use lock_proto::sim::Rng;
 use lock_proto::sim::etcd::Cluster;
 
-/// A step for both clusters.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Call { conn: usize, asker: usize, rpc: Rpc },
@@ -109,7 +108,6 @@ impl Generator {
         }
     }
 
-    /// Draws a call that a lock makes.
     fn locking(&mut self, model: &Cluster) -> Rpc {
         let queue = Queue::new(b"", self.pick(&NAMES).as_bytes());
         let lease = LeaseId::from_bits(self.lease_id().unsigned_abs());

@@ -50,7 +50,6 @@ pub(crate) struct Pair {
     askers: Vec<(Option<String>, Option<String>)>,
     serial: u64,
     history: Vec<String>,
-    /// Number of watch messages that matched.
     pub(crate) messages: usize,
 }
 
@@ -80,7 +79,6 @@ impl Pair {
         self.askers.push((Some("nonsense".into()), Some("nonsense".into())));
     }
 
-    /// Adds an asker that is logged in on both sides.
     pub(crate) fn log_in(&mut self, name: &str, password: &str) {
         let rpc = Rpc::Authenticate(AuthenticateRequest { name: name.into(), password: password.into() });
         let real = self.real[0].call(&self.runtime, None, &rpc);

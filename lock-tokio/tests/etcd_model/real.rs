@@ -35,7 +35,6 @@ impl RealConnection {
         Self { grpc: Grpc::new(channel).max_decoding_message_size(64 << 20) }
     }
 
-    /// Makes a unary call.
     pub(crate) fn call(&self, runtime: &Runtime, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
         let path = rpc.path();
         match rpc {
@@ -47,7 +46,6 @@ impl RealConnection {
         }
     }
 
-    /// Makes a unary call of any type.
     pub(crate) fn unary<A, B>(
         &self,
         runtime: &Runtime,
@@ -147,7 +145,6 @@ impl RealStream {
         }
     }
 
-    /// Returns the next message, or the final status of the stream.
     pub(crate) fn next(&mut self, runtime: &Runtime) -> Result<StreamReceived, Status> {
         let next = match &mut self.down {
             Down::KeepAlive(down) => within(runtime, down.recv()).map(|m| m.map(StreamReceived::KeepAlive)),

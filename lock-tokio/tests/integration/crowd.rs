@@ -11,7 +11,6 @@ use tokio::time::sleep;
 
 use crate::kit::{LONG_TTL, ms, soon};
 
-/// A critical section.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
     occupied: AtomicBool,
@@ -19,7 +18,6 @@ pub(crate) struct Section {
     fence: AtomicU64,
 }
 
-/// A task inside a critical section.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     section: &'a Section,
@@ -88,7 +86,6 @@ impl Crowd {
         }
     }
 
-    /// Stops all tasks and returns the total number of visits.
     pub(crate) async fn disperse(mut self) -> u32 {
         self.stop.store(true, Ordering::SeqCst);
         let mut visits = 0;

@@ -83,7 +83,6 @@ async fn it_grows_with_a_clock_that_is_behind() {
     assert_eq!(take(&client, "b", LONG_TTL).await.fence_ahead(), None);
 }
 
-/// Acquires the lock repeatedly and returns the last token.
 async fn burst(client: Client, name: String) -> u64 {
     let mut last = 0;
     for _ in 0..50 {

@@ -18,7 +18,6 @@ const MOST: u64 = 32 << 20;
 /// Total size of an uninterrupted flood.
 const FLOOD: usize = 256 << 20;
 
-/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -8,7 +8,6 @@ use crate::kit::{
     LONG_TTL, blocked, clean, client, config, exists, give_back, ms, put_data, soon, take, timed_out, with,
 };
 
-/// Commands that create foreign data.
 const DATA: [&[&str]; 4] =
     [&["RPUSH", "a", "1"], &["HSET", "a", "field", "1"], &["SADD", "a", "1"], &["XADD", "a", "*", "field", "1"]];
 

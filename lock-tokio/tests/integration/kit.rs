@@ -13,7 +13,6 @@ use tokio::time::{sleep, timeout};
 /// Longer than [`TIMEOUT`], so that no lock expires within a test.
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
 
-/// Milliseconds.
 pub(crate) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
@@ -22,7 +21,6 @@ pub(crate) fn endpoint(url: &str) -> Endpoint {
     Endpoint::parse(url).unwrap()
 }
 
-/// Returns the default settings for one server.
 pub(crate) fn config(redis: &Redis) -> Config {
     Config::new([endpoint(&redis.url())])
 }
@@ -42,12 +40,10 @@ pub(crate) fn client(redis: &Redis) -> Client {
     with(config(redis))
 }
 
-/// Awaits a future with a timeout.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-/// Waits for a condition with a timeout.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !condition() {
@@ -72,12 +68,10 @@ pub(crate) async fn take(client: &Client, name: &str, ttl: Duration) -> Guard {
     soon("acquire", client.lock(name).ttl(ttl).acquire()).await.unwrap()
 }
 
-/// Releases a held lock.
 pub(crate) async fn give_back(guard: Guard) {
     assert_eq!(soon("release", guard.release()).await, Release::Released);
 }
 
-/// Returns the report of an acquisition that timed out.
 #[track_caller]
 pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
     match result {
@@ -96,7 +90,6 @@ pub(crate) fn put_data(redis: &Redis, key: &str) {
     redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", key]);
 }
 
-/// Returns the TTL of a key in ms.
 pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
     let answer = redis.command(&["PTTL", key]);
     let Value::Int(left) = answer else { panic!("{answer}") };
@@ -109,7 +102,6 @@ pub(crate) fn listens(redis: &Redis, name: &str) -> bool {
     redis.cli(&["CLIENT", "LIST"]).lines().any(|line| line.contains(&name) && line.contains(" flags=b "))
 }
 
-/// Returns the server's ids of the connections with this name.
 pub(crate) fn connections(redis: &Redis, name: &str) -> Vec<u64> {
     let list = redis.cli(&["CLIENT", "LIST"]);
     let ours = list.lines().filter(|line| line.contains(&format!(" name={name} ")));

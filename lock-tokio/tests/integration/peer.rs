@@ -9,7 +9,6 @@ use std::thread;
 
 use crate::kit::ms;
 
-/// The behaviour of a connection.
 pub(crate) type Behaviour = fn(&mut Line) -> io::Result<()>;
 
 /// A port on loopback with this behaviour, which later becomes a proxy to a real server.
@@ -37,7 +36,6 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Waits for a request.
     pub(crate) fn request(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer)? {
@@ -53,13 +51,11 @@ impl Line {
         if count == bytes.len() { Ok(()) } else { self.say(&bytes[count..]) }
     }
 
-    /// Sends these bytes repeatedly, up to `total`.
     pub(crate) fn flood(&mut self, bytes: &[u8], total: usize) -> io::Result<()> {
         let many = bytes.repeat((64 * 1024 / bytes.len()).max(1));
         (0..total / many.len()).try_for_each(|_| self.say(&many))
     }
 
-    /// Reads until the client hangs up.
     pub(crate) fn listen(&mut self) -> io::Result<()> {
         io::copy(&mut self.stream, &mut io::sink()).map(drop)
     }
@@ -120,7 +116,6 @@ impl Peer {
         self.state.connects.load(Ordering::SeqCst)
     }
 
-    /// Returns the maximum number of bytes that one connection accepted.
     pub(crate) fn most_written(&self) -> u64 {
         self.state.most.load(Ordering::SeqCst)
     }

@@ -10,7 +10,6 @@ use crate::kit::ms;
 const COMPARE_AND_DELETE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-/// A client of one server.
 pub(crate) struct Plain {
     connection: Connection,
     value: String,

@@ -21,7 +21,6 @@ pub(crate) fn quorum(servers: &[Redis]) -> Config {
     Config::new(nodes).quarantine(LONG_TTL).unknown_age(UnknownAge::Trust)
 }
 
-/// Returns the settings of a client that reads the servers' uptime.
 fn asking(servers: &[Redis], quarantine: Duration) -> Config {
     Config::new(servers.iter().map(|redis| endpoint(&redis.url())).collect::<Vec<_>>()).quarantine(quarantine)
 }

@@ -76,7 +76,6 @@ pub struct Scenario {
     pub bounds: Bounds,
     /// Rules that need not hold here. All others must.
     pub excused: &'static [Rule],
-    /// Draws the plan of one run.
     pub(crate) draw: fn(&mut Chance) -> Draft,
     /// Runs a plan with this much of a log, and with a trace on request. The outcome has all
     /// violations, excused or not.
@@ -195,7 +194,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Returns the message of a panic.
 fn text_of(panic: &Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())

@@ -5,7 +5,6 @@ use core::time::Duration;
 
 use super::{Pace, Plan};
 
-/// Maximum number of calls of `fails`.
 const BUDGET: usize = 3_000;
 
 impl Plan {
@@ -34,7 +33,6 @@ struct Shrinker<F> {
 }
 
 impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
-    /// Keeps `smaller` if it still fails.
     fn take(&mut self, mut smaller: Plan) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;

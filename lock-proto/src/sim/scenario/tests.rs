@@ -13,11 +13,9 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub(super) struct Flawed<C, F> {
     pub(super) client: C,
-    /// The modification.
     pub(super) flaw: F,
     /// Whether releases are withheld from the client.
     pub(super) keeps_releases: bool,
-    /// Withheld releases.
     pub(super) kept: Vec<LockId>,
 }
 

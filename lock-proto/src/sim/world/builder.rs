@@ -135,7 +135,6 @@ impl<S: Servers> Builder<S> {
         self
     }
 
-    /// Returns the same builder for another type of client.
     pub(super) fn with<T: Servers<Setup = S::Setup, Config = S::Config>>(
         self,
         make: impl Fn(Instant, T::Config, ClientId, u64) -> Result<T::Client, ConfigError> + 'static,
@@ -196,7 +195,6 @@ impl<S: Servers> Builder<S> {
         world
     }
 
-    /// Creates a client process with its overridden settings.
     fn process(&self, i: usize, plain: S::Config, rng: &mut Rng) -> Process<S> {
         let mut config = (self.config)(plain);
         for (_, change) in self.overrides.iter().filter(|(which, _)| *which == i) {

@@ -14,7 +14,6 @@ use crate::lock::Machine as _;
 /// How long an application holds a lock while the world winds down.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Winding down.
 impl<S: Servers> World<S> {
     /// Ends every fault: partitions heal, paused processes resume, dead servers restart with their
     /// data, nothing is refused, and latency and service time are back to their initial values.

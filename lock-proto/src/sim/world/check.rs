@@ -14,7 +14,6 @@ use crate::id::LockId;
 /// cannot hide one of another rule.
 const MAX_VIOLATIONS: usize = 100;
 
-/// Converts a clock offset for the record.
 pub(super) fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -27,7 +26,6 @@ pub(super) struct Prompt {
     most: Duration,
 }
 
-/// Checks and log.
 impl<S: Servers> World<S> {
     /// Collects violations instead of panicking, for scenarios that exceed the bounds.
     pub const fn expect_violation(&mut self) {
@@ -109,8 +107,6 @@ impl<S: Servers> World<S> {
         self.recorder.finish(self.now)
     }
 
-    // ---- inside ----
-
     fn judge_prompt(&mut self) {
         let Prompt { trips, slack, most } = self.prompt;
         let trip = self.network.round_trip() + self.slowest;
@@ -135,7 +131,6 @@ impl<S: Servers> World<S> {
         self.checker.repeats();
     }
 
-    /// Collects the violations found by the checkers.
     pub(super) fn check(&mut self) {
         while let Some(found) = self.checker.poll_violation() {
             self.journal.write(self.now, format_args!("VIOLATION {found}"));

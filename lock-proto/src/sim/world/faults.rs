@@ -77,7 +77,6 @@ impl<S: Servers> World<S> {
         self.check();
     }
 
-    /// Changes the state of a client process.
     fn set_process(&mut self, client: usize, state: State) {
         self.clients[client].state = state;
         self.recorder.note(self.now, || What::State { lane: Lane::Client(client), state });

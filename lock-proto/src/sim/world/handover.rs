@@ -34,7 +34,6 @@ pub(super) enum Cause {
     Received,
     /// A server notified it of a release.
     WakeUp,
-    /// A deadline expired.
     Timer,
 }
 
@@ -47,18 +46,15 @@ pub(super) struct Reasons {
 }
 
 impl Reasons {
-    /// The store notifies the client of a release.
     pub(super) fn news(&mut self, lock: Vec<u8>) {
         self.news.insert(lock);
     }
 
-    /// The client requests the lock.
     pub(super) fn asks(&mut self, lock: &[u8], cause: Cause) {
         let cause = if self.news.remove(lock) { Cause::WakeUp } else { cause };
         self.asked.insert(lock.to_vec(), cause);
     }
 
-    /// The client was granted the lock.
     pub(super) fn granted(&mut self, lock: &[u8]) -> Cause {
         self.asked.remove(lock).unwrap_or(Cause::Received)
     }

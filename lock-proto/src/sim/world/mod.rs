@@ -75,7 +75,6 @@ pub struct World<S: Servers> {
     expect_violation: bool,
     violations: Vec<Violation>,
     recorder: Recorder,
-    /// Events scheduled for a later time.
     agenda: Agenda<Planned<S>>,
     /// Steps since time last advanced.
     spins: u32,
@@ -90,13 +89,11 @@ pub struct World<S: Servers> {
     prompt: Prompt,
     /// Deliver data of closed connections to the machines.
     stale: bool,
-    /// Why the current machine call is made.
     cause: Cause,
     handovers: Handovers,
     store: S,
 }
 
-/// Actions of applications.
 impl<S: Servers> World<S> {
     /// Client `client` requests a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
@@ -251,9 +248,6 @@ impl<S: Servers> World<S> {
         self.auto_claim = on;
     }
 
-    // ---- inside ----
-
-    /// Returns the key under which a client locks `name`.
     fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
         [self.clients[client].machine.prefix(), name].concat().into()
     }

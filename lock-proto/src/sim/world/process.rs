@@ -27,13 +27,10 @@ pub(crate) struct Process<S: Servers> {
     pub(super) records: BTreeMap<LockId, Record>,
     /// Set once the shutdown is complete: number of leftovers.
     pub(super) stopped: Option<u32>,
-    /// Why the client requested each lock.
     pub(super) reasons: Reasons,
-    /// Store-specific state.
     pub(super) own: S::Own,
 }
 
-/// An input of a process.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact<S: Servers> {
     Connected(ConnId),
@@ -41,7 +38,6 @@ pub(crate) enum Fact<S: Servers> {
     Disconnected(ConnId, Fault),
     /// The application releases a lock, held or lost.
     Release(LockId),
-    /// Another action of the application or its host.
     Chore(S::Chore),
 }
 
@@ -63,7 +59,6 @@ impl<S: Servers> Process<S> {
         process
     }
 
-    /// Returns the local time of the process.
     pub(super) fn local(&self, now: Instant) -> Instant {
         Instant::from_nanos(self.clock.read(self.asleep.unwrap_or(now)))
     }
@@ -84,7 +79,6 @@ impl<S: Servers> Process<S> {
     }
 }
 
-/// A server process.
 #[derive(Clone, Debug)]
 pub(super) struct Host<P> {
     pub(super) state: State,

@@ -9,7 +9,6 @@ use crate::id::LockId;
 use crate::lock::{Event, Grant, Machine as _};
 use crate::time::Instant;
 
-/// Queries.
 impl<S: Servers> World<S> {
     /// Returns all events of an acquisition so far.
     #[must_use]

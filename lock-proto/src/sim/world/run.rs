@@ -23,7 +23,6 @@ pub(super) const MAX_SPINS: u32 = 100_000;
 /// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
 
-/// Time.
 impl<S: Servers> World<S> {
     /// Returns the true time since the start.
     #[must_use]
@@ -113,8 +112,6 @@ impl<S: Servers> World<S> {
         !self.halted
     }
 
-    // ---- the network ----
-
     /// Sends a packet and records it.
     pub(super) fn send(&mut self, id: u64, direction: Direction, packet: Packet<S::Packet>) {
         let mut message = None;
@@ -153,7 +150,6 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Opens a connection for a client.
     pub(super) fn connect(&mut self, client: usize, node: NodeId, conn: ConnId) {
         self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
         self.journal.facts.connect(self.now, client, conn);
@@ -165,7 +161,6 @@ impl<S: Servers> World<S> {
         self.send(id, Direction::ToNode, Packet::Open);
     }
 
-    /// Closes a connection for a client.
     pub(super) fn disconnect(&mut self, client: usize, conn: ConnId) {
         self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
         self.journal.facts.disconnect(self.now, client, conn);
@@ -235,13 +230,10 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Changes the state of a server process.
     pub(super) fn set_host(&mut self, node: usize, state: State) {
         self.hosts[node].state = state;
         self.recorder.note(self.now, || What::State { lane: Lane::Node(node), state });
     }
-
-    // ---- the clients ----
 
     pub(super) fn is_client_due(&self, client: usize) -> bool {
         self.clients[client].deadline().is_some_and(|at| at <= self.now)
@@ -256,7 +248,6 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Schedules an input of a process.
     pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact<S>) {
         self.agenda.plan(at, Planned::Fact(client, fact));
     }

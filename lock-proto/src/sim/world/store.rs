@@ -29,7 +29,6 @@ pub trait Store: Clone + Debug {
 pub(crate) trait Servers: Store + Sized {
     /// Servers as described by the builder.
     type Setup;
-    /// Payload of a connection.
     type Packet: Payload;
     /// Store-specific state of a client process.
     type Own: Clone + Debug;
@@ -51,7 +50,6 @@ pub(crate) trait Servers: Store + Sized {
     fn plain(setup: &mut Self::Setup, rng: &mut Rng) -> (usize, Self::Config);
     fn own(id: ClientId, config: &Self::Config) -> Self::Own;
     fn servers(setup: Self::Setup, keep: Keep, clients: &[Process<Self>]) -> Self;
-    /// Called once the world is complete.
     fn begin(w: &mut World<Self>);
 
     // ---- events ----
@@ -64,15 +62,12 @@ pub(crate) trait Servers: Store + Sized {
     }
     /// Runs what is due after the applications and clients.
     fn act(w: &mut World<Self>);
-    /// Delivers a packet to a running server.
     fn server_takes(w: &mut World<Self>, link: u64, node: usize, packet: Packet<Self::Packet>);
-    /// Delivers a packet to a running client.
     fn client_takes(w: &mut World<Self>, client: usize, conn: ConnId, packet: Self::Packet);
     /// Carries out the outputs of a machine until there are none left.
     fn pump_client(w: &mut World<Self>, client: usize);
     fn do_chore(w: &mut World<Self>, client: usize, chore: Self::Chore);
     fn write_arrives(w: &mut World<Self>, write: Self::Write);
-    /// Ends all server faults and partitions.
     fn calm(w: &mut World<Self>);
 
     // ---- queries ----
@@ -95,12 +90,9 @@ pub(crate) trait Servers: Store + Sized {
     fn ended(_: &mut World<Self>, _client: usize, _link: u64, _by_client: bool) {}
 }
 
-/// A scheduled event.
 #[derive(Clone, Debug)]
 pub(super) enum Planned<S: Servers> {
-    /// Input of a client process.
     Fact(usize, Fact<S>),
-    /// A write reaches the protected resource.
     Write(S::Write),
 }
 

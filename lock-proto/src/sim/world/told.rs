@@ -60,7 +60,6 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Returns the end of validity in an event, in true time.
     fn valid_until(&self, client: usize, event: &Event) -> Option<Instant> {
         let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else {
             return None;

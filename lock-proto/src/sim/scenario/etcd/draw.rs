@@ -77,11 +77,9 @@ pub(super) struct Mix {
     pub(super) stale: bool,
     /// Maximum service time in µs, used in some runs.
     pub(super) service: u64,
-    /// Networks are fast.
     pub(super) fast: bool,
 }
 
-/// The default interval.
 const RECHECK: Duration = Duration::from_secs(30);
 
 pub(super) const PLAIN: Mix = Mix {
@@ -96,7 +94,6 @@ pub(super) const PLAIN: Mix = Mix {
     fast: false,
 };
 
-/// A plan under construction.
 struct Drawing<'a> {
     chance: &'a mut Chance,
     steps: Vec<Step>,

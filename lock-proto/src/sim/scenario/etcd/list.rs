@@ -22,7 +22,6 @@ const fn broken(
     Scenario { name, about, backend: Backend::Etcd, bounds, excused: &[Rule::MutualExclusion], draw, run }
 }
 
-/// All scenarios on etcd.
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     kept("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
         use Kind::{KillClient, KillMember, Reset, StopMember};

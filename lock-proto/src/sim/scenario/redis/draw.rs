@@ -79,7 +79,6 @@ pub(super) enum Kind {
 pub(super) struct Recipe {
     pub(super) nodes: &'static [usize],
     pub(super) clients: Range<u64>,
-    /// Number of locks.
     pub(super) names: &'static [usize],
     /// Maximum time in ms that hosts gather writes; 0 if they write at once.
     pub(super) gather: u64,
@@ -87,7 +86,6 @@ pub(super) struct Recipe {
     pub(super) drift: u64,
     /// Grants carry fencing tokens wherever possible.
     pub(super) fenced: bool,
-    /// Clients have to log in.
     pub(super) login: bool,
     /// Every client connects to every node before the first fault.
     pub(super) met: bool,
@@ -182,7 +180,6 @@ fn pace(chance: &mut Chance, drift: u64, offset: u64) -> Pace {
     Pace { offset: ms(chance.below(offset)), drift_ppm: drift }
 }
 
-/// Draws the steps of a plan.
 struct Hand<'a> {
     chance: &'a mut Chance,
     setup: Setup,

@@ -16,7 +16,6 @@ use crate::sim::world::World;
 /// Value of a key that no lock created.
 const ELSE: &str = "something else";
 
-/// Winding down.
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Restarts and reconnects all members, ends refusals and partitions, and limits call delays.
     pub(super) fn calm_members(&mut self) {

@@ -16,7 +16,6 @@ use crate::time::Instant;
 /// Value of a key that was replaced by hand.
 const REPLACED: &str = "somebody else";
 
-/// Faults of members.
 impl<C: EtcdClient> World<Etcd<C>> {
     // ---- members ----
 

@@ -15,7 +15,6 @@ use crate::sim::network::Payload;
 /// Number of digits that identify a lease.
 const DIGITS: usize = 4;
 
-/// Returns the first digits of a lease id.
 pub(super) fn lease(id: i64) -> String {
     shortened(&format!("{id:x}"))
 }

@@ -100,7 +100,6 @@ pub struct Etcd<C = Client> {
     streams: BTreeMap<u64, StreamId>,
     number: u64,
     queue_log: QueueLog,
-    /// Last recorded revision.
     recorded: i64,
     resource: Resource,
     proclaimed: Proclaimed,
@@ -110,7 +109,6 @@ pub struct Etcd<C = Client> {
     clients: PhantomData<C>,
 }
 
-/// etcd state of a client process.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     config: Config,
@@ -120,7 +118,6 @@ pub(crate) struct Own {
     queries: BTreeMap<QueryId, Observed>,
     /// Open streams by the world's numbers.
     streams: BTreeMap<StreamId, u64>,
-    /// Number of calls and messages sent.
     sent: u64,
     /// Unanswered requests on each stream, oldest first, by the world's numbers.
     asked: BTreeMap<StreamId, VecDeque<u64>>,
@@ -272,7 +269,6 @@ impl World {
     }
 }
 
-/// Elections.
 impl<C: EtcdClient> World<C> {
     /// Client `client` becomes a candidate with this value.
     pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {

@@ -23,7 +23,6 @@ use crate::sim::world::World;
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// Members.
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Returns when a member next executes a call or a kernel gives up a connection.
     pub(super) fn members_due(&self) -> Option<Instant> {
@@ -35,7 +34,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         next.into_iter().flatten().min()
     }
 
-    /// Executes the next due call, or ends a lingering connection.
     pub(super) fn act_first(&mut self) -> bool {
         let now = self.now;
         if let Some(call) = self.store.dawdling.first_entry().filter(|call| call.key().0 <= now) {
@@ -60,7 +58,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    /// Returns whether the cluster's only member is paused, so that nothing happens.
     fn is_frozen(&self) -> bool {
         matches!(&self.hosts[..], [host] if host.state == State::Paused)
     }
@@ -112,7 +109,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         at
     }
 
-    /// Executes a call or stream message on its member.
     fn look_at(&mut self, id: u64, wire: Wire) {
         let Some(link) = self.network.links.get(&id).filter(|link| link.node_open) else { return };
         let (client, member) = (link.client, link.node);
@@ -230,7 +226,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 }
 
-/// Clients.
 impl<C: EtcdClient> World<Etcd<C>> {
     /// A client closed a connection or learned of its end.
     pub(super) fn ended(&mut self, client: usize, id: u64, by_client: bool) {
@@ -399,7 +394,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.send(id, Direction::ToNode, Packet::Data(wire));
     }
 
-    /// Forgets the calls and streams of an ended connection.
     fn forget_conn(&mut self, client: usize, conn: ConnId) {
         let stale = self.stale;
         let process = &mut self.clients[client];

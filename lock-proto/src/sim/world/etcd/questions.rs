@@ -8,7 +8,6 @@ use crate::etcd::{ElectionEvent, QueryId};
 use crate::sim::etcd::Cluster;
 use crate::sim::world::World;
 
-/// Queries.
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Returns the events of an election query so far.
     #[must_use]

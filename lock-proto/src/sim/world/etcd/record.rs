@@ -21,7 +21,6 @@ pub(super) struct Recorded {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// Records an event of an election query.
     pub(super) fn heard(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
         let name = || name.escape_ascii();
         self.word(Some(Lane::Client(client)), || match event {
@@ -32,7 +31,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// Remembers the client that requests a lease.
     pub(super) fn remember_owner(&mut self, client: usize, wire: &Wire) {
         if let Wire::Call { request: Rpc::Grant(grant), .. } = wire
             && self.recorder.is_on()
@@ -41,7 +39,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Records changes of the cluster's leader and leases.
     pub(super) fn record_cluster(&mut self) {
         if !self.recorder.is_on() {
             return;

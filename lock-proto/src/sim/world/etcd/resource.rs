@@ -20,7 +20,6 @@ use crate::sim::world::process::Fact;
 use crate::sim::world::store::Planned;
 use crate::time::nanos;
 
-/// A write in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     name: Arc<[u8]>,
@@ -43,7 +42,6 @@ impl Resource {
     }
 }
 
-/// Writes.
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Writes to the protected resource in a transaction that compares the holder's key
     /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)).

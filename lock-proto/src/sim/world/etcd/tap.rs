@@ -29,7 +29,6 @@ fn bytes_of(request: &Rpc) -> Vec<u8> {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// Notes a call of a client.
     pub(super) fn watches_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
         if !self.checker.watches_requests() {
             return;
@@ -72,7 +71,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.checker.sends(self.now, client, link, number, stream.kind().path(), what);
     }
 
-    /// Notes that a client closes a stream.
     pub(super) fn closes(&mut self, client: usize, stream: StreamId) {
         let Some(open) = self.clients[client].own.asked.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
@@ -80,7 +78,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Notes data that reaches a client.
     pub(super) fn overhears(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
         for (key, _) in deleted {
             self.clients[client].reasons.news(queue_of(key).to_vec());

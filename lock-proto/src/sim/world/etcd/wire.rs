@@ -55,7 +55,6 @@ pub(super) fn looked_at(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
     }
 }
 
-/// Returns whether a call deletes this key or revokes its lease.
 pub(super) fn ends(request: &Rpc, owner: &OwnerKey) -> bool {
     match request {
         Rpc::Txn(txn) => deletes(txn, &owner.key),

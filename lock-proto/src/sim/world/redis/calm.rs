@@ -16,7 +16,6 @@ use crate::sim::world::process::Fact;
 const CONDITIONS: [Condition; 4] =
     [Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError, Condition::Loading];
 
-/// Winding down.
 impl<C: RedisClient> World<Redis<C>> {
     /// Restarts all nodes with their data, ends refusals and partitions, and restores addresses.
     pub(super) fn calm_nodes(&mut self) {

@@ -19,7 +19,6 @@ use crate::sim::world::process::Fact;
 /// Extra requests allowed after a fault.
 const PER_FAULT: u64 = 50;
 
-/// Faults of nodes.
 impl<C: RedisClient> World<Redis<C>> {
     // ---- nodes ----
 

@@ -75,7 +75,6 @@ fn request(args: &[&[u8]]) -> String {
     }
 }
 
-/// Returns the beginning of a reply.
 fn replies(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace("\r\n", " ");
     // A fragment may consist of the end of a line alone.

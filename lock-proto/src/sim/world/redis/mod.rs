@@ -48,23 +48,19 @@ pub type Builder<C = Client> = super::Builder<Redis<C>>;
 #[derive(Clone, Debug)]
 pub struct Redis<C = Client> {
     nodes: Vec<Server>,
-    /// Every key that a client requested.
     names: BTreeSet<Arc<[u8]>>,
     /// Fence counter keys of all clients.
     counters: BTreeSet<Vec<u8>>,
     /// Overrides of node addresses, by client and node.
     leads: BTreeMap<(usize, usize), usize>,
-    /// How long hosts gather writes.
     gather: Duration,
     clients: PhantomData<C>,
 }
 
-/// Redis state of a client process.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     /// Why the host has a write scheduled, if it has.
     gathers: Option<Cause>,
-    /// Timeout of a request.
     request_timeout: Duration,
     /// Requests by connection.
     taps: BTreeMap<u64, Tap>,
@@ -72,7 +68,6 @@ pub(crate) struct Own {
     mark: Vec<u8>,
 }
 
-/// A scheduled action of an application or its host.
 #[derive(Clone, Debug)]
 pub(crate) enum Chore {
     /// Checks that the lock is held and writes a moment later. Repeated if an interval is given.
@@ -83,7 +78,6 @@ pub(crate) enum Chore {
     Flush,
 }
 
-/// A write in flight to the protected resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     name: Arc<[u8]>,
@@ -226,7 +220,6 @@ impl World {
     }
 }
 
-/// Redis nodes.
 impl<C: RedisClient> World<C> {
     /// The application checks that it holds the lock and writes to the protected resource a moment
     /// later. The write may be late, as when the process is paused in between. The resource checks

@@ -24,7 +24,6 @@ use crate::time::Instant;
 /// Delay of an application between checking that it holds a lock and writing.
 const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 
-/// Nodes.
 impl<C: RedisClient> World<Redis<C>> {
     /// Returns a node's next deadline, or `None` while it does not run.
     pub(super) fn node_deadline(&self, node: usize) -> Option<Instant> {
@@ -86,7 +85,6 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    /// Returns when a node finishes its current work.
     pub(super) fn free_at(&self, node: usize) -> Option<Instant> {
         self.hosts[node].busy_until.filter(|_| self.hosts[node].state == State::Running)
     }
@@ -192,9 +190,7 @@ fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> b
     is_idle && value.starts_with(&process.own.mark)
 }
 
-/// Clients.
 impl<C: RedisClient> World<Redis<C>> {
-    /// Delivers a write to the protected resource.
     pub(super) fn write_arrives(&mut self, write: Write) {
         let Write { name, permit, message } = write;
         let accepted = self.checker.write(self.now, &name, permit);
@@ -309,7 +305,6 @@ impl<C: RedisClient> World<Redis<C>> {
         moved
     }
 
-    /// Notes the requests of a client.
     fn watches(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;
@@ -333,7 +328,6 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Notes the replies to a client.
     pub(super) fn overhears(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;

@@ -9,7 +9,6 @@ use crate::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) node: Node,
-    /// Next deadline of the node.
     pub(super) next: Option<Instant>,
     /// State of the replica, from the moment replication stopped.
     pub(super) replica: Option<Box<Node>>,
@@ -20,7 +19,6 @@ impl Server {
         Self { node, next: None, replica: None }
     }
 
-    /// Returns the node and its replica.
     pub(super) fn with_replica(&mut self) -> impl Iterator<Item = &mut Node> {
         iter::once(&mut self.node).chain(self.replica.as_deref_mut())
     }

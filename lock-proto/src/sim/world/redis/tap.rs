@@ -8,34 +8,30 @@ use core::str::FromStr;
 use crate::redis::script::{self, Script};
 use crate::sim::redis::input::{self, Limits, Parsed};
 
-/// One connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tap {
     /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
     /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    /// Requests without a reply, oldest first.
     asked: VecDeque<Asked>,
-    /// Number of requests.
     number: u64,
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// Takes the locks under these keys. `waits` also marks that a client is waiting, as all
     /// attempts but the first do.
-    Take { keys: Vec<Vec<u8>>, waits: bool },
+    Take {
+        keys: Vec<Vec<u8>>,
+        waits: bool,
+    },
     /// Equal to any other request of this kind with the same arguments.
     Work(&'static str, Vec<u8>),
-    /// Waits for a release.
     Wait,
-    /// Any other request.
     Other,
 }
 
-/// Content of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// The reply to the request with this number.
@@ -63,7 +59,6 @@ impl Tap {
         found
     }
 
-    /// Adds bytes that reached the client.
     pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Heard> {
         self.received.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());

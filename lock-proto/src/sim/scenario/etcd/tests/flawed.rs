@@ -14,10 +14,8 @@ use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::tests::Flawed;
 use crate::time::Instant;
 
-/// The flaw of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// No flaw.
     None,
     /// A waiter without a predecessor takes the lock without checking that its own key exists.
     SkipsOwnKey,
@@ -33,7 +31,6 @@ pub(super) enum Flaw {
     MixesConnections,
 }
 
-/// A flaw with its rewriting state.
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
@@ -44,15 +41,12 @@ pub(super) struct Rewriter {
     /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
-    /// Calls without a reply.
     asked: BTreeMap<RpcId, &'static str>,
     /// The next output.
     again: Option<Output>,
-    /// Calls that the client does not know of.
     copies: BTreeSet<RpcId>,
 }
 
-/// Returns a constructor of clients with this flaw.
 pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
@@ -95,7 +89,6 @@ fn write_anything(txn: &mut TxnRequest) {
     }
 }
 
-/// Returns the path of the call with this reply.
 const fn path(reply: &RpcReply) -> &'static str {
     match reply {
         RpcReply::Range(_) => "/etcdserverpb.KV/Range",
@@ -117,7 +110,6 @@ fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     Some(own.key.clone())
 }
 
-/// Returns the key that the transaction creates.
 fn created(txn: &TxnRequest) -> Option<Bytes> {
     let first = txn.success.first().and_then(|op| op.request.as_ref())?;
     if let Op::Put(put) = first { Some(put.key.clone()) } else { None }

@@ -16,10 +16,8 @@ use crate::sim::scenario::tests::Flawed;
 use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
 
-/// The flaw of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// No flaw.
     None,
     /// Every attempt writes the same token.
     SameToken,
@@ -39,11 +37,9 @@ pub(super) enum Flaw {
     MixesConnections,
 }
 
-/// A flaw with its rewriting state.
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// Prefix of the client's tokens.
     mark: Vec<u8>,
     quarantine: Duration,
     wires: BTreeMap<ConnId, Wire>,
@@ -55,7 +51,6 @@ pub(super) struct Rewriter {
     current: BTreeMap<(NodeId, Role), ConnId>,
 }
 
-/// The state of one connection.
 #[derive(Clone, Debug, Default)]
 struct Wire {
     /// Sent bytes of an incomplete request.
@@ -64,11 +59,9 @@ struct Wire {
     rewritten: Vec<u8>,
     /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    /// Requests without a reply.
     asked: VecDeque<Asked>,
 }
 
-/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Take,
@@ -90,7 +83,6 @@ impl Asked {
     }
 }
 
-/// Returns a constructor of clients with this flaw.
 pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
