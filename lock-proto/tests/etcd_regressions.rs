@@ -80,8 +80,7 @@ impl Hub {
     }
 }
 
-/// Seed 47211: a try was abandoned while its request was in flight, and nobody handled the busy
-/// reply.
+/// Seed 47211: a try was abandoned during its request, and nobody handled the busy reply.
 #[test]
 fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
     let mut hub = Hub::new();
@@ -93,8 +92,7 @@ fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
     assert!(matches!(hub.serve_one(), Request::Create { alone: false, .. }), "the waiter enters the queue");
 }
 
-/// Seed 30861: a try found a leftover key of its own client, adopted it, and then had a foreign
-/// predecessor.
+/// Seed 30861: a try adopted a leftover key of its own client behind a foreign predecessor.
 #[test]
 fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     let mut hub = Hub::new();
@@ -125,8 +123,7 @@ fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     );
 }
 
-/// Found in review: the reply to the first put was taken for that of the second value, which was
-/// never written.
+/// Found in review: the reply to the first put confirmed the second, which was never written.
 #[test]
 fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     let mut hub = Hub::new();
@@ -145,8 +142,7 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     assert_eq!(told, 1, "one answer, when the last value stands");
 }
 
-/// Found by the `leader` play: a change was reported while an older read was in flight, and was
-/// never read.
+/// Found by the `leader` play: a change during an older read was never read.
 #[test]
 fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
     let mut hub = Hub::new();

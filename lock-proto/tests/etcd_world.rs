@@ -46,8 +46,7 @@ fn end(w: &mut World, clients: usize) {
     assert_eq!(cluster.connection_count(), 0);
 }
 
-/// Case M2: the history is compacted during a wait, and the watch must be reopened afterwards. That
-/// is not an error.
+/// Case M2: compaction during a wait, before the watch must be reopened, is not an error.
 #[test]
 fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
     for crash in [false, true] {
@@ -221,8 +220,7 @@ fn e8_a_write_of_an_old_holder_is_refused() {
     assert!(late > 3, "some writes come late: {late}");
 }
 
-/// A process that resumes after the end of its lease first learns of the loss. A stopped clock
-/// defeats this.
+/// A process that resumes after its lease first learns of the loss, unless its clock stopped.
 #[test]
 fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
     for clock_stops in [false, true] {
@@ -243,8 +241,7 @@ fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
     }
 }
 
-/// The end of watches and streams in every form: waiters are still served, and observers see every
-/// leader.
+/// Whatever watches and streams end, waiters are served and observers see every leader.
 #[test]
 fn e4_a_waiter_outlives_its_watches() {
     let mut w = World::cluster(3).clients(3).seed(2).build();
@@ -276,8 +273,7 @@ fn e4_a_waiter_outlives_its_watches() {
     end(&mut w, 3);
 }
 
-/// The only member is paused. On resume it executes what its kernel accepted, and leases have
-/// expired.
+/// The only member is paused. It executes the accepted requests on resume; leases have expired.
 #[test]
 fn s2_an_only_member_that_stood_still_serves_again() {
     let mut w = World::cluster(1).clients(2).seed(9).build();

@@ -155,8 +155,7 @@ fn not_sent() -> Reply {
     Reply::NotSent(Cause::Fault(Fault::Reset))
 }
 
-/// A recently restarted node granted first, then the others won the round. Its grant is released as
-/// well.
+/// A recently restarted node granted before the others won the round. Its grant is released.
 #[test]
 fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
     let mut hub = Hub::new(3, |c| c);
@@ -209,8 +208,7 @@ fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
     // A small stack, as a host's tasks and threads have.
     let small = std::thread::Builder::new().stack_size(256 * 1024);
     let run = small.spawn(move || {
-        // The three nodes turn out to be equal and the holder loses the lock: every waiter is
-        // notified.
+        // The nodes turn out to be equal and the lock is lost: every waiter is notified.
         for node in 0..3 {
             hub.up(3, node, &server("same", 99));
         }
@@ -438,8 +436,7 @@ fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
     assert!(calls[0] != calls[1] && calls[1] != calls[2] && calls[0] != calls[2], "{calls:?}");
 }
 
-/// Only the holder can extend a lock: neither a waiter behind it nor one that is about to be
-/// granted.
+/// Only the holder can extend a lock, not a waiter, even if it is about to be granted.
 #[test]
 fn m5_a_waiter_cannot_extend_what_another_holds() {
     let mut hub = Hub::new(1, |c| c);
@@ -532,8 +529,7 @@ fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     assert_eq!(hub.requests(), []);
 }
 
-/// The guard is dropped when the shutdown reports the loss. The key may still exist, so it counts
-/// as unreleased.
+/// The guard is dropped when the shutdown reports the loss. The key may exist: unreleased.
 #[test]
 fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
     let mut hub = Hub::new(1, |c| c);

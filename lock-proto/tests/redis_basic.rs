@@ -284,8 +284,7 @@ fn a_stopped_server_that_goes_on_leaves_no_ghost() {
         w.expect(secs(2), "the wait runs out", |w| w.is_over(0, lock));
         w.run_for(secs(10));
         w.resume_node(0);
-        // The take of the closed connection is executed now, with a full TTL. The client deletes
-        // it.
+        // The take of the closed connection is executed now. The client deletes its key.
         w.run_for(ms(1_500));
         let next = w.acquire(1, Acquire::new("a").ttl(secs(2)));
         w.expect(ms(100), "another gets the lock at once", |w| w.is_held(1, next));

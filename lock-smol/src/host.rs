@@ -13,8 +13,7 @@ use crate::stream::Stream;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in your own task or
-/// executor.
+/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in your own task.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Smol {
     clock: BootClock,

@@ -53,8 +53,7 @@ mod async_std_runtime {
     use async_std::task::{self, JoinHandle};
     use lock_smol::async_std::{AsyncStd, Client};
 
-    /// async-std has one executor per process, which never ends, so the tasks are cancelled
-    /// instead.
+    /// async-std has one executor per process, which never ends, so tasks are cancelled instead.
     #[derive(Default)]
     struct OnAsyncStd(Mutex<Vec<JoinHandle<()>>>);
 

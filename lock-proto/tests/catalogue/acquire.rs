@@ -170,9 +170,8 @@ fn catalogue_a6_an_interrupted_wait_never_holds() {
     }
 }
 
-/// Case A7: the lock's key is also used for data. A key of another type is reported at once and
-/// left alone. If it overwrites a held lock, the lock is lost, and the release leaves the key
-/// alone.
+/// Case A7: the lock's key is also used for data. A key of another type is reported and left alone.
+/// If it overwrites a held lock, the lock is lost, and the release leaves the key alone.
 // A10, U1
 #[test]
 fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {

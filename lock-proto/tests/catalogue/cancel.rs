@@ -8,9 +8,8 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case C1: the caller is interrupted while its take is in flight, the server grants, and a
-/// watchdog renews an orphan. Here a grant of an abandoned acquisition is released at once and
-/// never renewed.
+/// Case C1: the caller is interrupted during its take, the server grants, and a watchdog renews an
+/// orphan. Here a grant of an abandoned acquisition is released at once and never renewed.
 // A4, H5
 #[test]
 fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
@@ -43,8 +42,7 @@ fn catalogue_c3_a_release_outlives_its_caller() {
         w.release(0, lock);
         w.run_for(us(seed * 50));
         w.abandon(0, lock);
-        // The delete is lost for good. Then wait for longer than the release and connection
-        // timeouts.
+        // The delete is lost for good. Then wait beyond the release and connection timeouts.
         w.drop_connections(0, 0);
         w.run_for(secs(3));
         assert!(w.get(0, "a").is_some());
@@ -160,8 +158,7 @@ fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
     }
 }
 
-/// Case C10: unexpected errors skip the cleanup. Here the cleanup follows from the state, whatever
-/// the error.
+/// Case C10: unexpected errors skip the cleanup. Here it follows from the state.
 // A4
 #[test]
 fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {

@@ -92,8 +92,7 @@ fn catalogue_k3_the_time_of_day_plays_no_part() {
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
     w.run_for(ms(1_500));
     let until = w.machine(0).valid_until(lock);
-    // A verb and inputs with a clock that was set back: an extension counts from the latest time
-    // seen.
+    // The clock was set back. An extension counts from the latest time seen.
     w.try_verb(0, |machine, _| {
         machine.handle_timeout(Instant::ZERO);
         machine.extend(Instant::ZERO, lock)

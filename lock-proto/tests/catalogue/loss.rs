@@ -111,8 +111,7 @@ fn catalogue_l7_a_late_renewal_is_no_alarm() {
     }
 }
 
-/// Case L8: a lost lock is reacquired without the holder's knowledge. Here a loss is final, even if
-/// the lock is free.
+/// Case L8: a lost lock is reacquired without the holder's knowledge. Here a loss is final.
 // T2
 #[test]
 fn catalogue_l8_a_lost_lock_is_never_taken_again_by_itself() {

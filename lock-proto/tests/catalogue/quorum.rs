@@ -140,8 +140,7 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
         warm(&mut w, 0);
         w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
         if at % 4 < 2 {
-            // The release script is already loaded: the delete runs at once, while the take is
-            // unknown.
+            // The release script is already loaded: the delete runs while the take is unknown.
             command(&mut w, 0, &["SCRIPT", "LOAD", script::RELEASE.source]);
         }
         w.slow(0, 0, Direction::ToNode, ms(15)..ms(16));

@@ -254,8 +254,7 @@ fn catalogue_r13_a_failed_extension_gives_nothing_up() {
         w.run_for(secs(20));
         assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
         assert!((1..3).all(|node| w.get(node, "a") == Some(&token(&w, 0, lock)[..])));
-        // Without two of three nodes nothing is confirmed, but the lock is held until the validity
-        // ends.
+        // Without two of three nodes nothing is confirmed. The lock is held while it is valid.
         w.set_condition(1, Condition::ReadOnly, true);
         w.extend(0, lock);
         w.expect(ms(100), "the extension has failed", |w| {

@@ -118,8 +118,7 @@ fn catalogue_o1_the_error_names_every_node() {
     }
 }
 
-/// A server in cluster mode is rejected at once with an error that says so, before anything is
-/// taken.
+/// A server in cluster mode is rejected with a clear error before anything is taken.
 #[test]
 fn p2_a_cluster_is_refused_before_anything_is_taken() {
     for (nodes, protocol, slots) in [
@@ -129,8 +128,7 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
         (3, Protocol::Resp3, Slots::None),
         (1, Protocol::Resp2, Slots::All),
     ] {
-        // A single node that was not asked for its mode rejects the take, which also names the
-        // fence counter.
+        // A single node that was not asked for its mode rejects the take with its two keys.
         let asked = nodes > 1 || protocol == Protocol::Resp3;
         let mut builder = World::redis(nodes).config(move |config| config.fencing(!asked).quarantine(secs(1)));
         for node in 0..nodes {
@@ -148,8 +146,7 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
     }
 }
 
-/// A user with access to the lock's key alone can acquire, wait by polling, and release, without
-/// delay.
+/// A user with access to the lock's key alone can acquire, poll and release without delay.
 #[test]
 fn u1_the_key_of_the_lock_alone_is_enough() {
     let user = || User::new("app").password("secret").keys(["a"]).channels([]);

@@ -28,8 +28,7 @@ fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
         w.expect(ms(20), "the waiter has it", |w| w.is_held(1, second));
     }
     for seed in 0..10 {
-        // A foreign client releases without a signal before the waiter subscribes: the second try
-        // covers that.
+        // A foreign client releases without a signal before the subscription: the retry finds that.
         let mut w = woken(1, seed).build();
         w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
         let lock = w.acquire(0, Acquire::new("a"));
@@ -149,8 +148,7 @@ fn catalogue_p7_the_end_of_a_dead_holders_key_needs_no_message() {
 }
 
 /// Case P8: in a fair queue a dead waiter blocks those behind it for its whole wait. Here a waiter
-/// with a closed connection is dropped, and a silent one delays the others until the next poll at
-/// most.
+/// with a closed connection is dropped; a silent one delays the others until the next poll.
 // A7
 #[test]
 fn catalogue_p8_a_dead_waiter_stalls_nobody() {

@@ -5,8 +5,7 @@ use lock_proto::redis::{Acquire, Wait};
 use super::*;
 use crate::world::{Fate, Kind};
 
-/// Found by the simulation: a late key that was found by a read, and not by the watch, left the
-/// watch open for good.
+/// Found by the simulation: a late key was found by a read, and its watch was never closed.
 #[test]
 fn e3_what_is_owed_leaves_no_watch() {
     let mut found = 0;
@@ -25,8 +24,7 @@ fn e3_what_is_owed_leaves_no_watch() {
 }
 
 /// Case A13: the create is executed but its reply is lost. The unlock reports nothing to unlock,
-/// while the key stays in the queue. Here a create with an unknown result gets a cleanup, so its
-/// key is deleted.
+/// while the key stays. Here a create with an unknown result gets a cleanup of its key.
 // E3
 #[test]
 fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
@@ -173,8 +171,7 @@ fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
     }
 }
 
-/// Case U4: a delete without a reply is repeated. It is no error if the repeated delete finds
-/// nothing.
+/// Case U4: a delete without a reply is repeated. It is no error if it finds nothing then.
 // U1
 #[test]
 fn catalogue_u4_a_delete_without_an_answer_is_repeated() {

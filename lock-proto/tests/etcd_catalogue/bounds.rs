@@ -92,8 +92,7 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
     w.end();
 }
 
-/// The lease was granted, but the reply was lost and the lease expired before its use. No key was
-/// attached to it.
+/// The reply to the grant was lost, and the lease expired before its use, without any key.
 #[test]
 fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
     for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(lock_proto::etcd::Found::Lease { ttl: 0 })] {

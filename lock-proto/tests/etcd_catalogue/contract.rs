@@ -45,8 +45,7 @@ fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
     assert_eq!(hub.valid_until(lock), Some(w.now + ms(9_898)));
 }
 
-/// After a pause the first event is `Lost`, whatever the first input is. Nothing that arrives with
-/// it revives the lock.
+/// After a pause the first event is `Lost`, and nothing that arrives then revives the lock.
 #[test]
 fn m2_t2_after_a_pause_the_first_word_is_lost() {
     let mut w = World::new(1);

@@ -10,9 +10,8 @@ pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
     if let ElectionEvent::Leader(leader) = event { Some(leader) } else { None }
 }
 
-/// Case E1: a candidate's lease expires, its predecessor leaves, and it is elected without a key.
-/// Or the reverse: a key is left without a candidate. Here the elected leader is the one that
-/// observers see.
+/// Case E1: a candidate's lease expires, and it is elected without a key. Or a key is left without
+/// a candidate. Here the elected leader is the one that observers see.
 // E4, E10
 #[test]
 fn catalogue_e1_no_phantom_leads() {
@@ -197,8 +196,8 @@ fn catalogue_e7_what_was_resigned_is_not_renewed() {
     w.end();
 }
 
-/// Case E8: one constructor adds a slash and another does not, so they read different ranges. Here
-/// there is one name.
+/// Case E8: two constructors read different ranges, with or without a slash. Here there is one
+/// name.
 // E2
 #[test]
 fn catalogue_e8_all_verbs_mean_the_same_queue() {

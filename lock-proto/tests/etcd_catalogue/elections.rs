@@ -154,8 +154,8 @@ fn e10_a_closed_observation_is_silent() {
     w.end();
 }
 
-/// The first read may complete before the watch is open. Later changes arrive with the watch, not
-/// with the next poll.
+/// The first read may complete before the watch is open. The watch, not a poll, reports later
+/// changes.
 #[test]
 fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
     let mut w = World::new(2);

@@ -71,8 +71,7 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
         (&create, txn(9, false, vec![absent()])),
         (&create, range_of(9, vec![])),
         (&alone, txn(9, false, vec![])),
-        // Impossible keys: created before the store began, modified before their creation or after
-        // the read.
+        // Impossible keys: created before the store, modified before creation or after the read.
         (&create, txn(9, false, vec![own(0, 4), absent()])),
         (&create, txn(9, false, vec![own(-1, 4), absent()])),
         (&create, txn(9, false, vec![own(5, 4), absent()])),

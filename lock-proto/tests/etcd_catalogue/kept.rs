@@ -21,8 +21,7 @@ pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (Wor
     (w, line)
 }
 
-/// Releases the lock of the holder, which queues again after the confirmation. Returns the next
-/// holder.
+/// Releases the holder's lock and queues it again. Returns the next holder.
 #[track_caller]
 pub(super) fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
     let (client, lock) = line.pop_front().unwrap();
@@ -165,8 +164,7 @@ fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
     }
 }
 
-/// Events of kept watches may be older than the first read of the wait, or newer. Newer ones must
-/// not be missed.
+/// Events of kept watches that are newer than the first read of the wait must not be missed.
 #[test]
 fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
     for us in (0..26_000).step_by(250) {

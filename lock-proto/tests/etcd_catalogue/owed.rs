@@ -81,8 +81,7 @@ fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
     w.end();
 }
 
-/// The cleanup under one lease completes although the next attempt uses another lease and has
-/// failures, too.
+/// The cleanup under one lease completes, whatever happens to an attempt on another one.
 #[test]
 fn e3_an_attempt_on_another_lease_forgets_no_debt() {
     let mut w = World::new(1);
@@ -135,8 +134,7 @@ fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
     w.end();
 }
 
-/// A waiter that shares the lease with the leaving head takes over its progress: no second key is
-/// created.
+/// A waiter that shares the lease with the leaving head takes over its key or its grant.
 #[test]
 fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
     for slow in [Kind::Grant, Kind::Create] {
@@ -361,8 +359,7 @@ fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
     w.end();
 }
 
-/// The key is written repeatedly, each time between read and put. The client backs off between
-/// attempts.
+/// The key is written between each read and put. The client backs off between attempts.
 #[test]
 fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
     let mut w = World::new(1);
@@ -400,8 +397,7 @@ fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
 
 // --- shutdown ---
 
-/// A create that may still arrive uses a lease that is revoked, so the shutdown does not wait for
-/// it.
+/// A create that may still arrive uses a revoked lease, so the shutdown does not wait for it.
 #[test]
 fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
     let mut w = with_a_watched_cleanup(1, secs(6));

@@ -179,9 +179,8 @@ fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
     w.end();
 }
 
-/// Case M6: even a correct lock does not protect another store against a paused holder.
-/// Transactions that compare the owner's key fail once it is lost, and the next holder's fencing
-/// token is greater.
+/// Case M6: even a correct lock does not protect another store against a paused holder. Guarded
+/// transactions fail once the key is lost, and the next fencing token is greater.
 // E8
 #[test]
 fn catalogue_m6_a_stopped_holder_fails_by_its_guard_and_its_fence() {

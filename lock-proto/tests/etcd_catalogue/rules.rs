@@ -25,9 +25,8 @@ fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
     w.end();
 }
 
-/// The client chooses the lease id, so a grant without a reply can be repeated. That the lease
-/// exists then is no error. Its TTL counts from a keep-alive, because the time of the grant is
-/// unknown.
+/// The client chooses the lease id and can repeat a grant without a reply. That the lease exists
+/// then is no error. Its TTL counts from a keep-alive, because the time of the grant is unknown.
 #[test]
 fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
     for fate in [Fate::Reset, Fate::Unanswered] {
@@ -45,8 +44,7 @@ fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
 }
 
 /// Found by fuzzing `etcd_ops`: an isolated member delayed a create for longer than the TTL. The
-/// key was created when it was no longer watched, and blocked the queue as long as the client
-/// lived.
+/// key was no longer watched, and blocked the queue as long as the client lived.
 #[test]
 fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
     for others in [false, true] {
@@ -346,8 +344,7 @@ fn e5_a_release_before_the_watch_is_open_is_not_missed() {
     }
 }
 
-/// The reply to a read is in flight when the predecessor leaves. It is outdated, so the read is
-/// repeated at once.
+/// The predecessor leaves during a read. Its outdated result is replaced by another read.
 #[test]
 fn e5_a_release_during_a_reading_is_not_missed() {
     let mut w = World::new(2);

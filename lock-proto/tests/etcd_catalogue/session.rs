@@ -6,9 +6,8 @@ use lock_proto::redis::{Acquire, Loss, Wait};
 use super::*;
 use crate::world::{Fate, Kind, LATENCY};
 
-/// Case S1: a waiter's lease expires, and when its predecessor leaves it is granted the lock
-/// without a key. Here the end of the lease ends the attempt; the lock is granted with a new key on
-/// a live lease.
+/// Case S1: a waiter's lease expires, and later it is granted the lock without a key. Here the end
+/// of the lease ends the attempt; the lock is granted with a new key on a live lease.
 // E4
 #[test]
 fn catalogue_s1_a_lock_is_not_granted_on_a_lease_that_has_ended() {
@@ -89,8 +88,7 @@ fn catalogue_s3_a_takeover_is_not_timed_by_the_waiter() {
     w.end();
 }
 
-/// Case S4: a keep-alive for an expired lease is answered with a TTL of zero, not with an error.
-/// That is a loss.
+/// Case S4: a keep-alive for an expired lease gets a TTL of zero, not an error. That is a loss.
 // E1
 #[test]
 fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
@@ -220,8 +218,7 @@ fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
     }
 }
 
-/// The reply to the grant takes longer than a third of the TTL, when the lease is already due for
-/// renewal.
+/// The reply to the grant takes so long that the lease is already due for renewal.
 // E1, T1
 #[test]
 fn a_lease_that_was_granted_late_is_renewed() {

@@ -99,9 +99,8 @@ fn e7_a_lease_of_its_own_is_not_passed_on() {
     w.end();
 }
 
-/// Found by fuzzing `etcd_ops`: waiters with separate leases whose waits end at the same time each
-/// become the head for a moment. The lease that was requested for one of them was kept alive for
-/// good.
+/// Found by fuzzing `etcd_ops`: waiters with separate leases time out together, and each becomes
+/// the head for a moment. The lease requested for one of them was kept alive for good.
 #[test]
 fn e7_waiters_that_give_up_together_leave_no_lease() {
     let mut w = World::new(1);
@@ -132,8 +131,7 @@ fn e7_what_is_passed_on_when_an_offer_ends_may_have_something_due_at_once() {
     w.end();
 }
 
-/// A holder's guarded transactions must fail once the next holder has the lock: the key is written
-/// first.
+/// A hand-over first writes the key, so that the old holder's guarded transactions fail.
 #[test]
 fn e7_an_owner_guard_ends_before_the_next_one_holds() {
     let mut w = World::new(1);
@@ -229,8 +227,7 @@ fn e7_the_loss_of_the_key_ends_the_turn() {
     w.end();
 }
 
-/// The fence is not the create revision: a waiter's key is older than its predecessor's latest
-/// grants.
+/// The fence is not the create revision: a key may be older than its predecessor's grants.
 #[test]
 fn e8_the_fence_grows_from_client_to_client() {
     let mut w = World::new(3);
@@ -400,8 +397,7 @@ fn h3_a_hold_can_be_bounded() {
     w.end();
 }
 
-/// Regression: the key of a bounded hold was deleted with the notification, while the work under
-/// its guard continued.
+/// Regression: the key of a bounded hold was deleted while its guard still existed.
 #[test]
 fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     let mut w = World::new(2);
@@ -437,8 +433,7 @@ fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
     }
 }
 
-/// The same for a leader: it has time to stop, and a proclamation does not prolong the lifetime of
-/// its key.
+/// The same for a leader: it has time to stop. A proclamation does not prolong its key's life.
 #[test]
 fn h6_a_bounded_office_is_given_up_in_two_steps() {
     let mut w = World::new(2);

@@ -51,8 +51,7 @@ impl Watch {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
     pub(crate) told: BTreeMap<u8, BTreeSet<u64>>,
-    /// Keys are deleted by hand. A grant may then be reported after that of its successor, but no
-    /// token is repeated.
+    /// Keys are deleted by hand. Grants may be reported out of order, but no token is repeated.
     pub(crate) by_hand: bool,
 }
 

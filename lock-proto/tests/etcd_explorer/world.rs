@@ -25,8 +25,7 @@ pub(crate) struct World {
     ghosts: Vec<(u64, Request)>,
     fences: Fences,
     names: u64,
-    /// Keys are deleted and written by hand in this run. Then mutual exclusion is not guaranteed,
-    /// but fencing is.
+    /// Keys are deleted and written by hand, so only fencing is guaranteed, not mutual exclusion.
     by_hand: bool,
     next_id: u128,
     log: bool,

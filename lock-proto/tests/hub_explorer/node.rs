@@ -127,8 +127,7 @@ impl Node {
                 }
                 Some(value) => {
                     // A request omits retired numbers only if none can be found. The exception is a
-                    // take that arrives after the client has checked for it; it expires with its
-                    // TTL.
+                    // take that arrives after the client's check and expires with its TTL.
                     let older = value.client == client && value.number < *number && !value.by_ghost;
                     let missed = older && retired.is_none();
                     assert!(!missed, "{request:?} finds {value:?}");

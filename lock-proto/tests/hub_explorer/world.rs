@@ -279,8 +279,7 @@ impl World {
         }
     }
 
-    /// Restarts a node. Only a node of a quorum loses its data: no guarantee survives that on a
-    /// single one.
+    /// Restarts a node. Only a quorum node loses its data: a single one must keep it.
     fn restart(&mut self, n: usize) {
         let empty = self.nodes.len() > 1 && self.rng.one_in(2);
         self.say(&("restart", n, empty));

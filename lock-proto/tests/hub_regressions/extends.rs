@@ -27,8 +27,7 @@ fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
     }
 }
 
-/// Each extend gets a separate reply: those requested while one is in flight wait for the next
-/// request.
+/// Each extend gets a separate reply. One requested while another is in flight waits.
 #[test]
 fn h3_extends_at_the_same_time_have_answers_of_their_own() {
     for nodes in [1, 3] {

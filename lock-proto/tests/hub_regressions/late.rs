@@ -32,9 +32,8 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     assert_eq!(hub.locks.next_deadline(), None);
 }
 
-/// A recently restarted node grants while a delete of an earlier hold is in flight. The delete
-/// finds the new token, and its reply must not make the client forget it. (Scenario `redis-logins`,
-/// seed 42.)
+/// A recently restarted node grants during a delete of an earlier hold. The reply to the delete
+/// must not make the client forget the new token. (Scenario `redis-logins`, seed 42.)
 #[test]
 fn a4_what_a_young_node_granted_is_not_forgotten_by_an_older_delete() {
     let mut hub = Hub::new(3, |c| c);

@@ -287,8 +287,7 @@ fn q7_a_server_that_was_known_and_is_not_any_more_is_not_trusted() {
     }
 }
 
-/// The server's clock jumps during a reconnect. The quarantine ends as planned, by the client's
-/// clock.
+/// The server's clock jumps during a reconnect. The quarantine follows the client's clock.
 #[test]
 fn q7_the_youth_of_a_known_server_is_timed_by_the_clients_clock() {
     for uptime in [0, 2, 3_600] {

@@ -22,8 +22,7 @@ impl Feed {
         Self { connection }
     }
 
-    /// Compares the next commands with the primary's. Times and fences may differ as much as the
-    /// two servers.
+    /// Compares the next commands with the primary's. Times and fences may differ.
     pub(crate) fn expect(&mut self, effect: &Effect) -> Result<(), String> {
         for command in effect.commands() {
             let words: Vec<Reply> = command.iter().map(|word| Reply::Bulk(word.to_vec())).collect();

@@ -52,8 +52,7 @@ fn clock(ask: Ask<'_>) -> i64 {
     number(&parts[0]) * 1_000_000 + number(&parts[1])
 }
 
-/// Runs a check on a real and on the simulated server. The simulated clock advances only with
-/// commands.
+/// Runs a check on a real and on the simulated server, whose clock advances with commands.
 fn on_both(check: fn(Ask<'_>)) {
     let server = RealServer::start();
     let mut real = RealConnection::open(server.port);

@@ -20,8 +20,7 @@ pub(crate) struct Generator {
     rng: Rng,
     conns: usize,
     pub(crate) blocking: bool,
-    /// Generate pub/sub commands, too. With RESP2 a subscribed client can do little else, so not
-    /// always.
+    /// Generate pub/sub commands, too. A RESP2 subscriber can do little else, so not always.
     pub(crate) channels: bool,
 }
 

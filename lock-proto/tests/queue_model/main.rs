@@ -1,5 +1,4 @@
-//! The etcd queue, searched by `stateright`: every order in which two or three clients can meet in
-//! one store.
+//! The etcd queue, searched by `stateright`: all ways in which two or three clients can meet.
 //!
 //! The hubs are the real [`etcd::Locks`](lock_proto::etcd::Locks). The store executes their typed
 //! requests. Every possible next event is a choice:
@@ -97,8 +96,7 @@ fn tell(rule: &str, path: &Path) -> String {
     text
 }
 
-/// Checks that every path of at most `steps` choices keeps the invariants, over at least `floor`
-/// states.
+/// Checks that all paths of up to `steps` choices keep the invariants, over `floor` states or more.
 fn keeps(name: &str, model: &Queue, steps: usize, floor: usize) -> Found {
     let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
     let found = search(name, model, steps.saturating_add(deeper));

@@ -54,8 +54,7 @@ fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
     let small = plan.shrink(stale);
     // One client holds the lock and is paused, another takes over and writes, the first resumes.
     assert!(small.len() <= 8, "{small}");
-    // With fencing tokens the same write is rejected. Other bytes change the random choices, so try
-    // several plans.
+    // With fencing tokens the same write is rejected. Random choices differ, so try several plans.
     let fenced = (0..BUDGET).map(|seed| {
         let mut plan = Plan::from_seed(plan.scenario, seed);
         fencing(&mut plan, true);
@@ -96,8 +95,7 @@ fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_gro
 #[test]
 fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sight() {
     let (plan, _) = search("redis-first-sight", Rule::MutualExclusion, |_| {});
-    // Only clocks of nodes that just lost their data: keys that expire early are a counterexample,
-    // too.
+    // Only clocks of nodes that just lost their data: keys that expire early fail, too.
     let empty = |plan: &Plan, step: &Step| {
         let Action::JumpNode { node, .. } = step.action else { return true };
         let restart = Action::RestartNode { node, keep_data: false };

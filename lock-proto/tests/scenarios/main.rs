@@ -1,5 +1,4 @@
-//! Runs every scenario over a range of seeds: invariants hold under faults, and nothing is left
-//! after them.
+//! Runs all scenarios: invariants hold under faults, and nothing is left after them.
 //!
 //! `LOCK_SEEDS=100000` sets the number of seeds, `LOCK_FIRST=5000` the first one, and
 //! `LOCK_SCENARIO=redis-wake` selects one scenario. A failure prints a command that runs it again,

@@ -29,8 +29,7 @@ fn a_record_of_a_run_is_in_order_and_tells_what_was_found() {
     }
 }
 
-/// Returns the number of grants in a trace, and checks that the points of each acquisition are in
-/// order.
+/// Counts the grants in a trace, and checks that the points of each acquisition are in order.
 fn points(trace: &Trace) -> u64 {
     let mut granted = 0;
     // Stage of each one: requested, granted, claimed, released, over.

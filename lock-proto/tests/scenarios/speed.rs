@@ -15,8 +15,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Three clients, three nodes, sixty seconds: twenty requests for one lock, each held for a while,
-/// with faults.
+/// Three clients, three nodes, sixty seconds, twenty requests for one lock, with faults.
 fn short(seed: u64) -> Plan {
     let mut plan = Plan::from_seed(Scenario::named("redis-contention").unwrap(), seed);
     plan.setup.clients = vec![Pace::default(); 3];

@@ -29,8 +29,7 @@ fn s4_no_allowance_for_drift() {
     breaks("no allowance for drift", &world, 8, TWO);
 }
 
-/// A client that checks its guard and is then paused acts on a stale result. Only a fenced resource
-/// can detect that.
+/// A client is paused after checking its guard. Only a fenced resource rejects its late write.
 #[test]
 fn s4_a_pause_after_the_look_at_the_guard() {
     let budget = Budget { stalls: 1, ..Budget::default() };

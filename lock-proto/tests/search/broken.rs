@@ -17,8 +17,7 @@ fn even_clocks() -> World {
     World { paces: vec![[1_000, 1_000]], ..World::new() }
 }
 
-/// With one token for all attempts, an old compensating delete ends the lock of the retried
-/// attempt.
+/// With one token for all attempts, an old compensating delete ends the retried lock.
 // A2
 #[test]
 fn s4_the_same_token_for_every_attempt() {

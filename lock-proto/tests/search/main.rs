@@ -1,5 +1,4 @@
-//! Exhaustive search over the real hubs: every way in which two clients can meet at one node or at
-//! three.
+//! Exhaustive search over the real hubs: all ways in which two clients can meet at 1 or 3 nodes.
 //!
 //! The hubs are the real [`redis::Locks`](lock_proto::redis::Locks). The nodes implement the
 //! minimum that the typed requests need. The explorer is [`sim::search`](lock_proto::sim::search),

@@ -87,8 +87,7 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     clean(&etcd).await;
 }
 
-/// A waiter learns of it when its turn would have come, and blocks others only for the lifetime of
-/// its session.
+/// A waiter learns of it when its turn comes, and blocks others while its session lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_taken_away_while_waiting() {
     let etcd = guarded();

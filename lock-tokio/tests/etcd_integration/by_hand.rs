@@ -17,8 +17,7 @@ fn lease_of(key: &str) -> &str {
     key.rsplit_once('/').unwrap().1
 }
 
-/// The waiter's own session ends (case M1 of other clients). It must not wait for good without a
-/// key in the queue.
+/// The waiter's own session ends (case M1 of other clients): it must not wait without a key.
 // E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_is_revoked_while_waiting() {
@@ -156,8 +155,7 @@ async fn the_own_key_is_deleted_while_waiting() {
     clean(&etcd).await;
 }
 
-/// Compacted history is no error (case M2 of other clients), even if the watches must be reopened
-/// afterwards.
+/// Compacted history is no error (case M2 of other clients), even before watches are reopened.
 // E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compaction_while_waiting() {

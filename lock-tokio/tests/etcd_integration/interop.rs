@@ -48,8 +48,7 @@ async fn etcdctl_dies_with_the_lock() {
     clean(&etcd).await;
 }
 
-/// The revisions that `etcdctl` reports for fencing and ours are comparable, and grow across all
-/// holders.
+/// The fencing revisions of `etcdctl` and ours are comparable, and grow across all holders.
 // E8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revisions_grow_across_clients() {

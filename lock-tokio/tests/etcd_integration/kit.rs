@@ -35,8 +35,7 @@ pub(crate) fn client(etcd: &Etcd) -> Client {
     with(config(etcd))
 }
 
-/// Returns settings for all members. The session survives a change of the leader even on a busy
-/// machine.
+/// Settings for all members. The session survives a change of leader on a busy machine.
 pub(crate) fn cluster_config(cluster: &EtcdCluster) -> Config {
     Config::parse(&cluster.url()).unwrap().session_ttl(ms(6000)).release_within(TIMEOUT)
 }

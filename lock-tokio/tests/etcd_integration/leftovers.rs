@@ -63,8 +63,7 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
     }
     until("the keys are gone", || etcd.keys().is_empty()).await;
     assert!(granted >= 10 && dropped >= 50, "granted {granted}, dropped {dropped}");
-    // Nothing appears later: requests in flight have arrived by the time of a later request on the
-    // same connection.
+    // Nothing appears later: a later request on the same connection follows those in flight.
     for client in &clients {
         give_back(take(client, "a").await).await;
     }
@@ -104,8 +103,7 @@ async fn a_shutdown_leaves_no_key_and_no_lease() {
     clean(&etcd).await;
 }
 
-/// The same without a shutdown: the last handle is dropped while there is a waiter, and while there
-/// is a guard.
+/// The same without a shutdown: the last handle is dropped with a waiter, and with a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_dropped_leaves_nothing() {
     let etcd = Etcd::start();

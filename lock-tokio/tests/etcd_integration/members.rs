@@ -82,8 +82,7 @@ async fn its_member_is_killed_while_it_waits() {
     clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
-/// A member stops with requests in flight. The client repeats them on another member, and they
-/// count once.
+/// A member stops with requests in flight. Repeated on another member, they count once.
 // E3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_member_is_killed_while_it_acquires() {
@@ -101,8 +100,7 @@ async fn its_member_is_killed_while_it_acquires() {
     clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
-/// The same with a member that resumes. What it still executes is undone long before the session
-/// ends.
+/// The same with a member that resumes. What it executes is undone before the session ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_member_stops_while_it_acquires_and_goes_on_later() {
     let cluster = EtcdCluster::start(3);

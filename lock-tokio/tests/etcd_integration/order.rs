@@ -79,10 +79,9 @@ async fn settled(etcd: &Etcd) -> u64 {
     }
 }
 
-/// Counts transactions. A waiter that is woken first reads the queue by a transaction. The only
-/// others enter or leave the queue. With no client entering, a release that wakes one waiter needs
-/// two: the delete, and the read of the next holder. Each further waiter that is woken would add
-/// one.
+/// Counts transactions. A waiter that is woken reads the queue by a transaction. The only others
+/// enter or leave the queue. With no client entering, a release that wakes one waiter needs two:
+/// the delete, and the read of the next holder. Each further waiter woken would add one.
 // E5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_the_next_waiter_and_nobody_else() {

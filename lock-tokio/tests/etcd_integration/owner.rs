@@ -10,8 +10,7 @@ use lock_tokio::redis::Loss;
 
 use crate::kit::{LONG_TTL, clean, client, config, give_back, poll_once, shut_down, soon, take, with};
 
-/// Writes `value` by an `etcdctl` transaction that compares the holder's key. Returns whether it
-/// succeeded.
+/// Tries to write `value` by an `etcdctl` transaction that compares the holder's key.
 fn guarded_put(etcd: &Etcd, owner: &OwnerKey, value: &str) -> bool {
     let key = core::str::from_utf8(&owner.key).unwrap();
     let mut command = etcd.etcdctl_command(&["txn"]);

@@ -64,8 +64,7 @@ impl Generator {
         }
     }
 
-    /// Draws the end of a range from `key`. With users, empty ranges are avoided: permissions for
-    /// them are irrelevant.
+    /// Draws the end of a range from `key`. With users, empty ranges are avoided as irrelevant.
     fn end(&mut self, key: &Bytes) -> Bytes {
         let end: Bytes = self.pick(&ENDS).into();
         if self.askers > 1 && *end != [0] && end <= key { Bytes::new() } else { end }

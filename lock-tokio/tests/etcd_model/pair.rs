@@ -17,8 +17,7 @@ use tokio::runtime::Runtime;
 use crate::generate::{Generator, Step};
 use crate::real::{RealConnection, RealStream, runtime};
 
-/// Number of connections. Stream `s` uses connection `s % CONNS` and the token of asker `s %
-/// askers`.
+/// Number of connections. Stream `s` uses connection `s % CONNS` and asker `s % askers`.
 pub(crate) const CONNS: usize = 2;
 const STREAMS: usize = 4;
 /// The keep-alive stream, on connection 0.

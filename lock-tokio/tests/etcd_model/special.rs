@@ -72,8 +72,7 @@ fn a_lease_ends_in_both() {
         pair.compare_messages();
         let allowed = lived + Duration::from_millis(950)..lived + Duration::from_secs(10);
         assert!(allowed.contains(&granted.elapsed()), "etcd ended the lease after {:?}", granted.elapsed());
-        // etcd may send watch events of a revision just before it commits it. A read waits for the
-        // commit.
+        // etcd may send watch events of a revision before it commits it. A read waits for that.
         pair.step(&call(Rpc::Range(RangeRequest { key: "la".into(), ..RangeRequest::default() })));
         // Both report that the lease is gone.
         pair.step(&Step::KeepAlive { lease: id });

@@ -1,5 +1,4 @@
-//! Passwords and ACLs: the commands and keys that a client needs, and what it does without some of
-//! them.
+//! Passwords and ACLs: the commands and keys that a client needs, or can do without.
 
 use lock_testkit::Redis;
 use lock_tokio::redis::{Backoff, Config, Failure, Release, Wake};
@@ -84,8 +83,7 @@ async fn the_documented_rules_are_enough() {
     clean(&redis).await;
 }
 
-/// Each of the needed commands is needed. A missing permission is reported at once with the
-/// server's message.
+/// Each of these commands is needed. A missing permission is reported with the server's message.
 // P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_needed_command_is_missing() {
@@ -189,8 +187,7 @@ async fn another_database() {
     assert!(matches!(error, AcquireError::Failed(Failure::Refused(_))), "{error}");
 }
 
-/// Servers in cluster mode are rejected at once with an error that says so, before anything is
-/// taken.
+/// Servers in cluster mode are rejected with a clear error before anything is taken.
 // P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_refused_before_anything_is_taken() {
@@ -215,13 +212,11 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
             servers.iter().for_each(|redis| assert_eq!(redis.keys(), [""; 0]));
         }
         if served {
-            // The fence counter is in another slot, which the server reports before it executes
-            // anything.
+            // The fence counter is in another slot, which the server checks before execution.
             let error = soon("a refusal", with(at(1, "")).lock("job:1").acquire()).await.unwrap_err();
             assert!(error.to_string().contains("(Redis Cluster is not supported)"), "{error}");
             assert_eq!(servers[0].keys(), [""; 0]);
-            // A single-node cluster serves single-key requests, and a release is as fast as
-            // elsewhere.
+            // A single-node cluster serves single-key requests, and releases are fast.
             let ours = with(at(1, "").fencing(false).release_within(LONG_TTL));
             give_back(take(&ours, "job:1", LONG_TTL).await).await;
             assert_eq!(servers[0].keys(), [""; 0]);
@@ -229,8 +224,7 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
     }
 }
 
-/// A user with access to the locks' own keys only can still release at once, alone or in a batch,
-/// and wait by polling.
+/// A user with access to the locks' own keys only can release, even in a batch, and poll.
 // U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_the_locks_alone_are_enough() {

@@ -133,8 +133,7 @@ async fn a_server_is_demoted_and_promoted_back() {
     clean(&redis).await;
 }
 
-/// A change of role unblocks waiters (`UNBLOCKED`). That is no rejection: they subscribe again soon
-/// after.
+/// A change of role unblocks waiters (`UNBLOCKED`), which is no rejection: they subscribe again.
 // A7, P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_listens_again_after_a_change_of_role() {

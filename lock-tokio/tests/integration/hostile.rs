@@ -28,8 +28,7 @@ fn impatient(url: &str) -> Config {
     Config::new([endpoint(url)]).request_timeout(ms(200)).poll(Backoff::fixed(ms(20)))
 }
 
-/// Runs a client against this behaviour. The error names the fault in time, and then a real server
-/// takes over.
+/// Runs a client against this behaviour, checks the fault, and lets a real server take over.
 async fn meet(parameters: &str, behaviour: Behaviour, faults: &[Fault]) {
     let peer = Peer::start(behaviour);
     let client = with(impatient(&format!("{}{parameters}", peer.url())));

@@ -9,8 +9,7 @@ use tokio::time::timeout;
 
 use crate::kit::{LONG_TTL, clean, endpoint, exists, give_back, ms, soon, take, timed_out, until, with};
 
-/// Starts servers that hide their uptime from this user, for clients that trust them. Such a quorum
-/// can grant at once.
+/// Servers that hide their uptime from a user that trusts them: they can grant at once.
 pub(crate) fn trusting(count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::builder().acl("trusted", "on >secret ~* +@all -info").start()).collect()
 }
@@ -85,8 +84,7 @@ async fn a_stopped_minority_keeps_no_ghost() {
     }
 }
 
-/// A node that lost its data gets the token again while a majority confirms it. Then it counts
-/// again.
+/// A node that lost its data gets the token again while a majority confirms it, then counts.
 // Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_restarted_empty_is_seeded_again() {
@@ -156,8 +154,8 @@ async fn nodes_restarted_empty_are_kept_out() {
             drop(guard);
             second.unwrap()
         }
-        // It renewed between the two restarts: the first server got its key again, so a majority
-        // always had it.
+        // It renewed between the restarts: the first server got its key again, so a majority had
+        // it.
         Err(_) => {
             assert!(observer.is_held(), "nobody holds it");
             give_back(guard).await;

@@ -11,8 +11,7 @@ use crate::kit::{
     LONG_TTL, blocked, clean, client, config, exists, give_back, listens, ms, named, soon, take, timed_out, until, with,
 };
 
-/// Confirmed locks still exist after the restart, and all of them are renewed over a new
-/// connection.
+/// Confirmed locks exist after the restart and are renewed over a new connection.
 // H2, P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_held_locks_live_through_a_restart_with_the_data() {

@@ -89,8 +89,7 @@ async fn the_ghost_of_an_attempt_in_a_stopped_server() {
         }
         redis.resume();
         for n in 0..waits.len() {
-            // This client is next on the same connection, then another one, which must wait for the
-            // delete.
+            // This client is next on the same connection, then another one, after the delete.
             let guard = take(&ours, &format!("replaced{n}"), LONG_TTL).await;
             assert_eq!(redis.cli(&["GET", &format!("replaced{n}")]), guard.token().to_string());
             give_back(guard).await;

@@ -174,8 +174,7 @@ pub struct Outcome {
     pub time: Duration,
     /// Digest of the log and its number of lines, if a log was written.
     pub digest: (u64, u64),
-    /// Digest of what the clients sent and of their events, if a log was written. It does not
-    /// depend on names.
+    /// Digest of the clients' requests and events, without names, if a log was written.
     pub fingerprint: u64,
     /// The end of the log, if it was kept.
     pub log: String,

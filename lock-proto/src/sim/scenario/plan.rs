@@ -45,8 +45,7 @@ pub enum Origin {
 /// Settings of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Seed for the world's random choices: latencies, packet sizes, the order of simultaneous
-    /// events.
+    /// Seed of the world's random choices: latencies, packet sizes, order of simultaneous events.
     pub seed: u64,
     /// Latency of a packet.
     pub latency: Range<Duration>,
@@ -200,8 +199,7 @@ pub enum Action {
         /// The new latency.
         latency: Range<Duration>,
     },
-    /// The open connections between a client and a node stall for a while. New connections are not
-    /// affected.
+    /// The open connections between a client and a node stall. New connections are not affected.
     Stall {
         /// The client.
         client: usize,
@@ -262,8 +260,7 @@ impl Plan {
         Self::draw(scenario, Origin::Seed(seed), Chance::seed(seed))
     }
 
-    /// Draws the run of `scenario` for this byte string. Fewer bytes give a smaller run; any length
-    /// is valid.
+    /// Draws the run of `scenario` for any byte string. Fewer bytes give a smaller run.
     #[must_use]
     pub fn from_bytes(scenario: &'static Scenario, bytes: &[u8]) -> Self {
         Self::draw(scenario, Origin::Bytes(bytes.to_vec()), Chance::bytes(bytes))

@@ -1,5 +1,5 @@
-//! Shrinks failing plans (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing
-//! input", 2002).
+//! Shrinks failing plans (Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input",
+//! 2002).
 
 use core::time::Duration;
 
@@ -8,11 +8,10 @@ use super::{Pace, Plan};
 const BUDGET: usize = 3_000;
 
 impl Plan {
-    /// Returns the smallest plan found that still fails: fewer steps, fewer clients, simpler clocks
-    /// and latencies.
+    /// Returns the smallest failing plan found: fewer steps and clients, simpler clocks and
+    /// latencies.
     ///
-    /// The number of calls of `fails` is bounded. If this plan itself does not fail, it is returned
-    /// unchanged.
+    /// The number of calls of `fails` is bounded. A plan that does not fail is returned unchanged.
     #[must_use]
     pub fn shrink(&self, fails: impl FnMut(&Self) -> bool) -> Self {
         let mut shrinker = Shrinker { best: self.clone(), fails, left: BUDGET };

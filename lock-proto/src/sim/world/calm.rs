@@ -49,8 +49,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Returns whether nothing can happen without a new action: no timer runs and nothing is in
-    /// flight.
+    /// Returns whether the world is idle: no timer runs and nothing is in flight.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.network.is_quiet()

@@ -95,8 +95,7 @@ impl<S: Servers> World<S> {
         self.journal.digest()
     }
 
-    /// Returns a digest of what the clients sent and of the events they reported. It does not
-    /// depend on names.
+    /// Returns a digest of the clients' requests and events. It does not depend on names.
     #[must_use]
     pub const fn fingerprint(&self) -> u64 {
         self.journal.facts.get()

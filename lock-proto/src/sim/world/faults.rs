@@ -22,8 +22,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Suspends the client's machine and stops its clock, as `CLOCK_MONOTONIC` does on Linux. No
-    /// host should use such a clock: after the resume the client believes that it still holds its
-    /// locks.
+    /// host should use such a clock: after the resume the client still believes to hold its locks.
     // T4
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} {}", S::SUSPENDED));
@@ -51,8 +50,7 @@ impl<S: Servers> World<S> {
         self.wake_client(client);
     }
 
-    /// Kills the client process, as by `kill -9`. Its kernel closes its connections. It never
-    /// restarts.
+    /// Kills the client process for good, as by `kill -9`. Its kernel closes its connections.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
         self.troubled();

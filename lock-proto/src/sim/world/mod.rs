@@ -59,8 +59,7 @@ pub use store::Store;
 ///
 /// # Panics
 ///
-/// Every method panics with the end of the log if the client or server does not exist. Verbs also
-/// panic on [`Misuse`].
+/// Methods panic with the end of the log on an unknown client or server; verbs also on [`Misuse`].
 #[derive(Clone, Debug)]
 pub struct World<S: Servers> {
     seed: u64,
@@ -188,8 +187,7 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. It gets no
-    /// further events.
+    /// Drops an acquisition or a guard, as by a cancelled wait. It gets no further events.
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
         if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {

@@ -28,8 +28,7 @@ impl<S: Servers> World<S> {
         self.clients[client].records.get(&lock)?.grant.as_ref()
     }
 
-    /// Returns whether the lock is claimed and valid by the client's own clock, and neither lost
-    /// nor released.
+    /// Returns whether the lock is claimed, not released, and valid by the client's own clock.
     #[must_use]
     pub fn is_held(&self, client: usize, lock: LockId) -> bool {
         let process = &self.clients[client];
@@ -79,15 +78,13 @@ impl<S: Servers> World<S> {
         &self.clients[client].machine
     }
 
-    /// Returns the number of machine calls so far: verbs, inputs and deadlines of clients and
-    /// servers.
+    /// Returns the number of machine calls so far: verbs, inputs and deadlines.
     #[must_use]
     pub const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Returns the number of network steps so far: a packet is sent, or arrives (or is held back by
-    /// a partition).
+    /// Returns the number of packets sent and arrived so far, including those held back.
     #[must_use]
     pub const fn network_steps(&self) -> u64 {
         self.network.steps()

@@ -82,8 +82,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Records the state of an acquisition after an event. `until` is the end of validity in true
-    /// time.
+    /// Records the state of an acquisition after an event. `until` is the true end of validity.
     fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         match event {

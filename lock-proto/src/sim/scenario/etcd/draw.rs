@@ -171,8 +171,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     if mix.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(mix.service));
     }
-    // If only the watches are late, the client reopens the stream while other replies still arrive
-    // on the connection.
+    // If only the watches are late, the client reopens the stream while other replies arrive.
     let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
     let excused = if mix.late && steps.iter().any(slow) { [Rule::Twice].to_vec() } else { Vec::new() };
     Draft { setup, steps, excused }

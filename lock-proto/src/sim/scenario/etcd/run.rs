@@ -20,8 +20,7 @@ use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 use crate::time::Instant;
 
-/// Maximum number of round trips from a release to the next grant without faults, see
-/// `Rule::Prompt`.
+/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;
 /// Delay of a watch that was opened in the past.
 // E5
@@ -153,8 +152,7 @@ impl<C: EtcdClient> Play<C> {
         self.w.come_to_an_end(self.longest);
     }
 
-    /// Returns whether the application of a client may act: the client runs and is not shutting
-    /// down.
+    /// Returns whether the application of a client may act: it runs and is not shutting down.
     fn acts(&self, client: usize) -> bool {
         self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.is_running(client)
     }

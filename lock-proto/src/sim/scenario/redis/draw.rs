@@ -34,8 +34,7 @@ pub(super) enum Kind {
     Abandon,
     /// A client requests several locks and releases them together.
     Bunch,
-    /// All clients take all locks repeatedly, then the node loses its fence counter, and they take
-    /// them again.
+    /// All clients take all locks repeatedly, before and after the node loses its fence counter.
     Burst,
     Pause,
     Suspend,
@@ -418,7 +417,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Delays the requests of a client to a node. Meanwhile the client gives up and takes the lock
+    /// Delays a client's requests to a node. Meanwhile the client gives up and takes the lock
     /// again.
     fn late(&mut self) {
         let (client, node, name) = (self.client(), self.node(), self.name());
@@ -447,8 +446,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Takes all locks repeatedly. The counter is lost when the last grants are known, or slightly
-    /// before.
+    /// Takes all locks repeatedly. The counter is lost about when the last grants are known.
     fn burst(&mut self) {
         let (node, trip) = (self.node(), self.setup.latency.end * 2);
         let rounds = 1 + self.chance.below(12);

@@ -116,9 +116,8 @@ impl fmt::Display for RedisAction {
     }
 }
 
-/// Rules that cannot hold if the server loses a lock, or expires it before the holder does: the
-/// lock may have two holders, and a resource accepts a stale write until it has seen a newer
-/// fencing token.
+/// Rules that cannot hold if the server loses a lock, or expires it before the holder does. A
+/// resource accepts a stale write until it has seen a newer fencing token.
 const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
 
 const fn kept(name: &'static str, about: &'static str, draw: fn(&mut super::Chance) -> super::Draft) -> Scenario {
@@ -372,8 +371,7 @@ pub(super) const BURSTS: Scenario = broken(
         let rates = &[(Kind::Burst, 8), (Kind::LetGo, 1), (Kind::Reset, 1)];
         let recipe = Recipe { nodes: &[1], clients: 1..5, names: &[1, 3, 8], fenced: true, rates, ..QUIET };
         let mut draft = draw::draw(chance, &recipe);
-        // A script mints one token per µs, so the clock passes them before the node can grant
-        // again.
+        // A script mints one token per µs, so the clock passes them before the node grants again.
         let latency = &mut draft.setup.latency;
         *latency = latency.start.max(Duration::from_millis(1))..latency.end.max(Duration::from_millis(1));
         draft

@@ -24,8 +24,7 @@ use crate::url::Secret;
 const COUNTER: &str = "lock-proto:fence";
 /// Password of the nodes that require a login.
 const PASSWORD: &str = "secret";
-/// Maximum number of round trips from a release to the next grant without faults, see
-/// `Rule::Prompt`.
+/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;
 /// The same for a quorum, where votes may be split.
 const QUORUM_TRIPS: u32 = 16;

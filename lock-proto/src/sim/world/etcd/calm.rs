@@ -19,8 +19,7 @@ const ELSE: &str = "something else";
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Restarts and reconnects all members, ends refusals and partitions, and limits call delays.
     pub(super) fn calm_members(&mut self) {
-        // A client keeps replacing a connection whose replies are late, so the world would not
-        // settle.
+        // A client keeps replacing a connection with late replies, so the world would not settle.
         self.store.late = self.store.late.min(LATE);
         for member in 0..self.hosts.len() {
             match self.hosts[member].state {
@@ -101,8 +100,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.end_all(ttl);
     }
 
-    /// Checks that every observer knows that nobody leads once no key is left, even if it missed
-    /// events before.
+    /// Checks that every observer knows that nobody leads once no key is left.
     fn observers_agree(&mut self, within: Duration) {
         let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
         if self.run_until(within + recheck, |w| w.misled().next().is_none()) {

@@ -49,8 +49,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    /// Kills the member's process, as by `kill -9`. The last requests may or may not be executed.
-    /// Its data is kept.
+    /// Kills the member's process, as by `kill -9`. It may drop the last requests. It keeps its
+    /// data.
     pub fn kill_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} killed"));
         self.member_goes(member, |cluster, now| cluster.crash(now, member));
@@ -185,9 +185,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// Deletes the oldest or newest key of this lock. Returns whether there was one. Its owner
-    /// learns of it from its watch some time later: until then two clients may believe to hold the
-    /// lock.
+    /// Deletes the oldest or newest key of this lock. Returns whether there was one. Until its
+    /// owner gets the watch event, two clients may believe to hold the lock.
     pub fn delete_key(&mut self, name: &str, oldest: bool) -> bool {
         let Some(key) = self.queue_keys(name, oldest) else { return false };
         self.on_cluster("a key is deleted by hand", |cluster, now| cluster.delete(now, &key.key))

@@ -45,8 +45,7 @@ use wire::Wire;
 
 pub use client::EtcdClient;
 
-/// A [`world::World`](crate::sim::world::World) of the members of an etcd cluster and of [`Client`]
-/// machines.
+/// A [`world::World`](crate::sim::world::World) of etcd members and [`Client`] machines.
 ///
 /// A client has one connection to the cluster. Calls, streams and their messages are delayed,
 /// partitioned, and lost with their connection. Concurrent calls may be executed in any order.

@@ -162,8 +162,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.network.sweep();
     }
 
-    /// Reports the end of a connection to the member. Calls received before may still be executed
-    /// later.
+    /// Reports the end of a connection to the member. Calls received before may be executed later.
     pub(super) fn hang_up(&mut self, id: u64) {
         if self.store.hung_up.insert(id) {
             let rng = &mut self.rng;
@@ -314,8 +313,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Carries out the outputs of a machine until there are none left. Returns the client's own
-    /// keys that it read.
+    /// Carries out all outputs of a machine. Returns the client's own keys that it read.
     pub(super) fn pump_calls(&mut self, client: usize) -> Vec<Bytes> {
         let mut asked = Vec::new();
         while let Some(output) = self.clients[client].machine.poll_output() {

@@ -1,5 +1,4 @@
-//! The protected resource: a key in the same store, written by transactions that compare the
-//! owner's key.
+//! The protected resource: a key in the store, written if the owner's key is unchanged.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -115,8 +114,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
 /// Proclaimed values: client, lock, and the revision that created its key.
 pub(super) type Proclaimed = BTreeMap<Bytes, (usize, LockId, i64)>;
 
-/// Checks that a leader writes its proclaimed value only under its own key, not under a
-/// replacement.
+/// Checks that a leader writes its proclaimed value only under its own key.
 pub(super) fn overwritten(proclaimed: &Proclaimed, events: &[WatchEvent]) -> impl Iterator<Item = String> {
     let written = events.iter().filter(|event| event.kind != DELETED).filter_map(|event| event.kv.as_ref());
     written.filter_map(|kv| {

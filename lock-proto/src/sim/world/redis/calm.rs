@@ -35,8 +35,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Winds down all applications: held and lost locks are released, and later grants are released
-    /// at once.
+    /// Winds down all applications: held, lost and later granted locks are released.
     pub fn wind_down(&mut self) {
         self.wind_locks_down();
     }
@@ -94,8 +93,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.hosts[node].state == State::Down
     }
 
-    /// Makes the application release a lock as soon as its process runs, if it is held or lost
-    /// then.
+    /// Makes the application release a held or lost lock as soon as its process runs.
     pub fn let_go(&mut self, client: usize, lock: LockId) {
         self.tell_process(client, Fact::Release(lock));
     }

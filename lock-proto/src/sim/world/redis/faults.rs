@@ -31,8 +31,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Resumes the server process. It first executes what has arrived, even on connections that are
-    /// closed by now.
+    /// Resumes the server process. It first executes what has arrived, even on closed connections.
     pub fn resume_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} resumed"));
         if self.hosts[node].state != State::Paused {
@@ -102,8 +101,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.store.nodes[node].node.set_uptime(self.now, Duration::from_secs(3_600));
     }
 
-    /// Makes the address of `node` lead this client to the server of node `to`. Connections to that
-    /// address are reset.
+    /// Makes the address of `node` lead this client to node `to`, and resets its connections.
     pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
         self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
         self.troubled();

@@ -157,8 +157,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.check();
     }
 
-    /// Checks that an idle client has left no key: without timers, waiters and holders it deletes
-    /// nothing more.
+    /// Checks that an idle client has left no key: it would not delete it any more.
     fn look_for_ghosts(&mut self, node: usize) {
         for key in &self.store.names {
             let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };

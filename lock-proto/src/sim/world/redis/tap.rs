@@ -94,8 +94,8 @@ fn classify(args: &[&[u8]]) -> Asked {
             Asked::Take { keys: vec![key.to_vec()], waits }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
-            // The keys, one token for each, and two arguments. With fencing, one more key: the
-            // counter.
+            // The keys, one token for each, and two arguments. With fencing the counter is a key,
+            // too.
             let keys = number(count).unwrap_or(0);
             let tokens = rest.len().saturating_sub(keys + 2);
             Asked::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }

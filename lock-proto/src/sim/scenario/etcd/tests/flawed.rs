@@ -99,8 +99,7 @@ const fn path(reply: &RpcReply) -> &'static str {
     }
 }
 
-/// Returns the own key of a waiter that looks for its predecessor. The transaction reads that key
-/// first.
+/// Returns the own key of a waiter that looks for its predecessor, which it reads first.
 fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     let mut reads = txn.success.iter().map(|op| match &op.request {
         Some(Op::Range(range)) => Some(range),
