@@ -33,14 +33,15 @@
 //!
 //!         // Waits until the lock is free, then keeps it alive for as long as the guard lives.
 //!         let guard = client.lock("invoice:42").ttl(Duration::from_secs(5)).acquire().await?;
-//!         println!("held, with fencing token {}", guard.fence().expect("one node gives fencing tokens"));
+//!         let fence = guard.fence().expect("one node gives fencing tokens");
+//!         println!("held, with fencing token {fence}");
 //!
-//!         // Runs the work, ends it if the lock is lost, then gives the lock back.
+//!         // Runs the work, cancels it if the lock is lost, then releases the lock.
 //!         let done = guard.protect(async { "paid" }).await;
 //!         assert_eq!(done.output, Ok("paid"));
 //!         assert_eq!(done.release, Release::Released);
 //!
-//!         // Nothing is left to give back.
+//!         // The shutdown releases all remaining locks; here there are none.
 //!         let end = client.shutdown(Duration::from_secs(1)).await;
 //!         assert_eq!(end.unreleased, 0);
 //!         Ok(())

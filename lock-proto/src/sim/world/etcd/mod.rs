@@ -65,12 +65,12 @@ pub use client::EtcdClient;
 /// w.expect(Duration::from_secs(1), "the first holds", |w| w.is_held(0, first));
 /// let second = w.acquire(1, Acquire::new("stock:42"));
 ///
-/// // The leader dies: nobody loses anything.
+/// // The leader dies: the holder keeps the lock.
 /// w.kill_member(w.cluster_now().leader().unwrap());
 /// w.run_for(Duration::from_secs(60));
 /// assert!(w.is_held(0, first) && !w.is_held(1, second));
 ///
-/// // The holder dies without a word: its lease ends, and the lock goes to the next one.
+/// // The holder dies: its lease expires, and the waiter gets the lock.
 /// w.kill_client(0);
 /// w.expect(Duration::from_secs(12), "the second holds", |w| w.is_held(1, second));
 /// ```
