@@ -134,7 +134,7 @@ fn e5_a_watch_that_is_not_open_is_not_kept() {
     w.run_for(ms(5));
     let line: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
     assert_eq!(line.len(), 2);
-    w.deafen(1);
+    w.block_watches(1);
     kept::release_held(&mut w, 0);
     w.expect(secs(3), "its turn, as was read", |w| w.is_held(1, lock));
     assert!(!w.watched(1).contains(&line[0]), "{:?}", w.watched(1));

@@ -174,7 +174,7 @@ fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
 fn e10_without_a_watch_the_leader_is_read_now_and_then() {
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
-    w.deafen(1);
+    w.block_watches(1);
     let lock = w.verb(0, |hub, now| hub.campaign(now, &Acquire::new("a"), "one".into())).unwrap();
     w.run_for(ms(1_100));
     assert!(w.is_held(0, lock));

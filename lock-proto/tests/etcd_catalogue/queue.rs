@@ -70,12 +70,12 @@ fn catalogue_m2_without_a_watch_the_queue_is_read_now_and_then() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
-    w.deafen(1);
+    w.block_watches(1);
     w.run_for(secs(2));
     w.release(0, first);
     w.expect(ms(1_100), "it is read", |w| w.is_held(1, second));
     let fourth = w.acquire(0, Acquire::new("a").wait(Wait::For(secs(3))));
-    w.deafen(0);
+    w.block_watches(0);
     w.run_for(ms(3_010));
     assert!(matches!(failure(&w, 0, fourth), Some(Failure::TimedOut(_))));
     assert_eq!(w.queue("a").len(), 1, "no key of it stays");
@@ -250,7 +250,7 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
         let reads = w.count(1, Kind::Look);
         let refusal = Refusal::Error(ServerError { class, text: "no".into() });
         w.fate(1, Kind::Look, Fate::Answer(Reply::Refused(refusal)));
-        w.deafen(1);
+        w.block_watches(1);
         w.expect(secs(10), "it has read", |w| w.count(1, Kind::Look) > reads);
         w.run_for(ms(100));
         assert_eq!(matches!(failure(&w, 1, waits), Some(Failure::Refused(_))), fails, "{class:?}");

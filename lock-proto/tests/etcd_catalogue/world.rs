@@ -101,7 +101,7 @@ pub(crate) struct Client {
     fates: Vec<(Kind, Fate)>,
     always: BTreeMap<Kind, Fate>,
     cut: bool,
-    deaf: bool,
+    watches_blocked: bool,
     /// Events of its watches are lost.
     loses_events: bool,
     paused: bool,
@@ -158,7 +158,7 @@ impl World {
             fates: Vec::new(),
             always: BTreeMap::new(),
             cut: false,
-            deaf: false,
+            watches_blocked: false,
             loses_events: false,
             paused: false,
             dead: false,
@@ -243,8 +243,8 @@ impl World {
     }
 
     /// Breaks its watches for good.
-    pub(crate) fn deafen(&mut self, client: usize) {
-        self.clients[client].deaf = true;
+    pub(crate) fn block_watches(&mut self, client: usize) {
+        self.clients[client].watches_blocked = true;
         self.break_watches(client);
     }
 
@@ -277,17 +277,17 @@ impl World {
         let kv = KeyValue { key: key.clone(), create_revision, mod_revision: revision, lease, ..KeyValue::default() };
         self.store.keys.insert(key, kv.clone());
         self.store.changes.push(Change { revision, deleted: false, kv });
-        self.tell_watchers();
+        self.notify_watchers();
     }
 
     pub(crate) fn delete_by_hand(&mut self, key: &Bytes) {
         self.store.delete(key);
-        self.tell_watchers();
+        self.notify_watchers();
     }
 
     pub(crate) fn revoke_by_hand(&mut self, lease: i64) {
         assert!(self.store.revoke(lease), "there is no lease {lease:x}");
-        self.tell_watchers();
+        self.notify_watchers();
     }
 
     pub(crate) fn run_for(&mut self, time: Duration) {
@@ -312,7 +312,7 @@ impl World {
             }
             self.now = self.now.max(next);
             self.store.expire(self.now.as_nanos());
-            self.tell_watchers();
+            self.notify_watchers();
             while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (client, happening) = entry.remove();
                 self.happen(client, happening);
@@ -358,19 +358,19 @@ impl World {
             // Arrivals at the store.
             Happening::Execute { call, request, back } => {
                 let reply = self.store.execute(now.as_nanos(), &request);
-                self.tell_watchers();
+                self.notify_watchers();
                 if let Some(back) = back.filter(|_| !cut) {
                     self.plan(back, client, Happening::Answer { call, reply });
                 }
             }
             Happening::Reset { call, request } => {
                 self.store.execute(now.as_nanos(), &request);
-                self.tell_watchers();
+                self.notify_watchers();
                 let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
                 self.plan(LATENCY, client, Happening::Answer { call, reply });
             }
             Happening::Open { watch } => {
-                if known.deaf && known.watches.contains_key(&watch) {
+                if known.watches_blocked && known.watches.contains_key(&watch) {
                     return self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
@@ -415,7 +415,7 @@ impl World {
     }
 
     /// Sends the store's changes to the watchers.
-    pub(crate) fn tell_watchers(&mut self) {
+    pub(crate) fn notify_watchers(&mut self) {
         let changes = core::mem::take(&mut self.store.changes);
         for change in changes {
             for client in 0..self.clients.len() {

@@ -202,7 +202,7 @@ impl Process {
     }
 }
 
-pub(crate) fn draw_wish(rng: &mut Rng, name_of: u8) -> Acquire {
+pub(crate) fn draw_request(rng: &mut Rng, name_of: u8) -> Acquire {
     let mut want = Acquire::new(name(name_of));
     match rng.below(10) {
         0 => want = want.wait(lock_proto::redis::Wait::Try),

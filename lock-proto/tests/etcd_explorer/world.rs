@@ -8,7 +8,7 @@ use lock_proto::redis::Cause;
 use lock_proto::{Fault, LockId};
 
 use crate::Rng;
-use crate::process::{Acquisition, Fences, Process, State, draw_wish, name};
+use crate::process::{Acquisition, Fences, Process, State, draw_request, name};
 use crate::store::Store;
 
 const MS: u64 = 1_000_000;
@@ -339,7 +339,7 @@ impl World {
         match (verb, one) {
             (0 | 1, _) if any.len() < 6 => {
                 let of = self.rng.below(self.names) as u8;
-                let want = draw_wish(&mut self.rng, of);
+                let want = draw_request(&mut self.rng, of);
                 // One of the names is an election.
                 let id = if of == 1 {
                     process.hub.campaign(clock, &want, format!("p{}", process.id).into())

@@ -308,7 +308,7 @@ impl Process {
     }
 }
 
-pub(crate) fn draw_wish(rng: &mut crate::Rng, name: u8) -> Acquire {
+pub(crate) fn draw_request(rng: &mut crate::Rng, name: u8) -> Acquire {
     let ttl = [1_000, 2_000, MAX_TTL][rng.below(3)];
     let wait = match rng.below(6) {
         0 => Wait::Try,

@@ -8,7 +8,7 @@ use lock_proto::{Fault, Instant};
 
 use crate::Rng;
 use crate::node::Node;
-use crate::process::{Acquisition, Fact, Process, Sent, State, draw_wish, server_info};
+use crate::process::{Acquisition, Fact, Process, Sent, State, draw_request, server_info};
 
 const MS: u64 = 1_000_000;
 /// Nodes started before this time are past any quarantine.
@@ -227,12 +227,12 @@ impl World {
             self.nodes[n].ghosts.push((process.id, left));
         }
         if self.rng.one_in(2) {
-            self.deafen(p, n);
+            self.break_listener(p, n);
         }
     }
 
     /// Breaks the connection on which the process waits for signals.
-    fn deafen(&mut self, p: usize, n: usize) {
+    fn break_listener(&mut self, p: usize, n: usize) {
         for waiting in self.nodes[n].waiting.values_mut() {
             waiting.retain(|who| *who != p);
         }
@@ -285,7 +285,7 @@ impl World {
         self.say(&("restart", n, empty));
         for p in 0..self.processes.len() {
             self.break_connection(p, n, Fault::Closed);
-            self.deafen(p, n);
+            self.break_listener(p, n);
         }
         self.nodes[n].restart(self.now, empty);
     }
@@ -294,7 +294,7 @@ impl World {
         self.say(&("crash", p));
         for n in 0..self.nodes.len() {
             self.break_connection(p, n, Fault::Closed);
-            self.deafen(p, n);
+            self.break_listener(p, n);
         }
         self.processes[p] = self.new_process();
     }
@@ -332,7 +332,7 @@ impl World {
         let process = &mut self.processes[p];
         let count = process.acquisitions.len();
         if count == 0 || (count < 7 && self.rng.one_in(3)) {
-            let wish = draw_wish(&mut self.rng, name);
+            let wish = draw_request(&mut self.rng, name);
             if self.log {
                 println!("{:>12}us {p} wants {wish:?}", now / 1_000);
             }

@@ -130,14 +130,14 @@ impl Client {
 
     pub(crate) fn is_quiet(&self, changes: usize) -> bool {
         self.crashed
-            || (self.requests.is_empty() && self.replies.is_empty() && !self.has_news(changes) && !self.has_closed())
+            || (self.requests.is_empty() && self.replies.is_empty() && !self.has_changes(changes) && !self.has_closed())
     }
 
     pub(crate) fn has_closed(&self) -> bool {
         self.watches.values().any(|watch| watch.told.is_none())
     }
 
-    pub(crate) fn has_news(&self, changes: usize) -> bool {
+    pub(crate) fn has_changes(&self, changes: usize) -> bool {
         self.watches.values().any(|watch| watch.told.is_some_and(|told| told < changes))
     }
 

@@ -279,7 +279,7 @@ impl Model for Queue {
             if client.has_closed() {
                 actions.push(Action::Open(c));
             }
-            if client.has_news(changes) {
+            if client.has_changes(changes) {
                 actions.push(Action::Hear(c));
             }
             if client.wishes > 0 && client.acquisitions.is_empty() {

@@ -79,14 +79,14 @@ pub(crate) mod mark {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Report {
     pub(crate) marks: u64,
     pub(crate) fences: Vec<u64>,
     pub(crate) broken: Option<String>,
     pub(crate) log: Option<Vec<String>>,
 }
 
-impl News {
+impl Report {
     pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(what());
@@ -189,38 +189,38 @@ impl Client {
         self.acquisitions.iter().filter(|_| !self.crashed).find(|known| valid(known.id))
     }
 
-    pub(crate) fn acquire(&mut self, now: u64, news: &mut News) {
+    pub(crate) fn acquire(&mut self, now: u64, report: &mut Report) {
         self.wishes -= 1;
         let id = self.hub.acquire(self.clock(now), &Acquire::new("stock").ttl(TTL)).unwrap();
         self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, number: 0, back_by: Instant::MAX });
-        self.serve(now, news);
+        self.serve(now, report);
     }
 
-    pub(crate) fn release(&mut self, now: u64, place: usize, news: &mut News) {
+    pub(crate) fn release(&mut self, now: u64, place: usize, report: &mut Report) {
         let id = self.acquisitions[place].id;
         if self.endless && self.acquisitions[place].phase == Phase::Held {
             self.zombie = self.last_renewal.take().map(|renewal| (renewal, now + TTL.as_nanos() as u64 / 3));
         }
         self.hub.release(self.clock(now), id).unwrap();
         self.acquisitions[place].phase = Phase::GivenBack;
-        self.serve(now, news);
+        self.serve(now, report);
     }
 
-    pub(crate) fn abandon(&mut self, now: u64, place: usize, news: &mut News) {
+    pub(crate) fn abandon(&mut self, now: u64, place: usize, report: &mut Report) {
         let id = self.acquisitions.remove(place).id;
         self.hub.abandon(self.clock(now), id);
-        self.serve(now, news);
+        self.serve(now, report);
     }
 
-    pub(crate) fn answered(&mut self, now: u64, node: usize, news: &mut News) {
+    pub(crate) fn answered(&mut self, now: u64, node: usize, report: &mut Report) {
         if let Some((sent, reply)) = self.conns[node].replies.pop_front() {
             self.hub.handle_reply(self.clock(now), sent.call, &reply);
-            self.serve(now, news);
+            self.serve(now, report);
         }
     }
 
     /// Breaks the connection and returns the requests in flight.
-    pub(crate) fn cut(&mut self, now: u64, node: usize, news: &mut News) -> VecDeque<Sent> {
+    pub(crate) fn cut(&mut self, now: u64, node: usize, report: &mut Report) -> VecDeque<Sent> {
         let Conn { requests, replies } = core::mem::take(&mut self.conns[node]);
         let unknown = Reply::Unknown(Cause::Fault(Fault::Reset));
         let calls: Vec<CallId> = replies.iter().map(|(sent, _)| sent).chain(&requests).map(|sent| sent.call).collect();
@@ -228,12 +228,12 @@ impl Client {
             self.hub.handle_reply(self.clock(now), call, &unknown);
         }
         self.hub.handle_node_up(self.clock(now), NodeId::new(node as u16), None);
-        self.serve(now, news);
+        self.serve(now, report);
         requests
     }
 
     /// Runs due timers and carries out the hub's outputs.
-    pub(crate) fn serve(&mut self, now: u64, news: &mut News) {
+    pub(crate) fn serve(&mut self, now: u64, report: &mut Report) {
         let clock = self.clock(now);
         if let Some((request, at)) = self.zombie.as_mut().filter(|(_, at)| *at <= now) {
             *at = now + TTL.as_nanos() as u64 / 3;
@@ -244,10 +244,10 @@ impl Client {
         for _ in 0..100 {
             while let Some(output) = self.hub.poll_output() {
                 match output {
-                    LocksOutput::Send { call, request } => self.send(clock, call, request, news),
-                    LocksOutput::Event { lock, event } => self.told(clock, lock, &event, news),
+                    LocksOutput::Send { call, request } => self.send(clock, call, request, report),
+                    LocksOutput::Event { lock, event } => self.told(clock, lock, &event, report),
                     LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
-                    LocksOutput::Stopped { .. } => news.broken("a hub stopped unasked".into()),
+                    LocksOutput::Stopped { .. } => report.broken("a hub stopped unasked".into()),
                 }
             }
             if self.hub.next_deadline().is_none_or(|at| at > clock) {
@@ -255,12 +255,12 @@ impl Client {
             }
             self.hub.handle_timeout(clock);
         }
-        news.broken(format!("{} does not come to rest", who(self.index)));
+        report.broken(format!("{} does not come to rest", who(self.index)));
     }
 
-    fn send(&mut self, clock: Instant, call: CallId, request: Request, news: &mut News) {
+    fn send(&mut self, clock: Instant, call: CallId, request: Request, report: &mut Report) {
         let index = self.index;
-        news.say(|| format!("{} sends {}", who(index), tell_request(&request)));
+        report.say(|| format!("{} sends {}", who(index), tell_request(&request)));
         if matches!(request, Request::Extend { .. }) {
             self.last_renewal = Some(request.clone());
         }
@@ -269,39 +269,39 @@ impl Client {
         self.conns[call.node().index()].requests.push_back(sent);
     }
 
-    fn told(&mut self, clock: Instant, id: LockId, event: &Event, news: &mut News) {
+    fn told(&mut self, clock: Instant, id: LockId, event: &Event, report: &mut Report) {
         let index = self.index;
-        news.say(|| format!("{} is told {}", who(index), tell_event(event)));
+        report.say(|| format!("{} is told {}", who(index), tell_event(event)));
         let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
-            return news.broken(format!("{id} of {} has ended, and is told {event:?}", who(index)));
+            return report.broken(format!("{id} of {} has ended, and is told {event:?}", who(index)));
         };
         let known = &mut self.acquisitions[place];
         match (known.phase, event) {
             (Phase::Waiting, Event::Granted(grant)) => {
                 if grant.valid_until <= clock {
-                    news.broken(format!("{} is granted what is over", who(index)));
+                    report.broken(format!("{} is granted what is over", who(index)));
                 }
-                news.marks |= mark::GRANTED;
-                news.fences.extend(grant.fence.map(|fence| fence.get()));
+                report.marks |= mark::GRANTED;
+                report.fences.extend(grant.fence.map(|fence| fence.get()));
                 *known = Acquisition { id, phase: Phase::Held, number: grant.token.number, back_by: clock + HOLD };
                 if self.hub.claim(clock, id).is_err() {
-                    news.broken(format!("{} cannot claim what it was just granted", who(index)));
+                    report.broken(format!("{} cannot claim what it was just granted", who(index)));
                 }
             }
             (Phase::Held, Event::Lost(_)) => {
-                news.marks |= mark::LOST;
+                report.marks |= mark::LOST;
                 known.phase = Phase::Lost;
             }
-            (Phase::Held, Event::Renewed { .. }) => news.marks |= mark::RENEWED,
+            (Phase::Held, Event::Renewed { .. }) => report.marks |= mark::RENEWED,
             (Phase::GivenBack, Event::Released(release)) => {
-                news.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
+                report.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
                 self.acquisitions.remove(place);
             }
             (Phase::Waiting, Event::Blocked(_))
             | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
             // Emitted before the guard was released, and delivered after it.
             (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
-            (phase, event) => news.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
+            (phase, event) => report.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
         }
     }
 }

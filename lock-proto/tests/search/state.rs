@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use lock_proto::redis::{Reply, Request};
 
-use crate::client::{Client, News, Phase, Sent, mark, short, tell_reply, tell_request, who};
+use crate::client::{Client, Phase, Report, Sent, mark, short, tell_reply, tell_request, who};
 use crate::node::{Node, Variant};
 use crate::world::{Budget, World};
 use crate::{EPOCH, FENCES, TTL};
@@ -61,10 +61,10 @@ impl State {
     }
 
     /// Runs a step of one client and handles its reports.
-    pub(crate) fn with<R>(&mut self, client: usize, f: impl FnOnce(&mut Client, u64, &mut News) -> R) -> R {
-        let mut news = News { log: self.log.take(), ..News::default() };
-        let result = f(Rc::make_mut(&mut self.clients[client]), self.now, &mut news);
-        let News { marks, fences, broken, log } = news;
+    pub(crate) fn with<R>(&mut self, client: usize, f: impl FnOnce(&mut Client, u64, &mut Report) -> R) -> R {
+        let mut report = Report { log: self.log.take(), ..Report::default() };
+        let result = f(Rc::make_mut(&mut self.clients[client]), self.now, &mut report);
+        let Report { marks, fences, broken, log } = report;
         self.log = log;
         self.marks |= marks;
         if let Some(rule) = broken {
@@ -141,7 +141,7 @@ impl State {
 
     pub(crate) fn cut(&mut self, client: usize, node: usize) {
         self.say(|| format!("{} loses its connection to node {node}", who(client)));
-        let requests = self.with(client, |client, now, news| client.cut(now, node, news));
+        let requests = self.with(client, |client, now, report| client.cut(now, node, report));
         self.haunt(client, node, requests);
     }
 
@@ -233,7 +233,7 @@ impl State {
                 }
                 let back: Vec<usize> = self.returnable(c).collect();
                 for place in back.into_iter().rev() {
-                    self.with(c, |client, now, news| client.release(now, place, news));
+                    self.with(c, |client, now, report| client.release(now, place, report));
                 }
             }
             self.look_around(world);
@@ -262,7 +262,7 @@ impl State {
             self.execute_next(world, c, n);
         } else {
             self.say(|| format!("{} hears node {n}", who(c)));
-            self.with(c, |client, now, news| client.answered(now, n, news));
+            self.with(c, |client, now, report| client.answered(now, n, report));
         }
     }
 

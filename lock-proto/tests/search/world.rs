@@ -161,10 +161,10 @@ impl Model for World {
         let mut next = state.clone();
         match *action {
             Action::Acquire(c) => next.with(c, Client::acquire),
-            Action::Release(c, place) => next.with(c, |client, now, news| client.release(now, place, news)),
+            Action::Release(c, place) => next.with(c, |client, now, report| client.release(now, place, report)),
             Action::Cancel(c, place) => {
                 next.left.cancels -= 1;
-                next.with(c, |client, now, news| client.abandon(now, place, news));
+                next.with(c, |client, now, report| client.abandon(now, place, report));
             }
             Action::Execute(c, n) => {
                 next.execute_next(self, c, n);

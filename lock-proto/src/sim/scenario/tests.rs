@@ -15,13 +15,13 @@ pub(super) struct Flawed<C, F> {
     pub(super) client: C,
     pub(super) flaw: F,
     /// Whether releases are withheld from the client.
-    pub(super) keeps_releases: bool,
-    pub(super) kept: Vec<LockId>,
+    pub(super) withholds_releases: bool,
+    pub(super) withheld: Vec<LockId>,
 }
 
 impl<C, F> Flawed<C, F> {
     pub(super) const fn new(client: C, flaw: F) -> Self {
-        Self { client, flaw, keeps_releases: false, kept: Vec::new() }
+        Self { client, flaw, withholds_releases: false, withheld: Vec::new() }
     }
 }
 
@@ -39,8 +39,8 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
     }
 
     fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
-        if self.keeps_releases {
-            self.kept.push(lock);
+        if self.withholds_releases {
+            self.withheld.push(lock);
             return Ok(());
         }
         self.client.release(now, lock)

@@ -188,7 +188,7 @@ impl<S: Servers> Builder<S> {
             slowest: Duration::ZERO,
             prompt: Prompt::default(),
             stale: self.stale,
-            cause: Cause::Asked,
+            cause: Cause::Application,
             handovers: Handovers::default(),
         };
         S::begin(&mut world);

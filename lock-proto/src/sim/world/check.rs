@@ -74,7 +74,7 @@ impl<S: Servers> World<S> {
     /// Adds a line to the log.
     pub fn note(&mut self, what: &str) {
         self.journal.write(self.now, format_args!("-- {what}"));
-        self.word(None, || what.into());
+        self.annotate(None, || what.into());
     }
 
     /// Returns the part of the log that is kept. The same seed and calls give the same bytes.
@@ -125,7 +125,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Notes a fault: from now on replies may be late and requests may be repeated.
-    pub(super) fn troubled(&mut self) {
+    pub(super) fn note_fault(&mut self) {
         self.checker.troubled();
         self.checker.repeats();
     }
@@ -161,7 +161,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Records a note about a client or server, or about the world in general.
-    pub(super) fn word(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
+    pub(super) fn annotate(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
         self.recorder.note(self.now, || What::Note { lane, text: text() });
     }
 }

@@ -15,7 +15,7 @@ impl<S: Servers> World<S> {
     /// Pauses the client process, as by `SIGSTOP`. Its clock goes on.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
-        self.troubled();
+        self.note_fault();
         if self.is_running(client) {
             self.set_process(client, State::Paused);
         }
@@ -26,7 +26,7 @@ impl<S: Servers> World<S> {
     // T4
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} {}", S::SUSPENDED));
-        self.troubled();
+        self.note_fault();
         if self.is_running(client) {
             self.clients[client].asleep = Some(self.now);
             self.set_process(client, State::Paused);
@@ -45,7 +45,7 @@ impl<S: Servers> World<S> {
             self.wake_client(client);
         }
         while let Some(fact) = self.clients[client].inbox.pop_front() {
-            self.process_takes(client, fact);
+            self.handle_fact(client, fact);
         }
         self.wake_client(client);
     }
@@ -53,7 +53,7 @@ impl<S: Servers> World<S> {
     /// Kills the client process for good, as by `kill -9`. Its kernel closes its connections.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
-        self.troubled();
+        self.note_fault();
         if !self.is_dead(client) {
             self.set_process(client, State::Down);
         }
@@ -93,7 +93,7 @@ impl<S: Servers> World<S> {
     pub fn cut(&mut self, client: usize, node: usize, direction: Direction) {
         self.journal
             .write(self.now, format_args!("cut c{client} {}{node} {}", S::NODE, S::DIRECTIONS[direction.index()]));
-        self.troubled();
+        self.note_fault();
         self.network.cut(client, node, direction);
         self.recorder.note(self.now, || What::Cut { client, node, direction });
     }
@@ -125,8 +125,10 @@ impl<S: Servers> World<S> {
     pub fn stall(&mut self, client: usize, node: usize, direction: Direction, span: Duration) {
         let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("stall c{client} {}{node} {shown} {span:?}", S::NODE));
-        self.troubled();
-        self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || {
+            format!("its connections to node {node} lose packets for {span:?}")
+        });
         self.network.stall(client, node, direction, self.now + span);
     }
 }

@@ -20,7 +20,7 @@ impl Handovers {
         match cause {
             Cause::WakeUp => self.woken += 1,
             Cause::Timer => self.polled += 1,
-            Cause::Asked | Cause::Received => self.other += 1,
+            Cause::Application | Cause::Received => self.other += 1,
         }
     }
 }
@@ -29,7 +29,7 @@ impl Handovers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The application called it.
-    Asked,
+    Application,
     /// A server sent something.
     Received,
     /// A server notified it of a release.
@@ -41,21 +41,21 @@ pub(super) enum Cause {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reasons {
     /// Locks whose release was notified and that were not requested since.
-    news: BTreeSet<Vec<u8>>,
-    asked: BTreeMap<Vec<u8>, Cause>,
+    notified: BTreeSet<Vec<u8>>,
+    causes: BTreeMap<Vec<u8>, Cause>,
 }
 
 impl Reasons {
-    pub(super) fn news(&mut self, lock: Vec<u8>) {
-        self.news.insert(lock);
+    pub(super) fn notified(&mut self, lock: Vec<u8>) {
+        self.notified.insert(lock);
     }
 
-    pub(super) fn asks(&mut self, lock: &[u8], cause: Cause) {
-        let cause = if self.news.remove(lock) { Cause::WakeUp } else { cause };
-        self.asked.insert(lock.to_vec(), cause);
+    pub(super) fn requested(&mut self, lock: &[u8], cause: Cause) {
+        let cause = if self.notified.remove(lock) { Cause::WakeUp } else { cause };
+        self.causes.insert(lock.to_vec(), cause);
     }
 
     pub(super) fn granted(&mut self, lock: &[u8]) -> Cause {
-        self.asked.remove(lock).unwrap_or(Cause::Received)
+        self.causes.remove(lock).unwrap_or(Cause::Received)
     }
 }

@@ -130,10 +130,10 @@ impl<S: Servers> World<S> {
         want: &Acquire,
         verb: &str,
         hold: Option<Duration>,
-        asks: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
+        request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> LockId {
         let habits = Habits { claim: self.auto_claim || hold.is_some(), hold, write_every: None };
-        match self.ask(client, want, verb, habits, asks) {
+        match self.ask(client, want, verb, habits, request) {
             Ok(lock) => lock,
             Err(misuse) => self.fail(&format!("client {client} cannot {verb} {}: {misuse}", want.name.escape_ascii())),
         }
@@ -145,10 +145,10 @@ impl<S: Servers> World<S> {
         want: &Acquire,
         verb: &str,
         habits: Habits,
-        asks: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
+        request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> Result<LockId, Misuse> {
         let name = self.full_name(client, &want.name);
-        let lock = self.verb(client, asks)?;
+        let lock = self.verb(client, request)?;
         self.journal.write(self.now, format_args!("c{client} {lock} {verb} {}", name.escape_ascii()));
         // A wait of zero means one attempt, which takes until the reply.
         let wait_ends = match want.wait {
@@ -156,7 +156,7 @@ impl<S: Servers> World<S> {
             Wait::For(_) | Wait::Try | Wait::Forever => None,
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
-        self.store.asked(&name);
+        self.store.requested(&name);
         self.clients[client].records.insert(lock, Record::new(name, want, habits));
         self.point(client, lock, || Point::Asked);
         self.check();
@@ -194,7 +194,7 @@ impl<S: Servers> World<S> {
             self.point(client, lock, || Point::GaveBack);
         }
         self.checker.abandoned(client, lock);
-        self.tell_machine(client, |machine, now| machine.abandon(now, lock));
+        self.call_machine(client, |machine, now| machine.abandon(now, lock));
     }
 
     /// Requests an extension of the TTL.
@@ -213,8 +213,8 @@ impl<S: Servers> World<S> {
     /// Shuts the client down. Its applications release their locks within `within`.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
-        self.troubled();
-        self.word(Some(Lane::Client(client)), || "is shut down".into());
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || "is shut down".into());
         let stop_by = self.after(client, within);
         self.checker.shut_down(client, stop_by);
         let held: Vec<LockId> =
@@ -223,7 +223,7 @@ impl<S: Servers> World<S> {
             self.point(client, lock, || Point::GaveBack);
             self.checker.gives_back(client, lock, Some(stop_by));
         }
-        self.tell_machine(client, |machine, now| machine.shutdown(now, within));
+        self.call_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
     /// Calls any verb on a client's machine at the client's local time and carries out its outputs.
@@ -262,7 +262,7 @@ impl<S: Servers> World<S> {
         verb: impl FnOnce(&mut S::Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
         self.steps += 1;
-        self.cause = Cause::Asked;
+        self.cause = Cause::Application;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         verb(&mut process.machine, local)
@@ -275,7 +275,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Calls a verb that cannot fail and carries out its outputs.
-    fn tell_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
+    fn call_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
         let _ = self.try_verb(client, |machine, now| {
             verb(machine, now);
             Ok(())

@@ -55,7 +55,7 @@ impl<S: Servers> Process<S> {
             reasons: Reasons::default(),
             own,
         };
-        process.look();
+        process.update_deadline();
         process
     }
 
@@ -74,7 +74,7 @@ impl<S: Servers> Process<S> {
     }
 
     /// Updates the machine's deadline. Called after every call to it.
-    pub(super) fn look(&mut self) {
+    pub(super) fn update_deadline(&mut self) {
         self.next = self.machine.next_deadline().map(|at| self.when(at));
     }
 }
@@ -97,7 +97,7 @@ impl<P> Host<P> {
     }
 
     /// Drops all input when the process dies.
-    pub(super) fn drops_all(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.inbox.clear();
         self.queue.clear();
         self.busy_until = None;

@@ -82,7 +82,7 @@ impl<S: Servers> World<S> {
         } else if S::act_first(self) {
         } else if let Some(planned) = self.agenda.due(self.now) {
             match planned {
-                Planned::Fact(client, fact) => self.tell_process(client, fact),
+                Planned::Fact(client, fact) => self.deliver_fact(client, fact),
                 Planned::Write(write) => S::write_arrives(self, write),
             }
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_client_due(*client)) {
@@ -156,7 +156,7 @@ impl<S: Servers> World<S> {
         if node.index() >= self.hosts.len() || self.network.find(client, conn).is_some() {
             return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
         }
-        let node = self.store.leads(client, node.index());
+        let node = self.store.resolve(client, node.index());
         let id = self.network.open(self.now, client, node, conn);
         self.send(id, Direction::ToNode, Packet::Open);
     }
@@ -202,9 +202,9 @@ impl<S: Servers> World<S> {
                     self.pump_client(client);
                 }
             }
-            (Direction::ToClient, Packet::Open) => self.tell_process(client, Fact::Connected(conn)),
-            (Direction::ToClient, Packet::Data(data)) => self.tell_process(client, Fact::Received(conn, data)),
-            (Direction::ToClient, Packet::Close(why)) => self.tell_process(client, Fact::Disconnected(conn, why)),
+            (Direction::ToClient, Packet::Open) => self.deliver_fact(client, Fact::Connected(conn)),
+            (Direction::ToClient, Packet::Data(data)) => self.deliver_fact(client, Fact::Received(conn, data)),
+            (Direction::ToClient, Packet::Close(why)) => self.deliver_fact(client, Fact::Disconnected(conn, why)),
         }
     }
 
@@ -224,7 +224,7 @@ impl<S: Servers> World<S> {
             Packet::Data(_) | Packet::Close(_) => {}
         }
         match state {
-            State::Running => S::server_takes(self, id, node, packet),
+            State::Running => S::receive_on_server(self, id, node, packet),
             State::Paused => self.hosts[node].inbox.push_back((id, packet)),
             State::Down => {}
         }
@@ -253,21 +253,21 @@ impl<S: Servers> World<S> {
     }
 
     /// Delivers an input to a process, or queues it while the process is paused.
-    pub(super) fn tell_process(&mut self, client: usize, fact: Fact<S>) {
+    pub(super) fn deliver_fact(&mut self, client: usize, fact: Fact<S>) {
         match self.clients[client].state {
-            State::Running => self.process_takes(client, fact),
+            State::Running => self.handle_fact(client, fact),
             State::Paused => self.clients[client].inbox.push_back(fact),
             State::Down => {}
         }
     }
 
-    pub(super) fn process_takes(&mut self, client: usize, fact: Fact<S>) {
+    pub(super) fn handle_fact(&mut self, client: usize, fact: Fact<S>) {
         self.cause = Cause::Received;
         match fact {
             Fact::Connected(conn) => self.connected(client, conn),
             Fact::Received(conn, packet) => {
                 if self.stale || self.network.find(client, conn).is_some() {
-                    S::client_takes(self, client, conn, packet);
+                    S::receive_on_client(self, client, conn, packet);
                 }
             }
             Fact::Disconnected(conn, why) => self.disconnected(client, conn, why),
@@ -294,7 +294,7 @@ impl<S: Servers> World<S> {
     }
 
     fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
-        let Some(id) = self.network.find(client, conn) else { return self.end_again(client, conn, why) };
+        let Some(id) = self.network.find(client, conn) else { return self.end_stale(client, conn, why) };
         self.checker.gives_up(self.now, id, None, false);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
@@ -309,7 +309,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Reports the end of a connection to a machine that already knows of it.
-    fn end_again(&mut self, client: usize, conn: ConnId, why: Fault) {
+    fn end_stale(&mut self, client: usize, conn: ConnId, why: Fault) {
         if self.stale {
             self.journal.write(self.now, format_args!("c{client}/{conn} disconnected, late: {why}"));
             self.steps += 1;
@@ -336,7 +336,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Counts another round of outputs. Returns false if there are too many.
-    pub(super) fn may_go_on(&mut self, client: usize) -> bool {
+    pub(super) fn count_round(&mut self, client: usize) -> bool {
         self.spins += 1;
         if self.spins > MAX_SPINS {
             self.halt(format!("client {client} asks for more and more without end"));

@@ -62,8 +62,8 @@ pub(crate) trait Servers: Store + Sized {
     }
     /// Runs what is due after the applications and clients.
     fn act(w: &mut World<Self>);
-    fn server_takes(w: &mut World<Self>, link: u64, node: usize, packet: Packet<Self::Packet>);
-    fn client_takes(w: &mut World<Self>, client: usize, conn: ConnId, packet: Self::Packet);
+    fn receive_on_server(w: &mut World<Self>, link: u64, node: usize, packet: Packet<Self::Packet>);
+    fn receive_on_client(w: &mut World<Self>, client: usize, conn: ConnId, packet: Self::Packet);
     /// Carries out the outputs of a machine until there are none left.
     fn pump_client(w: &mut World<Self>, client: usize);
     fn do_chore(w: &mut World<Self>, client: usize, chore: Self::Chore);
@@ -73,7 +73,7 @@ pub(crate) trait Servers: Store + Sized {
     // ---- queries ----
 
     /// A client requested this lock.
-    fn asked(&mut self, _name: &Arc<[u8]>) {}
+    fn requested(&mut self, _name: &Arc<[u8]>) {}
     /// Returns how long a connection may be silent before the client may give it up.
     fn silence(w: &World<Self>, client: usize) -> Duration;
     /// Returns the key that `Reasons` uses for this lock.
@@ -81,9 +81,9 @@ pub(crate) trait Servers: Store + Sized {
     /// Returns the position of a grant in the store's order, if known.
     fn order(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> Option<u64>;
     /// Called after an event was delivered to a client and checked.
-    fn was_told(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
+    fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
     /// Returns the node that a client reaches at the address of `node`.
-    fn leads(&self, _client: usize, node: usize) -> usize {
+    fn resolve(&self, _client: usize, node: usize) -> usize {
         node
     }
     /// A client closed a connection or learned of its end.

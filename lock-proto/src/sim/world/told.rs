@@ -22,7 +22,7 @@ impl<S: Servers> World<S> {
         let order = S::order(self, client, lock, &event);
         self.checker.told(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
-        self.point_told(client, lock, &event, until);
+        self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.events.push(event.clone());
@@ -37,7 +37,7 @@ impl<S: Servers> World<S> {
                 self.take(client, lock);
             }
         }
-        S::was_told(self, client, lock, &event);
+        S::after_event(self, client, lock, &event);
     }
 
     /// Records that a client has completed its shutdown.
@@ -45,7 +45,7 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} {}", S::LEFT));
         self.journal.facts.stopped(self.now, client, unreleased);
         self.clients[client].stopped = Some(unreleased);
-        self.word(Some(Lane::Client(client)), || "has stopped".into());
+        self.annotate(Some(Lane::Client(client)), || "has stopped".into());
         self.checker.stopped(self.now, client);
         self.check();
     }
@@ -83,7 +83,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Records the state of an acquisition after an event. `until` is the true end of validity.
-    fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
+    fn record_event(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         match event {
             Event::Granted(grant) => {
@@ -95,9 +95,9 @@ impl<S: Servers> World<S> {
             Event::Withdrawn => self.point(client, lock, || Point::Ended("withdrawn".into())),
             Event::Failed(failure) => self.point(client, lock, || Point::Ended(format!("{failure}"))),
             Event::Released(release) => self.point(client, lock, || Point::Ended(format!("{release:?}"))),
-            Event::Proclaimed { .. } => self.word(Some(Lane::Client(client)), || "has proclaimed".into()),
+            Event::Proclaimed { .. } => self.annotate(Some(Lane::Client(client)), || "has proclaimed".into()),
             Event::ProclaimFailed(why) => {
-                self.word(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
+                self.annotate(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
             }
             Event::Blocked(_) | Event::Extended | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
         }

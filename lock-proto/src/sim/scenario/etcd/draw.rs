@@ -208,7 +208,7 @@ impl Drawing<'_> {
     }
 
     /// Draws a duration: mostly short, sometimes longer than any lease lives.
-    fn while_it_lasts(&mut self) -> Duration {
+    fn fault_duration(&mut self) -> Duration {
         let bound = self.chance.pick(&[1_000, 4_000, 20_000]);
         self.chance.millis(bound)
     }
@@ -273,7 +273,7 @@ impl Drawing<'_> {
             return;
         }
         for _ in 0..1 + self.chance.below(3) {
-            let after = self.while_it_lasts();
+            let after = self.fault_duration();
             let action = match self.chance.below(5) {
                 0 => Action::Release(tag),
                 1 => Action::Claim(tag),
@@ -292,7 +292,7 @@ impl Drawing<'_> {
         let hold = self.hold();
         self.etcd(Duration::ZERO, EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold });
         for _ in 0..self.chance.below(3) {
-            let after = self.while_it_lasts();
+            let after = self.fault_duration();
             self.etcd(after, EtcdAction::Proclaim(tag));
         }
         self.loose(tag, hold.is_none() || !claim);
@@ -324,7 +324,7 @@ impl Drawing<'_> {
             Kind::Observe => {
                 let (client, tag, always) = (self.client(), self.next_tag(), !self.chance.one_in(3));
                 self.etcd(now, EtcdAction::Observe { client, tag, name: ELECTION, always });
-                let after = self.while_it_lasts();
+                let after = self.fault_duration();
                 self.etcd(after, EtcdAction::Close(tag));
             }
             Kind::Shutdown => {
@@ -396,7 +396,7 @@ impl Drawing<'_> {
                         Action::Slow { client, node, direction, latency: least..least + Duration::from_millis(50) },
                     );
                 }
-                let after = self.while_it_lasts();
+                let after = self.fault_duration();
                 let latency = self.latency.clone();
                 for node in 0..self.members {
                     self.push(after, Action::Slow { client, node, direction, latency: latency.clone() });
@@ -449,13 +449,13 @@ impl Drawing<'_> {
         for direction in directions {
             self.push(Duration::ZERO, Action::Cut { client, node, direction: *direction });
         }
-        let after = self.while_it_lasts();
+        let after = self.fault_duration();
         self.push(after, Action::Heal { client, node });
     }
 
     fn for_a_while(&mut self, begins: Action, ends: Action) {
         self.push(Duration::ZERO, begins);
-        let after = self.while_it_lasts();
+        let after = self.fault_duration();
         self.push(after, ends);
     }
 

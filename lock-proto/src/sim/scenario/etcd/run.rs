@@ -27,7 +27,7 @@ const TRIPS: u32 = 8;
 const LATE_WATCH: Duration = Duration::from_millis(100);
 
 /// Request of an application, for a lock or an election.
-struct Wish {
+struct Request {
     client: usize,
     tag: u32,
     name: &'static str,
@@ -174,8 +174,8 @@ impl<C: EtcdClient> Play<C> {
         match action {
             Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&wish, None, *write_every);
+                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
+                self.ask(&request, None, *write_every);
             }
             Action::Claim(tag) => {
                 if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
@@ -238,8 +238,8 @@ impl<C: EtcdClient> Play<C> {
         match action {
             EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&wish, Some(format!("#{tag}")), None);
+                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
+                self.ask(&request, Some(format!("#{tag}")), None);
             }
             EtcdAction::Proclaim(tag) => {
                 if let Some((client, lock)) = self.held(*tag) {
@@ -286,25 +286,25 @@ impl<C: EtcdClient> Play<C> {
         }
     }
 
-    fn ask(&mut self, wish: &Wish, value: Option<String>, write_every: Option<Duration>) {
-        if !self.acts(wish.client) {
+    fn ask(&mut self, request: &Request, value: Option<String>, write_every: Option<Duration>) {
+        if !self.acts(request.client) {
             return;
         }
-        let mut want = Acquire::new(wish.name).wait(wish.wait).renew(wish.renew);
-        if let Some(ttl) = wish.ttl {
+        let mut want = Acquire::new(request.name).wait(request.wait).renew(request.renew);
+        if let Some(ttl) = request.ttl {
             want = want.ttl(ttl);
             self.longest = self.longest.max(ttl);
         }
-        let (client, hold) = (wish.client, wish.hold.filter(|_| wish.claim));
-        self.w.auto_claim(wish.claim);
+        let (client, hold) = (request.client, request.hold.filter(|_| request.claim));
+        self.w.auto_claim(request.claim);
         let lock = match (value, hold) {
-            (None, hold) => self.w.try_acquire(client, &want, wish.claim, hold, write_every),
+            (None, hold) => self.w.try_acquire(client, &want, request.claim, hold, write_every),
             (Some(value), None) => Ok(self.w.campaign(client, want, value)),
             (Some(value), Some(hold)) => Ok(self.w.campaign_for(client, want, value, hold)),
         };
         self.w.auto_claim(true);
         match lock {
-            Ok(lock) => _ = self.locks.insert(wish.tag, (client, lock)),
+            Ok(lock) => _ = self.locks.insert(request.tag, (client, lock)),
             Err(misuse) => self.w.report(Rule::Contract, format!("client {client} cannot acquire: {misuse}")),
         }
     }

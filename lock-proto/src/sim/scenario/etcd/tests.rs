@@ -51,7 +51,7 @@ fn s4_an_unlock_that_looks_at_no_revision_is_caught() {
 /// Otherwise the next read of the queue, half a minute later, would hide the flaw.
 #[test]
 fn s8_a_deletion_that_is_reported_during_a_reading_and_forgotten_is_caught() {
-    caught("etcd-calm", Flaw::ForgetsNews, Rule::Prompt);
+    caught("etcd-calm", Flaw::ForgetsDeletion, Rule::Prompt);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const CONDITIONS: [Condition; 4] =
     [Condition::Loading, Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError];
 /// Rate of new requests, relative to the rates of a recipe.
-const WISHES: u64 = 10;
+const REQUEST_RATE: u64 = 10;
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -201,11 +201,11 @@ impl Hand<'_> {
     fn next(&mut self, rates: &[(Kind, u64)]) {
         self.at += self.chance.millis(self.gap);
         let total: u64 = rates.iter().map(|(_, rate)| rate).sum();
-        let mut roll = self.chance.below(WISHES + total);
-        if roll < WISHES {
+        let mut roll = self.chance.below(REQUEST_RATE + total);
+        if roll < REQUEST_RATE {
             return self.wish();
         }
-        roll -= WISHES;
+        roll -= REQUEST_RATE;
         for (kind, rate) in rates {
             if roll < *rate {
                 return self.happen(*kind);

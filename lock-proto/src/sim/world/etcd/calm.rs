@@ -103,15 +103,15 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Checks that every observer knows that nobody leads once no key is left.
     fn observers_agree(&mut self, within: Duration) {
         let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
-        if self.run_until(within + recheck, |w| w.misled().next().is_none()) {
+        if self.run_until(within + recheck, |w| w.outdated_observers().next().is_none()) {
             return;
         }
-        for text in self.misled().collect::<Vec<_>>() {
+        for text in self.outdated_observers().collect::<Vec<_>>() {
             self.report(Rule::Liveness, text);
         }
     }
 
-    fn misled(&self) -> impl Iterator<Item = String> {
+    fn outdated_observers(&self) -> impl Iterator<Item = String> {
         let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
         running.flat_map(move |client| {
             let open = self.clients[client].own.queries.values().filter(|observed| observed.observes && !observed.over);

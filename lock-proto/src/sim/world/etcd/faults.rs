@@ -23,7 +23,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// The other members go on without it.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
-        self.troubled();
+        self.note_fault();
         if self.hosts[member].state == State::Running {
             self.set_host(member, State::Paused);
             self.settle_member(member);
@@ -42,7 +42,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         self.settle_member(member);
         while let Some((link, packet)) = self.hosts[member].inbox.pop_front() {
-            self.member_takes(link, member, packet);
+            self.receive_on_member(link, member, packet);
         }
         self.steps += 1;
         self.store.cluster.handle_timeout(self.now);
@@ -60,7 +60,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
         if self.hosts[member].state != State::Down {
-            self.word(Some(Lane::Node(member)), || "ends in order".into());
+            self.annotate(Some(Lane::Node(member)), || "ends in order".into());
         }
         self.member_goes(member, |cluster, now| cluster.stop(now, member));
     }
@@ -69,9 +69,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if self.hosts[member].state == State::Down {
             return;
         }
-        self.troubled();
+        self.note_fault();
         self.set_host(member, State::Down);
-        self.hosts[member].drops_all();
+        self.hosts[member].clear();
         self.store.members[member].outbox.clear();
         how(&mut self.store.cluster, self.now);
         self.pump_cluster();
@@ -98,9 +98,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Cuts a member off from the other members, not from the clients.
     pub fn isolate_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} cut off from the others"));
-        self.troubled();
+        self.note_fault();
         if !core::mem::replace(&mut self.store.members[member].cut_off, true) {
-            self.word(Some(Lane::Node(member)), || "cut off from the other members".into());
+            self.annotate(Some(Lane::Node(member)), || "cut off from the other members".into());
         }
         self.settle_member(member);
     }
@@ -109,7 +109,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub fn rejoin_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} with the others again"));
         if core::mem::replace(&mut self.store.members[member].cut_off, false) {
-            self.word(Some(Lane::Node(member)), || "hears the other members again".into());
+            self.annotate(Some(Lane::Node(member)), || "hears the other members again".into());
         }
         self.settle_member(member);
     }
@@ -137,9 +137,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     fn quorum(&mut self, lost: bool, what: &str, change: impl FnOnce(&mut Cluster, Instant)) {
         self.journal.write(self.now, format_args!("{what}"));
-        if core::mem::replace(&mut self.store.told_of.quorum_lost, lost) != lost {
-            self.troubled();
-            self.word(None, || what.into());
+        if core::mem::replace(&mut self.store.recorded_state.quorum_lost, lost) != lost {
+            self.note_fault();
+            self.annotate(None, || what.into());
         }
         change(&mut self.store.cluster, self.now);
         self.pump_cluster();
@@ -154,8 +154,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Begins or ends a condition in which requests are refused.
     pub fn set_condition(&mut self, condition: Condition, on: bool) {
-        self.troubled();
-        self.word(None, || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
+        self.note_fault();
+        self.annotate(None, || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(condition, on);
     }
 
@@ -259,8 +259,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     fn on_lane<T>(&mut self, lane: Option<Lane>, what: &str, change: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("{what}"));
-        self.troubled();
-        self.word(lane, || what.into());
+        self.note_fault();
+        self.annotate(lane, || what.into());
         let done = change(&mut self.store.cluster, self.now);
         self.pump_cluster();
         done
@@ -281,13 +281,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// and everything in flight is lost.
     pub fn drop_connections(&mut self, client: usize, member: usize) {
         self.journal.write(self.now, format_args!("reset c{client} m{member}"));
-        self.troubled();
+        self.note_fault();
         let mut any = false;
         for id in self.network.of_client(client) {
             let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
             let (conn, known) = (link.conn, link.node_open);
             if !core::mem::replace(&mut any, true) {
-                self.word(Some(Lane::Client(client)), || format!("its connections to member {member} are reset"));
+                self.annotate(Some(Lane::Client(client)), || format!("its connections to member {member} are reset"));
             }
             self.break_off(id);
             if known {
@@ -302,7 +302,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     State::Down => {}
                 }
             }
-            self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));
+            self.deliver_fact(client, Fact::Disconnected(conn, Fault::Reset));
         }
     }
 }

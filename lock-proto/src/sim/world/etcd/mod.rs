@@ -86,7 +86,7 @@ pub struct Etcd<C = Client> {
     cluster_due: Option<Instant>,
     members: Vec<Member>,
     /// Calls that a member has received but not yet executed, by time and connection.
-    dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
+    delayed_calls: BTreeMap<(Instant, u64), (u64, Wire)>,
     /// When a client's kernel gives up a closed connection with undelivered data.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
@@ -104,7 +104,7 @@ pub struct Etcd<C = Client> {
     proclaimed: Proclaimed,
     /// Clients that reacted to the deletion of a key.
     woken: BTreeMap<(Bytes, i64), Vec<usize>>,
-    told_of: Recorded,
+    recorded_state: Recorded,
     clients: PhantomData<C>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Own {
     streams: BTreeMap<StreamId, u64>,
     sent: u64,
     /// Unanswered requests on each stream, oldest first, by the world's numbers.
-    asked: BTreeMap<StreamId, VecDeque<u64>>,
+    pending: BTreeMap<StreamId, VecDeque<u64>>,
     /// Leases that the client knows to be granted.
     granted: BTreeSet<i64>,
 }
@@ -166,7 +166,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             queries: BTreeMap::new(),
             streams: BTreeMap::new(),
             sent: 0,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             granted: BTreeSet::new(),
         }
     }
@@ -179,7 +179,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             cluster_due: cluster.next_deadline(),
             cluster,
             members: (0..members).map(|_| Member::default()).collect(),
-            dawdling: BTreeMap::new(),
+            delayed_calls: BTreeMap::new(),
             lingering: BTreeMap::new(),
             linger,
             late,
@@ -191,7 +191,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             resource: Resource::default(),
             proclaimed: Proclaimed::new(),
             woken: BTreeMap::new(),
-            told_of: Recorded::default(),
+            recorded_state: Recorded::default(),
             clients: PhantomData,
         }
     }
@@ -214,11 +214,11 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         }
     }
 
-    fn server_takes(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
-        w.member_takes(link, member, packet);
+    fn receive_on_server(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
+        w.receive_on_member(link, member, packet);
     }
 
-    fn client_takes(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
+    fn receive_on_client(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
         w.hear(client, wire);
     }
 
@@ -252,8 +252,8 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         Some(owner.revision.unsigned_abs())
     }
 
-    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
-        w.was_told(client, lock, event);
+    fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+        w.after_event(client, lock, event);
     }
 
     fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
@@ -282,7 +282,7 @@ impl<C: EtcdClient> World<C> {
 
     fn stand(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
         let value = Bytes::copy_from_slice(value);
-        self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
+        self.annotate(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
         self.start(client, want, "campaign", hold, |machine, now| machine.campaign(now, want, value))
     }
 
@@ -290,7 +290,7 @@ impl<C: EtcdClient> World<C> {
     pub fn proclaim(&mut self, client: usize, lock: LockId, value: impl AsRef<[u8]>) {
         let value = Bytes::copy_from_slice(value.as_ref());
         self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
-        self.word(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
+        self.annotate(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
         if let Some(owner) = self.clients[client].machine.owner(lock) {
             self.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
         }
@@ -321,7 +321,7 @@ impl<C: EtcdClient> World<C> {
         self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
         let name = self.full_name(client, name);
         let asks = if observes { "observes" } else { "asks who leads" };
-        self.word(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
+        self.annotate(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
         self.clients[client].own.queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
         self.pump_client(client);
         query
@@ -333,6 +333,6 @@ impl<C: EtcdClient> World<C> {
         if let Some(observed) = self.clients[client].own.queries.get_mut(&query) {
             observed.over = true;
         }
-        self.tell_machine(client, |machine, now| machine.close_query(now, query));
+        self.call_machine(client, |machine, now| machine.close_query(now, query));
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::resource::overwritten;
 use super::tap::queue_of;
-use super::wire::{Wire, ends, looked_at};
+use super::wire::{Wire, collect_own_reads, ends};
 use super::{Etcd, EtcdClient};
 use crate::etcd::{Output, Rpc};
 use crate::fault::Fault;
@@ -27,7 +27,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Returns when a member next executes a call or a kernel gives up a connection.
     pub(super) fn members_due(&self) -> Option<Instant> {
         let next = [
-            self.store.dawdling.first_key_value().map(|((at, _), _)| *at),
+            self.store.delayed_calls.first_key_value().map(|((at, _), _)| *at),
             self.store.lingering.first_key_value().map(|((at, _), _)| *at),
             self.store.cluster_due.filter(|_| !self.is_frozen()),
         ];
@@ -36,16 +36,16 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     pub(super) fn act_first(&mut self) -> bool {
         let now = self.now;
-        if let Some(call) = self.store.dawdling.first_entry().filter(|call| call.key().0 <= now) {
+        if let Some(call) = self.store.delayed_calls.first_entry().filter(|call| call.key().0 <= now) {
             let (link, wire) = call.remove();
-            self.look_at(link, wire);
+            self.execute(link, wire);
             if self.store.hung_up.contains(&link) {
                 self.hang_up(link);
                 self.pump_cluster();
             }
         } else if let Some(over) = self.store.lingering.first_entry().filter(|over| over.key().0 <= now) {
             let link = over.remove();
-            self.linger_ends(link);
+            self.end_linger(link);
         } else {
             return false;
         }
@@ -71,24 +71,24 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    pub(super) fn member_takes(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
+    pub(super) fn receive_on_member(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
         match packet {
             Packet::Open => {
                 self.steps += 1;
                 self.store.cluster.handle_connected(self.now, member, id);
             }
             Packet::Data(wire) => {
-                let mut at = self.turn_of(member);
+                let mut at = self.execution_time(member);
                 // Calls run concurrently in the server, so some are overtaken by later ones.
                 let late = matches!(wire, Wire::Call { .. }) && self.rng.one_in(4);
                 if late {
                     at = at + self.rng.duration(&(Duration::ZERO..self.store.late));
                 }
                 if !late && at == self.now {
-                    return self.look_at(id, wire);
+                    return self.execute(id, wire);
                 }
                 let number = self.next_number();
-                self.store.dawdling.insert((at, number), (id, wire));
+                self.store.delayed_calls.insert((at, number), (id, wire));
                 return;
             }
             Packet::Close(_) => self.hang_up(id),
@@ -97,7 +97,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     /// Returns when a member executes a call that arrives now, after all earlier ones.
-    fn turn_of(&mut self, member: usize) -> Instant {
+    fn execution_time(&mut self, member: usize) -> Instant {
         let busy = self.hosts[member].busy_until.unwrap_or(self.now).max(self.now);
         if self.service.is_zero() {
             // Earlier calls that take time come first.
@@ -109,7 +109,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         at
     }
 
-    fn look_at(&mut self, id: u64, wire: Wire) {
+    fn execute(&mut self, id: u64, wire: Wire) {
         let Some(link) = self.network.links.get(&id).filter(|link| link.node_open) else { return };
         let (client, member) = (link.client, link.node);
         match self.hosts[member].state {
@@ -142,7 +142,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     /// Drops undelivered data of a closed connection. The member notices the end.
-    fn linger_ends(&mut self, id: u64) {
+    fn end_linger(&mut self, id: u64) {
         let Some(link) = self.network.links.get(&id) else { return };
         let (member, known) = (link.node, link.node_open);
         self.lose(id);
@@ -152,7 +152,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             match host.state {
                 State::Paused => host.inbox.push_back((id, Packet::Close(Fault::Reset))),
                 State::Running => {
-                    self.store.dawdling.retain(|_, (link, _)| *link != id);
+                    self.store.delayed_calls.retain(|_, (link, _)| *link != id);
                     self.hang_up(id);
                     self.pump_cluster();
                 }
@@ -166,9 +166,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn hang_up(&mut self, id: u64) {
         if self.store.hung_up.insert(id) {
             let rng = &mut self.rng;
-            self.store.dawdling.retain(|_, (link, _)| *link != id || rng.one_in(2));
+            self.store.delayed_calls.retain(|_, (link, _)| *link != id || rng.one_in(2));
         }
-        if self.store.dawdling.values().any(|(link, _)| *link == id) {
+        if self.store.delayed_calls.values().any(|(link, _)| *link == id) {
             return;
         }
         self.store.hung_up.remove(&id);
@@ -244,7 +244,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             // Run due timers first, so that the machine's next action is its reaction.
             self.wake_client(client);
         }
-        self.overhears(client, &wire, &deleted);
+        self.note_received(client, &wire, &deleted);
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         match wire {
@@ -319,17 +319,17 @@ impl<C: EtcdClient> World<Etcd<C>> {
         while let Some(output) = self.clients[client].machine.poll_output() {
             if let Output::Call { request: Rpc::Txn(txn), .. } = &output {
                 let before = asked.len();
-                looked_at(txn, &mut asked);
+                collect_own_reads(txn, &mut asked);
                 for key in &asked[before..] {
-                    self.clients[client].reasons.asks(queue_of(key), self.cause);
+                    self.clients[client].reasons.requested(queue_of(key), self.cause);
                 }
             }
             self.carry_out(client, output);
-            if !self.may_go_on(client) {
+            if !self.count_round(client) {
                 return asked;
             }
         }
-        self.clients[client].look();
+        self.clients[client].update_deadline();
         asked
     }
 
@@ -342,7 +342,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.check_left_alone(client, &request);
                 let number = self.next_number();
                 self.store.rpcs.insert(number, rpc);
-                self.watches_call(client, rpc.conn(), number, &request);
+                self.note_call(client, rpc.conn(), number, &request);
                 self.say(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
             }
             Output::Open { stream, token } => {
@@ -358,14 +358,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let Some(number) = self.clients[client].own.streams.get(&stream).copied() else {
                     return self.halt(format!("client {client} sends {message:?} on a stream that is not open"));
                 };
-                self.watches_message(client, stream, &message);
+                self.note_message(client, stream, &message);
                 self.say(client, stream.conn(), Wire::Send { stream: number, message });
             }
             Output::Close { stream } => {
                 self.journal.facts.close(self.now, client, stream.conn(), stream.kind());
                 if let Some(number) = self.clients[client].own.streams.remove(&stream) {
                     self.store.streams.remove(&number);
-                    self.closes(client, stream);
+                    self.note_close(client, stream);
                     self.say(client, stream.conn(), Wire::Close { stream: number });
                 }
             }
@@ -395,7 +395,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     fn forget_conn(&mut self, client: usize, conn: ConnId) {
         let stale = self.stale;
         let process = &mut self.clients[client];
-        process.own.asked.retain(|stream, _| stream.conn() != conn);
+        process.own.pending.retain(|stream, _| stream.conn() != conn);
         process.own.streams.retain(|stream, number| {
             let gone = stream.conn() == conn;
             // In stale mode, later data on the stream is still delivered.

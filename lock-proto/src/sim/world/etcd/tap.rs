@@ -29,7 +29,7 @@ fn bytes_of(request: &Rpc) -> Vec<u8> {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    pub(super) fn watches_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
+    pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
         if !self.checker.watches_requests() {
             return;
         }
@@ -53,7 +53,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     /// Notes a stream message of a client that expects a reply.
-    pub(super) fn watches_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
+    pub(super) fn note_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
         if !self.checker.watches_requests() {
             return;
         }
@@ -67,20 +67,20 @@ impl<C: EtcdClient> World<Etcd<C>> {
         };
         let Some(link) = self.network.find(client, stream.conn()) else { return };
         let number = self.next_number();
-        self.clients[client].own.asked.entry(stream).or_default().push_back(number);
+        self.clients[client].own.pending.entry(stream).or_default().push_back(number);
         self.checker.sends(self.now, client, link, number, stream.kind().path(), what);
     }
 
-    pub(super) fn closes(&mut self, client: usize, stream: StreamId) {
-        let Some(open) = self.clients[client].own.asked.remove(&stream) else { return };
+    pub(super) fn note_close(&mut self, client: usize, stream: StreamId) {
+        let Some(open) = self.clients[client].own.pending.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
             self.checker.gives_up(self.now, link, Some(&Vec::from(open)), self.is_alive(client, link));
         }
     }
 
-    pub(super) fn overhears(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
+    pub(super) fn note_received(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
         for (key, _) in deleted {
-            self.clients[client].reasons.news(queue_of(key).to_vec());
+            self.clients[client].reasons.notified(queue_of(key).to_vec());
         }
         if !self.checker.watches_requests() {
             return;
@@ -103,7 +103,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     StreamReceived::KeepAlive(_) => true,
                     StreamReceived::Watch(response) => response.created,
                 };
-                let asked = &mut self.clients[client].own.asked;
+                let asked = &mut self.clients[client].own.pending;
                 let Some(number) = asked.get_mut(&stream).filter(|_| answers).and_then(|asked| asked.pop_front())
                 else {
                     return;

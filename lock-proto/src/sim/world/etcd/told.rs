@@ -12,7 +12,7 @@ use crate::sim::world::process::Fact;
 
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Checks that a grant is proven by the queue.
-    pub(super) fn was_told(&mut self, client: usize, lock: LockId, event: &Event) {
+    pub(super) fn after_event(&mut self, client: usize, lock: LockId, event: &Event) {
         if matches!(event, Event::Lost(Loss::Gone)) {
             // A deleted key may be created again for another owner.
             self.clients[client].own.owners.remove(&lock);
@@ -51,7 +51,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
         observed.events.push(event.clone());
         let name = observed.name.clone();
-        self.heard(client, &name, &event);
+        self.record_query_event(client, &name, &event);
         if foreign {
             let text = format!("client {client} hears that {} is led by {event:?}", name.escape_ascii());
             self.report(Rule::Contract, text);

@@ -45,11 +45,11 @@ impl Wire {
 
 /// Collects the client's own keys that a transaction reads first, including nested transactions. A
 /// waiter that checks its queue does so.
-pub(super) fn looked_at(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
+pub(super) fn collect_own_reads(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
     for (i, op) in txn.success.iter().enumerate() {
         match &op.request {
             Some(Op::Range(own)) if i == 0 => keys.push(own.key.clone()),
-            Some(Op::Txn(inner)) => looked_at(inner, keys),
+            Some(Op::Txn(inner)) => collect_own_reads(inner, keys),
             Some(Op::Range(_) | Op::Put(_) | Op::Delete(_)) | None => {}
         }
     }

@@ -30,7 +30,7 @@ impl<C: RedisClient> World<Redis<C>> {
             }
         }
         self.heal_all();
-        for (client, node) in self.store.leads.keys().copied().collect::<Vec<_>>() {
+        for (client, node) in self.store.redirects.keys().copied().collect::<Vec<_>>() {
             self.redirect(client, node, node);
         }
     }
@@ -95,6 +95,6 @@ impl<C: RedisClient> World<Redis<C>> {
 
     /// Makes the application release a held or lost lock as soon as its process runs.
     pub fn let_go(&mut self, client: usize, lock: LockId) {
-        self.tell_process(client, Fact::Release(lock));
+        self.deliver_fact(client, Fact::Release(lock));
     }
 }

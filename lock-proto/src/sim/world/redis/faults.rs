@@ -25,7 +25,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Pauses the server process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
-        self.troubled();
+        self.note_fault();
         if self.hosts[node].state == State::Running {
             self.set_host(node, State::Paused);
         }
@@ -47,9 +47,9 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Kills the server process, as by `kill -9`. Its connections end, new ones are refused.
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
-        self.troubled();
+        self.note_fault();
         self.set_host(node, State::Down);
-        self.hosts[node].drops_all();
+        self.hosts[node].clear();
         for id in self.network.of_node(node) {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.node_open = false;
@@ -70,7 +70,7 @@ impl<C: RedisClient> World<Redis<C>> {
         while let Some(id) = self.store.nodes[node].node.poll_closed() {
             self.store.nodes[node].node.handle_disconnected(self.now, id);
         }
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
         self.set_host(node, State::Running);
         self.checker.forget_stored(node);
     }
@@ -79,8 +79,8 @@ impl<C: RedisClient> World<Redis<C>> {
     /// replication is asynchronous.
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
-        self.troubled();
-        self.word(Some(Lane::Node(node)), || "its replica stays behind".into());
+        self.note_fault();
+        self.annotate(Some(Lane::Node(node)), || "its replica stays behind".into());
         self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
     }
 
@@ -91,7 +91,7 @@ impl<C: RedisClient> World<Redis<C>> {
         if let Some(replica) = self.store.nodes[node].replica.take() {
             self.store.nodes[node].node = *replica;
         }
-        self.word(Some(Lane::Node(node)), || "its replica takes its place".into());
+        self.annotate(Some(Lane::Node(node)), || "its replica takes its place".into());
         self.restart_node(node, true);
     }
 
@@ -104,12 +104,12 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Makes the address of `node` lead this client to node `to`, and resets its connections.
     pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
         self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
-        self.troubled();
-        self.word(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
         if to == node {
-            self.store.leads.remove(&(client, node));
+            self.store.redirects.remove(&(client, node));
         } else {
-            self.store.leads.insert((client, node), to);
+            self.store.redirects.insert((client, node), to);
         }
         self.reset(client, |link| link.conn.node().index() == node);
     }
@@ -117,30 +117,30 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Sets the wall clock of a node and of its replica forward by `by`, so that keys expire early.
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
-        self.troubled();
+        self.note_fault();
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_forward(self.now, by);
         }
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
     }
 
     /// Sets the wall clock of a node and of its replica back by `by`, so that keys live longer.
     pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
-        self.troubled();
+        self.note_fault();
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_back(self.now, by);
         }
         self.checker.clock_set_back(node, by);
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
     }
 
     /// Begins or ends a condition in which a node refuses commands.
     pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
-        self.troubled();
-        self.word(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
+        self.note_fault();
+        self.annotate(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(node, condition, on);
     }
 
@@ -180,8 +180,8 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Applies any other change to a node's data, as by other programs or operators.
     pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("n{node} {what}"));
-        self.troubled();
-        self.word(Some(Lane::Node(node)), || what.into());
+        self.note_fault();
+        self.annotate(Some(Lane::Node(node)), || what.into());
         let done = change(&mut self.store.nodes[node].node, self.now);
         self.checker.forget_stored(node);
         self.pump_node(node);
@@ -200,7 +200,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// and everything in flight is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
-        self.troubled();
+        self.note_fault();
         self.reset(client, |link| link.node == node);
     }
 
@@ -212,17 +212,17 @@ impl<C: RedisClient> World<Redis<C>> {
             let (node, conn, known) = (link.node, link.conn, link.node_open);
             link.node_open = false;
             if !core::mem::replace(&mut any, true) {
-                self.word(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
+                self.annotate(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
             }
             self.break_off(id);
             if known {
                 match self.hosts[node].state {
-                    State::Running => self.node_takes(id, node, Packet::Close(Fault::Reset)),
+                    State::Running => self.receive_on_node(id, node, Packet::Close(Fault::Reset)),
                     State::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
                     State::Down => {}
                 }
             }
-            self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));
+            self.deliver_fact(client, Fact::Disconnected(conn, Fault::Reset));
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct Redis<C = Client> {
     /// Fence counter keys of all clients.
     counters: BTreeSet<Vec<u8>>,
     /// Overrides of node addresses, by client and node.
-    leads: BTreeMap<(usize, usize), usize>,
+    redirects: BTreeMap<(usize, usize), usize>,
     gather: Duration,
     clients: PhantomData<C>,
 }
@@ -121,7 +121,7 @@ impl<C: RedisClient> Servers for Redis<C> {
             nodes: setup.nodes.into_iter().map(server).collect(),
             names: BTreeSet::new(),
             counters: clients.iter().map(counter).collect(),
-            leads: BTreeMap::new(),
+            redirects: BTreeMap::new(),
             gather: setup.gather,
             clients: PhantomData,
         }
@@ -134,23 +134,23 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn next_due(w: &World<C>) -> Option<Instant> {
-        (0..w.hosts.len()).flat_map(|node| [w.node_deadline(node), w.free_at(node)]).flatten().min()
+        (0..w.hosts.len()).flat_map(|node| [w.node_deadline(node), w.work_ends_at(node)]).flatten().min()
     }
 
     fn act(w: &mut World<C>) {
         if let Some(node) = w.free_node() {
-            w.goes_on(node);
+            w.finish_work(node);
         } else if let Some(node) = w.due_node() {
             w.wake_node(node);
         }
     }
 
-    fn server_takes(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
+    fn receive_on_server(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
         w.serve(link, node, packet);
     }
 
-    fn client_takes(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
-        w.overhears(client, conn, &bytes);
+    fn receive_on_client(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
+        w.note_received(client, conn, &bytes);
         w.steps += 1;
         let process = &mut w.clients[client];
         let local = process.local(w.now);
@@ -173,7 +173,7 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.calm_nodes();
     }
 
-    fn asked(&mut self, name: &Arc<[u8]>) {
+    fn requested(&mut self, name: &Arc<[u8]>) {
         if !self.names.contains(name) {
             self.names.insert(name.clone());
         }
@@ -194,7 +194,7 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.checker.order(&record.name, grant.token.to_string().as_bytes())
     }
 
-    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+    fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         let Some(record) = w.clients[client].records.get(&lock) else { return };
         if let Some(every) = record.habits.write_every
             && record.habits.claim
@@ -208,8 +208,8 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.clients[client].own.taps.remove(&link);
     }
 
-    fn leads(&self, client: usize, node: usize) -> usize {
-        self.leads.get(&(client, node)).copied().unwrap_or(node)
+    fn resolve(&self, client: usize, node: usize) -> usize {
+        self.redirects.get(&(client, node)).copied().unwrap_or(node)
     }
 }
 
@@ -225,7 +225,7 @@ impl<C: RedisClient> World<C> {
     /// later. The write may be late, as when the process is paused in between. The resource checks
     /// the fencing token, if there is one.
     pub fn write(&mut self, client: usize, lock: LockId) {
-        self.tell_process(client, Fact::Chore(Chore::Look(lock, None)));
+        self.deliver_fact(client, Fact::Chore(Chore::Look(lock, None)));
     }
 
     /// Returns a node.

@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::label::command;
-use super::tap::{Asked, Heard};
+use super::tap::{Request, Response};
 use super::{Chore, Redis, RedisClient, Write};
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -40,7 +40,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    pub(super) fn node_takes(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
+    pub(super) fn receive_on_node(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         self.steps += 1;
         let (now, server) = (self.now, &mut self.store.nodes[node].node);
         match packet {
@@ -60,7 +60,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// pipelined commands when all of them are done.
     pub(super) fn serve(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         if self.service.is_zero() && self.hosts[node].busy_until.is_none() {
-            self.node_takes(id, node, packet);
+            self.receive_on_node(id, node, packet);
             return self.pump_node(node);
         }
         self.hosts[node].queue.push_back((self.now, id, packet));
@@ -73,7 +73,7 @@ impl<C: RedisClient> World<Redis<C>> {
     fn work(&mut self, node: usize) {
         while let Some((since, id, packet)) = self.hosts[node].queue.pop_front() {
             let before = self.store.nodes[node].node.executed();
-            self.node_takes(id, node, packet);
+            self.receive_on_node(id, node, packet);
             let count = self.store.nodes[node].node.executed() - before;
             let until = self.now + self.service * u32::try_from(count).unwrap_or(u32::MAX);
             if until > self.now {
@@ -85,16 +85,16 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    pub(super) fn free_at(&self, node: usize) -> Option<Instant> {
+    pub(super) fn work_ends_at(&self, node: usize) -> Option<Instant> {
         self.hosts[node].busy_until.filter(|_| self.hosts[node].state == State::Running)
     }
 
     pub(super) fn free_node(&self) -> Option<usize> {
-        (0..self.hosts.len()).find(|node| self.free_at(*node).is_some_and(|at| at <= self.now))
+        (0..self.hosts.len()).find(|node| self.work_ends_at(*node).is_some_and(|at| at <= self.now))
     }
 
     /// Continues with the queue after a node has finished its current work.
-    pub(super) fn goes_on(&mut self, node: usize) {
+    pub(super) fn finish_work(&mut self, node: usize) {
         self.hosts[node].busy_until = None;
         self.pump_node(node);
         self.work(node);
@@ -115,7 +115,7 @@ impl<C: RedisClient> World<Redis<C>> {
         if self.hosts[node].busy_until.is_none() {
             self.answer(node);
         }
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
         self.check_keys(node);
     }
 
@@ -153,15 +153,15 @@ impl<C: RedisClient> World<Redis<C>> {
                 self.checker.counted(self.now, node, counter, server.unix_micros(self.now));
             }
         }
-        self.look_for_ghosts(node);
+        self.check_leftover_keys(node);
         self.check();
     }
 
     /// Checks that an idle client has left no key: it would not delete it any more.
-    fn look_for_ghosts(&mut self, node: usize) {
+    fn check_leftover_keys(&mut self, node: usize) {
         for key in &self.store.names {
             let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };
-            let owner = self.clients.iter().position(|process| has_forgotten(process, value));
+            let owner = self.clients.iter().position(|process| is_idle_owner(process, value));
             if let Some(client) = owner.filter(|client| self.checker.live(*client).next().is_none()) {
                 let text = format!("client {client} is idle, and {} on node {node} is its key", key.escape_ascii());
                 self.checker.report(self.now, Rule::Ghost, text);
@@ -184,7 +184,7 @@ impl<C: RedisClient> World<Redis<C>> {
 }
 
 /// Returns whether a process is idle and `value` is one of its tokens.
-fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
+fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
     let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
     is_idle && value.starts_with(&process.own.mark)
 }
@@ -248,13 +248,13 @@ impl<C: RedisClient> World<Redis<C>> {
             if !asked && !sent {
                 break;
             }
-            if !self.may_go_on(client) {
+            if !self.count_round(client) {
                 return;
             }
         }
-        self.clients[client].look();
+        self.clients[client].update_deadline();
         if self.clients[client].deadline().is_none() {
-            (0..self.hosts.len()).for_each(|node| self.look_for_ghosts(node));
+            (0..self.hosts.len()).for_each(|node| self.check_leftover_keys(node));
         }
     }
 
@@ -296,7 +296,7 @@ impl<C: RedisClient> World<Redis<C>> {
             let bytes = bytes.to_vec();
             machine.consume(conn, bytes.len());
             self.checker.request(self.now, client, conn.node().index());
-            self.watches(client, id, conn.node().index(), &bytes);
+            self.note_requests(client, id, conn.node().index(), &bytes);
             self.journal.facts.sent(self.now, client, conn, &bytes);
             self.send_bytes(id, Direction::ToNode, bytes);
             moved = true;
@@ -304,30 +304,30 @@ impl<C: RedisClient> World<Redis<C>> {
         moved
     }
 
-    fn watches(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
+    fn note_requests(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;
         }
         let process = &mut self.clients[client];
         for (number, asked) in process.own.taps.entry(id).or_default().sent(bytes) {
             match asked {
-                Asked::Take { keys, waits } => {
+                Request::Take { keys, waits } => {
                     for key in keys {
                         // An attempt has the same cause on every node. A waiter's first attempt is
                         // not a poll, even if it was delayed.
                         if node == 0 {
-                            process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
+                            process.reasons.requested(&key, if waits { self.cause } else { Cause::Application });
                         }
                         self.checker.sends(self.now, client, id, number, TAKE, key);
                     }
                 }
-                Asked::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
-                Asked::Wait | Asked::Other => {}
+                Request::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
+                Request::Wait | Request::Other => {}
             }
         }
     }
 
-    pub(super) fn overhears(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
+    pub(super) fn note_received(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;
         }
@@ -336,10 +336,10 @@ impl<C: RedisClient> World<Redis<C>> {
         let Some(tap) = process.own.taps.get_mut(&id) else { return };
         for heard in tap.received(bytes) {
             match heard {
-                Heard::Answer(number) => self.checker.answered(id, number),
-                Heard::Signal(list) => {
+                Response::Reply(number) => self.checker.answered(id, number),
+                Response::Signal(list) => {
                     let name = self.store.names.iter().find(|name| Key::new(b"", name).signal() == list);
-                    process.reasons.news(name.map(|name| name.to_vec()).unwrap_or_default());
+                    process.reasons.notified(name.map(|name| name.to_vec()).unwrap_or_default());
                 }
             }
         }

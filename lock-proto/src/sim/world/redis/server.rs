@@ -24,7 +24,7 @@ impl Server {
     }
 
     /// Updates the node's deadline. Called after every call to it.
-    pub(super) fn look(&mut self) {
+    pub(super) fn update_deadline(&mut self) {
         self.next = self.node.next_deadline();
     }
 }

@@ -14,12 +14,12 @@ pub(super) struct Tap {
     sent: Vec<u8>,
     /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    asked: VecDeque<Asked>,
+    pending: VecDeque<Request>,
     number: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum Request {
     /// Takes the locks under these keys. `waits` also marks that a client is waiting, as all
     /// attempts but the first do.
     Take {
@@ -33,16 +33,16 @@ pub(super) enum Asked {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum Response {
     /// The reply to the request with this number.
-    Answer(u64),
+    Reply(u64),
     /// A list element from this wake-up list.
     Signal(Vec<u8>),
 }
 
 impl Tap {
     /// Adds sent bytes. Returns the requests that are now complete, with their numbers.
-    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Asked)> {
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Request)> {
         self.sent.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
         loop {
@@ -51,7 +51,7 @@ impl Tap {
             let Parsed::Request { len } = input::parse(&self.sent[at..], limits, &mut args) else { break };
             let asked = classify(&args);
             self.number += 1;
-            self.asked.push_back(asked.clone());
+            self.pending.push_back(asked.clone());
             found.push((self.number, asked));
             at += len;
         }
@@ -59,7 +59,7 @@ impl Tap {
         found
     }
 
-    pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Heard> {
+    pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Response> {
         self.received.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
         while let Some(len) = reply_len(&self.received[at..]) {
@@ -69,10 +69,10 @@ impl Tap {
             if reply[0] == b'>' {
                 continue;
             }
-            let number = self.number + 1 - self.asked.len() as u64;
-            match self.asked.pop_front() {
-                Some(Asked::Wait) => found.extend(list(reply).map(Heard::Signal)),
-                Some(Asked::Take { .. } | Asked::Work(..) | Asked::Other) => found.push(Heard::Answer(number)),
+            let number = self.number + 1 - self.pending.len() as u64;
+            match self.pending.pop_front() {
+                Some(Request::Wait) => found.extend(list(reply).map(Response::Signal)),
+                Some(Request::Take { .. } | Request::Work(..) | Request::Other) => found.push(Response::Reply(number)),
                 None => {}
             }
         }
@@ -85,26 +85,26 @@ fn is(script: &Script, code: &[u8]) -> bool {
     code == script.sha1.as_bytes() || code == script.source.as_bytes()
 }
 
-fn classify(args: &[&[u8]]) -> Asked {
+fn classify(args: &[&[u8]]) -> Request {
     match args {
-        [b"SET", key, ..] => Asked::Take { keys: vec![key.to_vec()], waits: false },
-        [b"BLPOP", ..] => Asked::Wait,
+        [b"SET", key, ..] => Request::Take { keys: vec![key.to_vec()], waits: false },
+        [b"BLPOP", ..] => Request::Wait,
         [b"EVAL" | b"EVALSHA", code, _, key, rest @ ..] if is(&script::TAKE, code) => {
             let waits = rest.iter().any(|arg| arg.strip_suffix(b":lock-proto:waiting") == Some(key));
-            Asked::Take { keys: vec![key.to_vec()], waits }
+            Request::Take { keys: vec![key.to_vec()], waits }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
             // The keys, one token for each, and two arguments. With fencing the counter is a key,
             // too.
             let keys = number(count).unwrap_or(0);
             let tokens = rest.len().saturating_sub(keys + 2);
-            Asked::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
+            Request::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
         }
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
-            known.map_or(Asked::Other, |script| Asked::Work(script.name, rest.join(&b' ')))
+            known.map_or(Request::Other, |script| Request::Work(script.name, rest.join(&b' ')))
         }
-        _ => Asked::Other,
+        _ => Request::Other,
     }
 }
 
@@ -156,16 +156,17 @@ mod tests {
         let set = request(&[b"SET", b"b", b"token", b"NX", b"PX", b"100"]);
         let all = [&take[..], &set[..], &request(&[b"BLPOP", b"l", b"0"])].concat();
         let (first, rest) = all.split_at(take.len() + 3);
-        assert_eq!(tap.sent(first), [(1, Asked::Take { keys: vec![b"a".to_vec()], waits: true })]);
-        let taken = |keys: &[&[u8]]| Asked::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
-        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, Asked::Wait)]);
+        assert_eq!(tap.sent(first), [(1, Request::Take { keys: vec![b"a".to_vec()], waits: true })]);
+        let taken =
+            |keys: &[&[u8]]| Request::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
+        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, Request::Wait)]);
         let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
-        let heard: Vec<Heard> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
-        assert_eq!(heard, [Heard::Answer(1), Heard::Answer(2), Heard::Signal(b"l".to_vec())]);
+        let responses: Vec<Response> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
+        assert_eq!(responses, [Response::Reply(1), Response::Reply(2), Response::Signal(b"l".to_vec())]);
         // A wait that times out yields no signal.
-        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Asked::Wait)]);
+        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Request::Wait)]);
         assert_eq!(tap.received(b"*-1\r\n"), vec![]);
-        assert!(tap.asked.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
+        assert!(tap.pending.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
         // Several locks in one script, without and with fencing tokens.
         let free = script::TAKE_FREE.sha1.as_bytes();
         let plain = request(&[b"EVALSHA", free, b"2", b"a", b"b", b"t", b"u", b"100", b"0"]);

@@ -22,7 +22,7 @@ pub(super) enum Flaw {
     /// An unlock deletes the key without comparing its revision.
     DeletesAnyRevision,
     /// A deletion reported during a read of the queue is forgotten.
-    ForgetsNews,
+    ForgetsDeletion,
     /// Every transaction is sent twice.
     SendsTwice,
     /// A leader writes its key without comparing its revision.
@@ -41,7 +41,7 @@ pub(super) struct Rewriter {
     /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
-    asked: BTreeMap<RpcId, &'static str>,
+    pending: BTreeMap<RpcId, &'static str>,
     /// The next output.
     again: Option<Output>,
     copies: BTreeSet<RpcId>,
@@ -57,7 +57,7 @@ pub(super) fn clients(
             looks: BTreeMap::new(),
             seen: BTreeMap::new(),
             current: None,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             again: None,
             copies: BTreeSet::new(),
         };
@@ -119,7 +119,7 @@ impl Rewriter {
         match (self.flaw, request) {
             (Flaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
             (Flaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
-            (Flaw::SkipsOwnKey | Flaw::ForgetsNews, Rpc::Txn(txn)) => {
+            (Flaw::SkipsOwnKey | Flaw::ForgetsDeletion, Rpc::Txn(txn)) => {
                 self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
                 self.creates.extend(created(txn).map(|own| (rpc, own)));
             }
@@ -127,7 +127,7 @@ impl Rewriter {
                 Flaw::None
                 | Flaw::SkipsOwnKey
                 | Flaw::DeletesAnyRevision
-                | Flaw::ForgetsNews
+                | Flaw::ForgetsDeletion
                 | Flaw::SendsTwice
                 | Flaw::WritesAnyRevision
                 | Flaw::MixesConnections,
@@ -162,16 +162,16 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         let mut rpc = rpc;
         if self.flaw.flaw == Flaw::MixesConnections && Some(rpc.conn()) != self.flaw.current {
             let same = |known: &&'static str| reply.as_ref().is_ok_and(|reply| path(reply) == *known);
-            rpc = self.flaw.asked.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
+            rpc = self.flaw.pending.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
         }
-        self.flaw.asked.remove(&rpc);
+        self.flaw.pending.remove(&rpc);
         self.flaw.reply(rpc, &mut reply);
         self.client.handle_reply(now, rpc, reply);
     }
 
     fn handle_message(&mut self, now: Instant, stream: StreamId, mut message: StreamReceived) {
         if let StreamReceived::Watch(response) = &mut message
-            && self.flaw.flaw == Flaw::ForgetsNews
+            && self.flaw.flaw == Flaw::ForgetsDeletion
             && !self.flaw.looks.is_empty()
         {
             response.events.retain(|event| event.kind != DELETED);
@@ -190,11 +190,11 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         let mut output = self.client.poll_output()?;
         if let Output::Connect { conn, .. } = &output {
             self.flaw.current = Some(*conn);
-            self.flaw.asked.clear();
+            self.flaw.pending.clear();
         }
         if let Output::Call { rpc, request, token } = &mut output {
             self.flaw.call(*rpc, request);
-            self.flaw.asked.insert(*rpc, request.path());
+            self.flaw.pending.insert(*rpc, request.path());
             if self.flaw.flaw == Flaw::SendsTwice && matches!(request, Rpc::Txn(_)) {
                 let copy = RpcId::new(rpc.conn(), rpc.serial | 1 << 60);
                 self.flaw.copies.insert(copy);

@@ -59,11 +59,11 @@ struct Wire {
     rewritten: Vec<u8>,
     /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    asked: VecDeque<Asked>,
+    pending: VecDeque<Request>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Request {
     Take,
     /// A copy that the client does not know of.
     TakeAgain,
@@ -71,7 +71,7 @@ enum Asked {
     Other,
 }
 
-impl Asked {
+impl Request {
     fn of(args: &[&[u8]]) -> Self {
         let is_take = |code: &[u8]| code == script::TAKE.sha1.as_bytes() || code == script::TAKE.source.as_bytes();
         match args {
@@ -98,7 +98,7 @@ pub(super) fn clients(
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
-        flawed.keeps_releases = flaw == Flaw::RenewsForEver;
+        flawed.withholds_releases = flaw == Flaw::RenewsForEver;
         Ok(flawed)
     }
 }
@@ -146,14 +146,14 @@ impl Rewriter {
 
     /// Rewrites the reply to the oldest request on this connection.
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
-        let asked = self.wires.get_mut(&conn).and_then(|wire| wire.asked.pop_front());
-        let is_trying = || self.wires.values().any(|wire| wire.asked.contains(&Asked::Take));
+        let asked = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
+        let is_trying = || self.wires.values().any(|wire| wire.pending.contains(&Request::Take));
         match asked {
-            Some(Asked::TakeAgain) => Vec::new(),
-            Some(Asked::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
+            Some(Request::TakeAgain) => Vec::new(),
+            Some(Request::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
                 b"*-1\r\n".to_vec()
             }
-            Some(Asked::Take | Asked::Wait | Asked::Other) | None => self.reply(conn.node(), reply),
+            Some(Request::Take | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
         }
     }
 }
@@ -176,7 +176,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 
     fn poll_output(&mut self) -> Option<Output> {
-        if let Some(lock) = self.kept.pop() {
+        if let Some(lock) = self.withheld.pop() {
             self.flaw.ended.push(lock);
             return Some(Output::Event { lock, event: Event::Released(Release::Released) });
         }
@@ -209,7 +209,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
         loop {
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
-            let kind = Asked::of(&args);
+            let kind = Request::of(&args);
             let args = self.flaw.request(&args);
             let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
             for arg in args {
@@ -219,14 +219,14 @@ impl ByteClient for Flawed<Client, Rewriter> {
             }
             rewritten.extend_from_slice(&bytes);
             asked.push(kind);
-            if self.flaw.flaw == Flaw::SendsTwice && kind == Asked::Take {
+            if self.flaw.flaw == Flaw::SendsTwice && kind == Request::Take {
                 rewritten.extend(bytes);
-                asked.push(Asked::TakeAgain);
+                asked.push(Request::TakeAgain);
             }
             at += len;
         }
         let wire = self.flaw.wires.entry(conn).or_default();
-        wire.asked.extend(asked);
+        wire.pending.extend(asked);
         wire.sent = sent.split_off(at);
         wire.rewritten.extend(rewritten);
         &wire.rewritten
