@@ -529,7 +529,7 @@ fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     assert_eq!(hub.requests(), []);
 }
 
-/// The guard is dropped when the shutdown reports the loss. The key may exist: unreleased.
+/// The guard is dropped when the shutdown reports the loss. The hold counts as unreleased.
 #[test]
 fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
     let mut hub = Hub::new(1, |c| c);

@@ -7,7 +7,7 @@
 //! * watches are opened and their events are delivered;
 //! * clients request and release the lock;
 //! * as bounded faults, requests and replies are lost (a lost request is executed later or never),
-//! a client dies, and a waiter's key is deleted by hand.
+//!   a client dies, and a waiter's key is deleted by hand.
 //!
 //! Time passes up to the next timer, only when nothing is in flight. An application releases its
 //! lock after at most half of the TTL.

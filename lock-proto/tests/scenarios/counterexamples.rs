@@ -95,7 +95,7 @@ fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_gro
 #[test]
 fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sight() {
     let (plan, _) = search("redis-first-sight", Rule::MutualExclusion, |_| {});
-    // Only clocks of nodes that just lost their data: keys that expire early fail, too.
+    // Only clocks of empty nodes jump: keys that expire early are another counterexample.
     let empty = |plan: &Plan, step: &Step| {
         let Action::JumpNode { node, .. } = step.action else { return true };
         let restart = Action::RestartNode { node, keep_data: false };

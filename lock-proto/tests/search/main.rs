@@ -8,7 +8,7 @@
 //!
 //! * a client requests the lock, releases it, cancels its wait, is paused or dies;
 //! * a request is executed, a reply is delivered, or their connection breaks, and its requests are
-//! executed later or never;
+//!   executed later or never;
 //! * a node loses its data;
 //! * time passes up to the next timer.
 //!

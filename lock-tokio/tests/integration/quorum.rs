@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::kit::{LONG_TTL, clean, endpoint, exists, give_back, ms, soon, take, timed_out, until, with};
 
-/// Servers that hide their uptime from a user that trusts them: they can grant at once.
+/// Servers that hide their uptime, for clients that trust them. They can grant at once.
 pub(crate) fn trusting(count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::builder().acl("trusted", "on >secret ~* +@all -info").start()).collect()
 }
