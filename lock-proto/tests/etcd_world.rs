@@ -107,6 +107,7 @@ fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
 }
 
 /// A member that is isolated or paused does not answer. Its clients move to another one in time.
+// E9
 #[test]
 fn e9_a_member_that_is_cut_off_is_left() {
     for member in 0..3 {

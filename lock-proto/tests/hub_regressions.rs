@@ -542,6 +542,7 @@ fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
 }
 
 /// A waiter that waits for restarted servers to count gets that reason, not a timeout.
+// Q6
 #[test]
 fn q6_a_wait_for_young_nodes_is_told_as_such() {
     let mut hub = Hub::new(3, |c| c);
@@ -555,6 +556,7 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
 
 /// A node that temporarily cannot report its uptime counts as recently restarted. One that refuses
 /// to report it is excluded, or trusted by configuration.
+// Q6
 #[test]
 fn q6_a_node_that_could_not_tell_its_age_counts_as_young() {
     for (text, trust, first, later) in

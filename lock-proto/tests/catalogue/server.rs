@@ -119,6 +119,7 @@ fn catalogue_o1_the_error_names_every_node() {
 }
 
 /// A server in cluster mode is rejected with a clear error before anything is taken.
+// P2
 #[test]
 fn p2_a_cluster_is_refused_before_anything_is_taken() {
     for (nodes, protocol, slots) in [
@@ -173,6 +174,7 @@ fn u1_the_key_of_the_lock_alone_is_enough() {
 
 /// A server logs out connected clients. They log in again, holders keep their locks and waiters
 /// continue. A changed password is an error, and is not retried in a tight loop.
+// P2
 #[test]
 fn p2_who_is_logged_out_logs_in_again() {
     for seed in 0..10 {

@@ -288,6 +288,7 @@ fn the_number_of_locks_that_are_held_is_told() {
 }
 
 /// A rejected grant is not repeated; a transient failure is.
+// E1
 #[test]
 fn e1_a_lease_that_is_refused_for_good_is_not_asked_for_again() {
     for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {

@@ -30,8 +30,6 @@ pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
     w
 }
 
-// --- two leases for one name ---
-
 /// The lease of an earlier attempt expires with a pending cleanup under it. An acquisition or hold
 /// of the same name on another lease is not affected.
 #[test]
@@ -236,8 +234,6 @@ fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
     w.end();
 }
 
-// --- cleanup ---
-
 /// A late key is deleted once. The event of that delete does not cause another.
 #[test]
 fn e3_what_lands_is_deleted_once() {
@@ -394,8 +390,6 @@ fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
         w.end();
     }
 }
-
-// --- shutdown ---
 
 /// A create that may still arrive uses a revoked lease, so the shutdown does not wait for it.
 #[test]

@@ -91,8 +91,8 @@ pub struct Step {
 
 /// An action of an application or a fault.
 ///
-/// An action that does not apply when it is due (the acquisition is over, the process is dead) does
-/// nothing, so any step may be left out of a plan.
+/// An action that no longer applies, as to a dead process, does nothing. So any step may be
+/// removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {

@@ -48,11 +48,10 @@ pub use store::Store;
 ///
 /// Clients and servers are identified by index. Time jumps from one event or deadline to the next.
 ///
-/// Checkers are always on (see [`Rule`](super::Rule)). They verify that a name never has two valid
-/// holders in true time, that fencing tokens increase, that every acquisition gets a legal sequence
-/// of events with exactly one end, and that losses are reported in time. Each store adds its own
-/// checks. A violation panics with the seed and the end of the log, unless
-/// [`expect_violation`](Self::expect_violation) was called.
+/// Checkers are always on (see [`Rule`](super::Rule)). A name never has two valid holders in true
+/// time. Fencing tokens increase. Every acquisition gets a legal sequence of events with exactly
+/// one end. Losses are reported in time. Each store adds its own checks. A violation panics with
+/// the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) was called.
 ///
 /// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the
 /// two stores.

@@ -17,8 +17,6 @@ use crate::time::Instant;
 const REPLACED: &str = "somebody else";
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    // ---- members ----
-
     /// Pauses the member's process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     /// The other members go on without it.
     pub fn pause_member(&mut self, member: usize) {
@@ -166,8 +164,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    // ---- the data ----
-
     /// Compacts the history up to the current revision.
     pub fn compact(&mut self) {
         self.record_changes();
@@ -265,8 +261,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
         done
     }
-
-    // ---- the network between clients and members ----
 
     /// Ends all partitions.
     pub fn heal_all(&mut self) {

@@ -20,8 +20,6 @@ use crate::sim::world::process::Fact;
 const PER_FAULT: u64 = 50;
 
 impl<C: RedisClient> World<Redis<C>> {
-    // ---- nodes ----
-
     /// Pauses the server process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
@@ -187,8 +185,6 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
         done
     }
-
-    // ---- the network ----
 
     /// Ends all partitions.
     pub fn heal_all(&mut self) {
